@@ -11,7 +11,8 @@
 //!
 //! In each order, blocks are read ahead in windows. The first block of a window, its marker, is not read ahead. When the
 //! kernel asks for it, the reader has reached this window: the next one, of twice the size, is then read ahead while the
-//! reader uses the rest of this one. So the windows stay small if nobody uses the blocks, and a reader in order waits for few
+//! reader uses the rest of this one. A window that ends where the known listings end has no marker: the first request for the
+//! next listing continues the run. So the windows stay small if nobody uses the blocks, and a reader in order waits for few
 //! requests.
 
 mod runs;
@@ -24,7 +25,7 @@ use std::{
 
 use self::runs::{Runs, WINDOW_MAX, WINDOW_MIN};
 
-/// The number of blocks at the start of a listing that the kernel may have already: directories share blocks.
+/// The maximum number of blocks at the start of a listing that the kernel may have already, because directories share blocks.
 const SKIPPED_MAX: u64 = 2;
 
 /// The maximum number of unlisted blocks between two listed ones that are read ahead with them. Rendering them takes less time
@@ -314,8 +315,8 @@ impl Listed {
     }
 }
 
-/// Where the readahead from `start` on continues: if its reader has overtaken it, some blocks ahead of the reader, who would
-/// otherwise request each block while it is being read ahead.
+/// The block at which a readahead that has come to `start` continues. If its reader has overtaken it, that is some blocks ahead
+/// of the reader, who would otherwise request each block while it is being read ahead.
 fn ahead_of(reader: u64, start: u64) -> u64 {
     if start > reader { start } else { reader + 1 + LEAD_BLOCKS }
 }

@@ -85,7 +85,7 @@ impl View {
             let nothing = ByteRange::new(0, 0);
             return Ok(Placed { nid: self.file_system.root(), front_nid: 0, range: nothing, is_file: true });
         }
-        // A run keeps its data.
+        // The data of a run never changes.
         self.shared.placed.get_or(run.start.into(), || self.find_placed(run))
     }
 

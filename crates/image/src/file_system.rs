@@ -80,9 +80,8 @@ pub trait FileSystem: Send + Sync {
         u64::MAX
     }
 
-    /// The inode numbers that inodes can have among the 64 from `first` on, as bits, the lowest for `first`. These are at least
-    /// all numbers for which [`FileSystem::outline`] succeeds. Callers that try many numbers save the time of trying the
-    /// others.
+    /// The inode numbers at which inodes can be, among the 64 from `first` on: a set of bits, of which the lowest stands for
+    /// `first`. It contains all numbers of inodes, and possibly others. A caller that tries many numbers need not try the rest.
     ///
     /// # Errors
     /// The metadata cannot be read now.

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, ops::Range};
 
-/// The maximum number of runs along the image that are followed at a time.
+/// The maximum number of runs of a kind that are followed at a time.
 const RUNS_MAX: usize = 16;
 
 /// The first window of a run or a walk, in blocks, including the marker.
@@ -17,8 +17,7 @@ struct Run {
     id: u64,
     /// The last request.
     reader: u64,
-    /// The newest window. Before the second request it is empty, and begins at the block whose request would continue the
-    /// run.
+    /// The newest window. Until the second request, it is empty and begins at the block that continues the run.
     newest: Range<u64>,
     /// Whether the first block of the window is its marker.
     has_marker: bool,
@@ -34,7 +33,7 @@ pub(super) struct Runs {
 
 impl Runs {
     /// Notes a request for a block, and returns the id of its run and the blocks to read ahead, if there are any. Only blocks
-    /// before `end` are known. A run may skip `skipped_max` blocks.
+    /// before `end` are known. A request may skip up to `skipped_max` blocks and still continue a run.
     pub(super) fn note(&mut self, block: u64, end: u64, skipped_max: u64) -> Option<(u64, Range<u64>)> {
         let continues = |run: &Run| run.newest.start <= block && block <= run.newest.end + skipped_max;
         let continued = self.runs.iter().position(continues);
@@ -46,7 +45,7 @@ impl Runs {
             return None;
         };
         run.reader = block;
-        // A reader inside the window is faster than the readahead, which goes on behind the reader.
+        // A reader inside the window is faster than the readahead, which then continues ahead of the reader.
         let is_marker = run.has_marker && block == run.newest.start;
         let is_inside = run.newest.contains(&block) && !is_marker;
         self.runs.push_front(run);
