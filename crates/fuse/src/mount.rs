@@ -205,8 +205,10 @@ impl Mount {
         };
         let unmounter = Unmounter::new(None, Arc::downgrade(&connection), keeper.cloned());
         let stored_transfer = Arc::clone(&transfer);
-        let pages =
-            move |hidden| -> Box<dyn Sink> { Box::new(FrontPages { hidden, image, transfer: stored_transfer }) };
+        let is_kept = keeper.is_some();
+        let pages = move |hidden| -> Box<dyn Sink> {
+            Box::new(FrontPages { hidden, image, transfer: stored_transfer, is_kept })
+        };
         let session = serve(edge, Link::new(device), deadlines, serving, &unmounter, pages)?;
         let sending = match hidden {
             Hidden::Own(hidden) => {

@@ -1,6 +1,7 @@
 //! Mounting and unmounting: as root, through fusermount3, or through a keeper; the kernel's EROFS in front; the mount
 //! table.
 
+mod abort;
 pub(crate) mod error;
 mod fork_sys;
 pub(crate) mod front;
@@ -11,6 +12,7 @@ pub(crate) mod keeper;
 pub(crate) mod launch_walk;
 pub(crate) mod mountpoint;
 pub(crate) mod options;
+mod parent_sys;
 pub(crate) mod passed_sys;
 mod private_namespace_sys;
 pub(crate) mod read_ahead;

@@ -164,9 +164,9 @@ fn a_killed_program_lets_waiting_readers_go() {
     let (code, errors) = told(&run(floe().arg("umount").arg(&serving.place.path)));
     assert!(code == Some(1) && errors.contains("in use"), "{code:?} {errors}");
     serving.signal(Signal::KILL);
+    assert!(readers.end() > 0, "some readers had to wait and failed");
     // The program itself may wait for the source, uninterruptibly, until the source continues.
     stoppable.below.signal(Signal::CONT);
-    assert!(readers.end() > 0, "some readers had to wait and failed");
     serving.end();
     assert_eq!(told(&run(floe().arg("umount").arg(&serving.place.path))), (Some(0), String::new()));
 }

@@ -30,24 +30,28 @@ pub trait FrontImage: Send + Sync {
 
 /// The page cache of the kernel's EROFS in front of a hidden image.
 ///
-/// The kernel reads the image through the image's own page cache, where metadata is stored. File data is not: a store waits for
-/// pages that are being read, and a process that is killed meanwhile never ends. The front is asked to read it instead.
+/// The kernel reads the image through the image's own page cache, where bytes are stored, and copies file data into the pages of
+/// the front's files. The front is asked to do that ahead of its readers.
 pub(crate) struct FrontPages {
     pub(crate) hidden: KernelPages,
     pub(crate) image: Arc<dyn FrontImage>,
     /// Set when the front is mounted.
     pub(crate) transfer: Arc<OnceLock<FrontTransfer>>,
+    /// Whether a keeper aborts the connection if this process is killed while a store waits.
+    pub(crate) is_kept: bool,
 }
 
 impl Sink for FrontPages {
     fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize {
-        self.hidden.store(nid, offset, bytes)
-    }
-
-    fn read_ahead(&self, _nid: Nid, range: ByteRange) -> Option<u64> {
-        let ranges = self.image.files_in(range)?;
-        let is_sent = self.transfer.get().is_some_and(|transfer| transfer.ask(&ranges));
-        Some(if is_sent { ranges.iter().map(|range| range.range.len()).sum() } else { 0 })
+        let Some(ranges) = self.image.files_in(ByteRange::new(offset, bytes.len() as u64)) else {
+            return self.hidden.store(nid, offset, bytes);
+        };
+        let Some(transfer) = self.transfer.get().filter(|_| self.is_kept) else { return 0 };
+        let len = self.hidden.store(nid, offset, bytes);
+        if len > 0 {
+            transfer.ask(&ranges);
+        }
+        len
     }
 
     fn page_bytes(&self) -> u64 {

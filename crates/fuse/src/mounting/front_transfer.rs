@@ -20,7 +20,7 @@ use std::{
 use floe_image::ByteRange;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{Advice, fadvise},
+    fs::{Advice, AtFlags, StatxFlags, fadvise, statx},
     io::Errno,
     net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair},
 };
@@ -190,6 +190,12 @@ impl Waiting {
 impl FrontMover {
     /// The name of the thread that runs this.
     pub(crate) const THREAD: &str = "floe-front";
+
+    /// The device number of the hidden mount, if the kernel tells it without asking the process that serves it.
+    pub(crate) fn hidden_device(&self) -> Option<(u32, u32)> {
+        let stat = statx(&self.image, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok()?;
+        Some((stat.stx_dev_major, stat.stx_dev_minor))
+    }
 
     /// Has the front read what it is told to, and drops second copies, until the other end is closed or the mount is gone.
     pub(crate) fn run(self, mount: &Unmounter) {

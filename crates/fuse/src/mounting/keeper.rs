@@ -7,7 +7,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     sync::{Arc, Mutex, PoisonError, Weak, mpsc},
-    thread,
+    thread::{self, JoinHandle},
 };
 
 use floe_engine::{Priority, schedule_this_thread};
@@ -22,12 +22,14 @@ use crate::{
     Detach, FrontRefusal, MountError, MountOptions, UnmountError, Unmounter,
     caller::is_administrator,
     connection::serving_thread::may_wait_for_mount,
+    mounting::abort::Abort,
     mounting::fork_sys,
     mounting::front::HiddenMount,
     mounting::front_transfer::{FrontMover, FrontTransfer},
     mounting::fusermount::AutoUnmount,
     mounting::launch_walk::{LaunchWalk, LaunchWalker, WalkPause, priority_from_number, priority_to_number},
     mounting::mountpoint::{Connected, connect},
+    mounting::parent_sys::{LifeLock, Parent},
     mounting::read_ahead,
 };
 
@@ -100,7 +102,9 @@ impl Keeper {
         // inode, so the keeper holds the directory open.
         let own = open("/proc/self", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
         let held: Vec<OwnedFd> = std::iter::once(theirs).chain(own).collect();
-        let process = fork_sys::fork(&held, || keep(&held[0], kept))?;
+        let life = LifeLock::hold().ok();
+        let parent = || Parent::new(life?).ok();
+        let process = fork_sys::fork(&held, || keep(&held[0], kept, parent().map(Arc::new)))?;
         Ok(Arc::new(Self { socket: Mutex::new(Some(ours)), process }))
     }
 
@@ -241,8 +245,8 @@ impl fmt::Debug for Keeper {
 }
 
 /// Answers questions until the other end of the socket is closed.
-fn keep(socket: &OwnedFd, kept: Kept<'_>) {
-    let mut held = Held::default();
+fn keep(socket: &OwnedFd, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
+    let mut held = Held { parent, ..Held::default() };
     let mut bytes = [0; 5];
     while let Ok((len, _)) = receive(socket.as_fd(), &mut bytes) {
         let Some(question) = bytes.get(..len).and_then(Question::from_bytes) else { break };
@@ -260,6 +264,7 @@ fn keep(socket: &OwnedFd, kept: Kept<'_>) {
             break;
         }
     }
+    held.wait_for_parent();
     // For a FUSE mount, fusermount3 does this.
     if let (true, Some(front)) = (held.is_front && kept.options.auto_unmount, &held.mounted) {
         let _ = front.unmount(Detach::Lazily);
@@ -276,11 +281,40 @@ struct Held {
     mounted: Option<Unmounter>,
     /// Whether the mount is a front.
     is_front: bool,
+    /// The process that this one serves.
+    parent: Option<Arc<Parent>>,
+    /// Aborts the connection if that process is killed and cannot end.
+    aborting: Option<JoinHandle<()>>,
     /// Stops the thread that looks up the names of a launch.
     walk: Option<Arc<WalkPause>>,
 }
 
 impl Held {
+    /// Holds the FUSE mount on a directory.
+    fn hold(&mut self, directory: &Path) {
+        let mount = Unmounter::new(Some(directory.to_owned()), Weak::new(), None);
+        self.abort_when_stuck(mount.device());
+        self.mounted = Some(mount);
+    }
+
+    /// Has the connection of the mount with this device number aborted if the parent is killed and cannot end. Returns whether
+    /// that is possible.
+    fn abort_when_stuck(&mut self, device: Option<(u32, u32)>) -> bool {
+        let abort = device.and_then(|device| Abort::open(device).ok());
+        let Some((abort, parent)) = abort.zip(self.parent.clone()) else { return false };
+        let thread = thread::Builder::new().name(Abort::THREAD.to_owned());
+        self.aborting = thread.spawn(move || abort.when_stuck(&parent)).ok();
+        self.aborting.is_some()
+    }
+
+    /// Waits for the end of a parent that was killed.
+    fn wait_for_parent(&mut self) {
+        let is_killed = self.parent.as_ref().is_some_and(|parent| !parent.has_main_thread());
+        if let Some(aborting) = self.aborting.take().filter(|_| is_killed) {
+            let _ = aborting.join();
+        }
+    }
+
     /// Starts a walker. Returns the sending end of its socket and the id of its thread.
     fn walk(&mut self, directory: &Path, priority: Priority) -> io::Result<(OwnedFd, u32)> {
         let mount = self.mounted.clone().filter(|_| self.walk.is_none()).ok_or(io::ErrorKind::NotConnected)?;
@@ -310,7 +344,7 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
             None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
             Some(directory) => match connect(directory, kept.options) {
                 Ok(Connected { device, auto_unmount }) => {
-                    held.mounted = Some(Unmounter::new(Some(directory.to_owned()), Weak::new(), None));
+                    held.hold(directory);
                     let auto_unmount = auto_unmount.map(AutoUnmount::into_socket);
                     return (Answer::done(), [device].into_iter().chain(auto_unmount).collect());
                 }
@@ -320,7 +354,7 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
         Question::Adopt => match kept.directory.filter(|_| held.mounted.is_none()) {
             None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
             Some(directory) => {
-                held.mounted = Some(Unmounter::new(Some(directory.to_owned()), Weak::new(), None));
+                held.hold(directory);
                 Answer::done()
             }
         },
@@ -344,6 +378,8 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
                     let mounted = Unmounter::new(Some(directory.to_owned()), Weak::new(), None);
                     held.mounted = Some(mounted.clone());
                     held.is_front = true;
+                    // Without it, what is stored in the hidden image could keep a killed process from ending.
+                    let transfer = transfer.filter(|(_, mover)| held.abort_when_stuck(mover.hidden_device()));
                     let sending = transfer.and_then(|(sending, mover)| {
                         let thread = thread::Builder::new().name(FrontMover::THREAD.to_owned());
                         thread.spawn(move || mover.run(&mounted)).ok().map(|_| sending.into_socket())

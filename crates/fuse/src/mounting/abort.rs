@@ -1,0 +1,63 @@
+//! Aborts a FUSE connection that is served no longer.
+//!
+//! `FUSE_NOTIFY_STORE` waits for pages that are being read. If the process that serves the mount is killed then, nobody answers
+//! these reads: the thread that stores never ends, and keeps the connection open. The same holds for a thread that waits for a
+//! source that does not answer. Only an abort frees the readers.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    os::fd::OwnedFd,
+};
+
+use rustix::{
+    event::Timespec,
+    fs::{Mode, OFlags, openat},
+    mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen},
+};
+
+use crate::mounting::parent_sys::Parent;
+
+/// Where systems mount the file system of FUSE's connections.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
+/// How long the other threads of the parent have to end after its main thread.
+const END_TIME_MAX: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
+
+/// The file that aborts one connection. It stays valid when the mount is no longer to be found.
+#[derive(Debug)]
+pub(crate) struct Abort {
+    file: File,
+}
+
+impl Abort {
+    /// The name of the thread that waits for the parent's end.
+    pub(crate) const THREAD: &str = "floe-abort";
+
+    /// The file for the mount whose files have this device number.
+    ///
+    /// # Errors
+    /// This process may neither see nor mount the file system of FUSE's connections.
+    pub(crate) fn open((_, minor): (u32, u32)) -> io::Result<Self> {
+        let name = format!("{minor}/abort");
+        let file = File::options().write(true).open(format!("{CONNECTIONS}/{name}"));
+        let file = file
+            .or_else(|_| openat(connections()?, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map(File::from));
+        Ok(Self { file: file? })
+    }
+
+    /// Waits for the end of the parent's main thread, and aborts the connection if other threads do not end soon after it.
+    pub(crate) fn when_stuck(mut self, parent: &Parent) {
+        parent.wait_for_main_thread();
+        if !parent.ends_within(END_TIME_MAX) {
+            let _ = self.file.write_all(b"1");
+        }
+    }
+}
+
+/// The file system of FUSE's connections, attached to no directory.
+fn connections() -> rustix::io::Result<OwnedFd> {
+    let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&context)?;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+}
