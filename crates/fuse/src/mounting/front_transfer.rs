@@ -14,7 +14,7 @@ use std::{
     io,
     num::NonZero,
     os::fd::{AsFd, OwnedFd},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, PoisonError},
 };
 
 use floe_image::ByteRange;
@@ -37,8 +37,8 @@ const RECORD_BYTES: usize = 32;
 /// The maximum number of records in a message.
 const RECORDS_MAX: usize = 64;
 
-/// The maximum number of records that wait to be sent. If there are more, the oldest second copies stay until the kernel needs
-/// their memory.
+/// The maximum number of records that wait to be sent. If there are more, the bytes of the oldest stay in the hidden image's
+/// page cache until they are read or the kernel needs their memory.
 const WAITING_RECORDS_MAX: usize = 1 << 12;
 
 /// Records are sent when they cover this many bytes.
@@ -82,6 +82,8 @@ pub(crate) struct FrontTransfer {
 struct Waiting {
     records: VecDeque<Record>,
     bytes: u64,
+    /// The number of records that the full socket has refused; 0 if there was room.
+    refused: usize,
 }
 
 /// The receiving end.
@@ -131,52 +133,52 @@ impl FrontTransfer {
         self.socket
     }
 
-    /// Asks the front to read these ranges. Returns whether the request was sent: not if the socket is full.
-    pub(crate) fn ask(&self, ranges: &[FrontRange]) -> bool {
-        let mut waiting = self.lock();
-        for FrontRange { nid, range, image_offset } in ranges {
-            let (offset, len) = (range.offset(), range.len());
-            waiting.add(Record { nid: *nid, offset, len, image_offset: *image_offset });
-        }
-        let is_sent = self.send(&mut waiting);
-        if !is_sent {
-            // Readers will request them.
-            waiting.records.iter_mut().rev().take(ranges.len()).for_each(|record| record.nid = NO_FILE);
-        }
-        is_sent
+    /// Asks the front to read these ranges, which the page cache of the hidden image has.
+    pub(crate) fn ask(&self, ranges: &[FrontRange]) {
+        let records = ranges.iter().map(|FrontRange { nid, range, image_offset }| {
+            Record { nid: *nid, offset: range.offset(), len: range.len(), image_offset: *image_offset }
+        });
+        self.note(records);
     }
 
     /// Notes that the front reads these ranges of the hidden image.
     pub(crate) fn note_read(&self, ranges: impl Iterator<Item = ByteRange>) {
-        let mut waiting = self.lock();
-        for range in ranges {
-            waiting.add(Record { nid: NO_FILE, offset: 0, len: range.len(), image_offset: range.offset() });
-        }
-        if waiting.records.len() >= RECORDS_MAX || waiting.bytes >= SENT_BYTES {
+        self.note(ranges.map(|range| Record { nid: NO_FILE, offset: 0, len: range.len(), image_offset: range.offset() }));
+    }
+
+    fn note(&self, records: impl Iterator<Item = Record>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        records.for_each(|record| waiting.add(record));
+        if waiting.is_due() {
             self.send(&mut waiting);
         }
     }
 
-    /// Sends the records that wait, unless the socket is full. Returns whether all were sent.
-    fn send(&self, waiting: &mut Waiting) -> bool {
+    /// Sends the records that wait, unless the socket is full.
+    fn send(&self, waiting: &mut Waiting) {
         while !waiting.records.is_empty() {
             let len = waiting.records.len().min(RECORDS_MAX);
             let message: Vec<u8> = waiting.records.iter().take(len).flat_map(|record| record.to_bytes()).collect();
             if send(&self.socket, &message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_err() {
                 waiting.remove(waiting.records.len().saturating_sub(WAITING_RECORDS_MAX));
-                return false;
+                waiting.refused = waiting.records.len();
+                return;
             }
             waiting.remove(len);
         }
-        true
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        waiting.refused = 0;
     }
 }
 
 impl Waiting {
+    /// Whether there is enough to send, and room for it is likely.
+    fn is_due(&self) -> bool {
+        match self.refused {
+            0 => self.records.len() >= RECORDS_MAX || self.bytes >= SENT_BYTES,
+            refused => self.records.len() >= refused + RECORDS_MAX,
+        }
+    }
+
     fn add(&mut self, record: Record) {
         self.bytes += record.len;
         self.records.push_back(record);
@@ -315,28 +317,32 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_is_dropped_later() {
+    fn what_cannot_be_sent_is_sent_later() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
         let transfer = FrontTransfer::new(ours);
-        let range = FrontRange { nid: 9, range: ByteRange::new(0, 4096), image_offset: 1 << 20 };
-        while transfer.lock().records.is_empty() {
-            transfer.ask(&[range]);
-        }
-        assert_eq!(transfer.lock().records[0].nid, NO_FILE);
-        let received = || -> Vec<u64> {
-            let mut message = [0; RECORDS_MAX * RECORD_BYTES];
-            std::iter::from_fn(|| {
-                let (len, _) = recv(&theirs, &mut message[..], RecvFlags::DONTWAIT).ok()?;
-                Some(message[..len].as_chunks().0.iter().map(|bytes| Record::from_bytes(bytes).nid).collect::<Vec<_>>())
-            })
-            .flatten()
-            .collect()
+        let waiting = || transfer.waiting.lock().expect("no panic").records.len();
+        let mut asked = 0;
+        let mut ask = || {
+            asked += 1;
+            transfer.ask(&[FrontRange { nid: asked, range: ByteRange::new(0, SENT_BYTES), image_offset: 1 << 20 }]);
+            asked
         };
-        assert!(received().iter().all(|nid| *nid == 9));
-        transfer.note_read(std::iter::once(ByteRange::new(0, SENT_BYTES)));
-        assert_eq!(received(), [NO_FILE, NO_FILE]);
-        assert_eq!(transfer.lock().bytes, 0);
+        while waiting() == 0 {
+            ask();
+        }
+        assert_eq!((waiting(), ask(), waiting()), (1, transfer.waiting.lock().expect("no panic").records[0].nid + 1, 2));
+        let mut message = [0; RECORDS_MAX * RECORD_BYTES];
+        let mut received = Vec::new();
+        let mut receive = || {
+            while let Ok((len, _)) = recv(&theirs, &mut message[..], RecvFlags::DONTWAIT) {
+                received.extend(message[..len].as_chunks().0.iter().map(|bytes| Record::from_bytes(bytes).nid));
+            }
+        };
+        receive();
+        let last = std::iter::repeat_with(&mut ask).find(|_| waiting() == 0).expect("there is room");
+        receive();
+        assert_eq!(received, (1..=last).collect::<Vec<_>>());
     }
 
     #[test]
