@@ -225,7 +225,7 @@ impl Engine {
         });
         self.latencies.record(Stage::Decode, latency);
         self.decode_marks.mark(latency, output.len());
-        self.costs.learn(&block.encoding, output.len(), latency);
+        self.costs.learn(&block.encoding, skip.saturating_add(output.len()), latency);
         self.windows.note(&block.encoding, temporary_bytes);
         self.decodes.fetch_add(1, Relaxed);
         self.decoded_bytes.fetch_add(output.len() as u64, Relaxed);

@@ -1,6 +1,6 @@
 //! Looks up the current location of each part of a planned read.
 
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use floe_image::{DeviceId, StoredBlock};
 
@@ -13,6 +13,14 @@ use crate::{
     },
     read::plan::{Origin, PlannedStep},
 };
+
+/// Small reads do not cache blocks of at most this many decoded bytes that are decoded in at most this time, unless their source
+/// is far: pages of the cache, its lock and evictions take as long as fetching and decoding such a block again.
+const UNCACHED_BYTES_MAX: u32 = 16 << 10;
+const UNCACHED_DECODE_MAX: Duration = Duration::from_micros(10);
+
+/// The maximum length in bytes of reads that do not. The next request of a longer one has the rest of its last block.
+const UNCACHED_READ_BYTES_MAX: usize = 8 << 10;
 
 /// One step of a read: a part of its output, and the current location of its bytes.
 #[derive(Debug)]
@@ -47,16 +55,19 @@ pub(crate) enum BlockSource {
 
 /// Looks up the bytes of each planned step of a demand read. Takes leads and counts hits.
 pub(crate) fn acquire(engine: &Engine, planned: &[PlannedStep], steps: &mut Vec<Step>) {
-    steps.extend(planned.iter().map(|step| acquire_step(engine, step)));
-}
-
-fn acquire_step(engine: &Engine, step: &PlannedStep) -> Step {
-    let source = match step.origin {
+    let is_small = planned.last().is_none_or(|step| step.output.end <= UNCACHED_READ_BYTES_MAX);
+    let source = |step: &PlannedStep| match step.origin {
         Origin::Hole => BlockSource::Hole,
         Origin::Plain { device, offset } => BlockSource::Plain { device, offset },
+        Origin::Block { block, skip } if is_small && is_decoded_again(engine, &block) => {
+            match engine.blocks.peek(&block) {
+                Some(cached) => BlockSource::Cached { cached, block, skip },
+                None => BlockSource::DecodeInto { block, skip },
+            }
+        }
         Origin::Block { block, skip } => acquire_block(engine, block, skip, step.output.len()),
     };
-    Step { output: step.output.clone(), source }
+    steps.extend(planned.iter().map(|step| Step { output: step.output.clone(), source: source(step) }));
 }
 
 /// Looks up `len` bytes of a block from `skip` on.
@@ -83,4 +94,11 @@ pub(crate) fn acquire_block(engine: &Engine, block: StoredBlock, skip: usize, le
         Found::InFlight(flight) => BlockSource::Join { block, skip, flight },
         Found::Lead(lead) => BlockSource::Lead { block, skip, lead },
     }
+}
+
+/// Whether each small read decodes the block for itself.
+fn is_decoded_again(engine: &Engine, block: &StoredBlock) -> bool {
+    block.decoded_len.bytes() <= UNCACHED_BYTES_MAX
+        && engine.costs.estimate(block) <= UNCACHED_DECODE_MAX
+        && !engine.prefetch.is_far()
 }

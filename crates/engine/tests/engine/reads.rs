@@ -99,7 +99,7 @@ fn what_is_at_hand_in_part_is_read_right() {
 
 #[test]
 fn all_pages_come_back_and_each_shared_block_is_decoded_once() {
-    let patchwork = Arc::new(Patchwork::new(3, 1 << 20));
+    let patchwork = Arc::new(Patchwork::costly(3, 17));
     let reader = reader(&patchwork, patchwork.source(), &EngineOptions::default());
     thread::scope(|scope| {
         for seed in 0..8 {
@@ -114,6 +114,28 @@ fn all_pages_come_back_and_each_shared_block_is_decoded_once() {
     let counters = reader.engine().counters();
     assert_pages_come_back(&reader);
     assert!(counters.decodes <= 2 * patchwork.block_count() as u64, "{counters:?}");
+}
+
+#[test]
+fn small_reads_of_cheap_blocks_leave_the_cache_alone() {
+    let patchwork = Arc::new(Patchwork::cheap(3, 64, 100));
+    let reader = reader(&patchwork, patchwork.source(), &EngineOptions::default());
+    let mut read = |offset, len| {
+        let answer = read_all_then(&reader, &[(offset, len)]).remove(0).expect("a sound image");
+        assert!(answer == patchwork.expected(offset, len));
+        let counters = reader.engine().counters();
+        (counters.decodes, counters.blocks.misses)
+    };
+    for (offset, len, expected) in [
+        (10, 500, (1, 0)),
+        (600, 500, (2, 0)),
+        (3000, 3000, (4, 0)),
+        // The ends of a longer read are decoded into the cache, where small reads find them.
+        (4500, 9000, (7, 2)),
+        (4100, 100, (7, 2)),
+    ] {
+        assert_eq!(read(offset, len), expected, "{len} bytes at {offset}");
+    }
 }
 
 #[test]

@@ -201,10 +201,11 @@ impl Patchwork {
         (0..count).map(|_| (random.below(self.content.len() as u64), 1 + random.below(4096) as u32)).collect()
     }
 
-    /// A request for a part of a block.
+    /// A request for a part of a block that is not so small that it is decoded again and again.
     #[allow(dead_code, reason = "not every test needs it")]
     pub(crate) fn some_partial_request(&self) -> (u64, u32) {
-        let is_long = |extent: &&Extent| matches!(extent.data, ExtentData::Encoded { .. }) && extent.range.len() > 1000;
+        let is_long =
+            |extent: &&Extent| matches!(extent.data, ExtentData::Encoded { .. }) && extent.range.len() > 20_000;
         let extent = self.extents.iter().find(is_long).expect("a long block");
         (extent.range.offset() + 10, 500)
     }

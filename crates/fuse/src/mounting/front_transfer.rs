@@ -135,15 +135,23 @@ impl FrontTransfer {
 
     /// Asks the front to read these ranges, which the page cache of the hidden image has.
     pub(crate) fn ask(&self, ranges: &[FrontRange]) {
-        let records = ranges.iter().map(|FrontRange { nid, range, image_offset }| {
-            Record { nid: *nid, offset: range.offset(), len: range.len(), image_offset: *image_offset }
+        let records = ranges.iter().map(|FrontRange { nid, range, image_offset }| Record {
+            nid: *nid,
+            offset: range.offset(),
+            len: range.len(),
+            image_offset: *image_offset,
         });
         self.note(records);
     }
 
     /// Notes that the front reads these ranges of the hidden image.
     pub(crate) fn note_read(&self, ranges: impl Iterator<Item = ByteRange>) {
-        self.note(ranges.map(|range| Record { nid: NO_FILE, offset: 0, len: range.len(), image_offset: range.offset() }));
+        self.note(ranges.map(|range| Record {
+            nid: NO_FILE,
+            offset: 0,
+            len: range.len(),
+            image_offset: range.offset(),
+        }));
     }
 
     fn note(&self, records: impl Iterator<Item = Record>) {
@@ -331,7 +339,10 @@ mod tests {
         while waiting() == 0 {
             ask();
         }
-        assert_eq!((waiting(), ask(), waiting()), (1, transfer.waiting.lock().expect("no panic").records[0].nid + 1, 2));
+        assert_eq!(
+            (waiting(), ask(), waiting()),
+            (1, transfer.waiting.lock().expect("no panic").records[0].nid + 1, 2)
+        );
         let mut message = [0; RECORDS_MAX * RECORD_BYTES];
         let mut received = Vec::new();
         let mut receive = || {
