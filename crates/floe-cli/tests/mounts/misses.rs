@@ -31,7 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// The size of the uncached file in bytes.
 const COLD_BYTES: usize = 96 << 20;
 
-/// An image with one file that will be cached and one that will not.
+/// An image with one file that will be cached, whose blocks are too large to be decoded for each small read, and one that will
+/// not.
 fn image(folder: &Path) -> Vec<u8> {
     let tree = folder.join("tree");
     fs::create_dir(&tree).expect("ours");
@@ -40,7 +41,7 @@ fn image(folder: &Path) -> Vec<u8> {
     fs::write(tree.join("cold"), random.text(COLD_BYTES)).expect("ours");
     let path = folder.join("image");
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_floe"));
-    let made = command.args(["mkfs", "--compress", "lz4"]).arg(&path).arg(&tree).output();
+    let made = command.args(["mkfs", "--compress", "lz4", "-C65536"]).arg(&path).arg(&tree).output();
     let made = made.expect("the program starts");
     assert!(made.status.success(), "{made:?}");
     fs::read(path).expect("the image")
