@@ -17,7 +17,7 @@ use rustix::{
 /// A mutex in memory that a process shares with its children. The thread that has created it holds it until it ends; the kernel
 /// wakes a waiter then (`PTHREAD_MUTEX_ROBUST`). The memory is never unmapped, because the kernel reads it when the thread ends.
 ///
-/// A signal at the parent's death would tell the same, but Landlock keeps confined processes from sending signals.
+/// A signal at the parent's death would tell the same, but does not arrive from a parent that Landlock confines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LifeLock {
     mutex: NonNull<libc::pthread_mutex_t>,
