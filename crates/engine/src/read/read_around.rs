@@ -222,11 +222,10 @@ impl Reader {
             if bytes.is_empty() {
                 continue;
             }
-            let read_len = page_cache.read_ahead(nid, part);
-            let stored_len = read_len.map_or_else(|| page_cache.store(nid, part.offset(), bytes), |len| len as usize);
+            let stored_len = page_cache.store(nid, part.offset(), bytes);
             self.prefetch().counts.stored(stored_len);
-            // The block is needed again for bytes that were not stored, and for the reads of a sink that reads itself.
-            is_stored &= read_len.is_none() && stored_len == bytes.len();
+            // The block is needed again for bytes that were not stored.
+            is_stored &= stored_len == bytes.len();
         }
         if is_stored && !neighbour.is_shared {
             cached.mark_spent();
@@ -288,13 +287,9 @@ impl Reader {
         }
     }
 
-    /// Stores a part of a file in the page cache. Returns whether all of it was stored or requested.
+    /// Stores a part of a file in the page cache. Returns whether all of it was stored.
     fn store_part(&self, nid: Nid, part: ByteRange) -> Result<bool> {
         let (Some(page_cache), len) = (self.prefetch().page_cache(), part.len() as usize) else { return Ok(false) };
-        if let Some(read_len) = page_cache.read_ahead(nid, part) {
-            self.prefetch().counts.stored(read_len as usize);
-            return Ok(read_len == part.len());
-        }
         let effort = self.engine().switches.ahead_effort();
         let mut pages = self.engine().pool.temporary(len, effort).ok_or(Error::NoMemory)?;
         let len = self.read(nid, part.offset(), &mut pages[..len])?;

@@ -233,34 +233,3 @@ fn a_far_source_is_asked_for_windows_of_what_a_miss_costs() {
         assert!(waits < alone_waits / 2, "{prefetch}: {waits} of {alone_waits}");
     }
 }
-
-#[test]
-fn a_sink_that_reads_by_itself_is_only_asked_for_ranges() {
-    struct Asked(Arc<Mutex<Vec<(Nid, ByteRange)>>>);
-    impl Sink for Asked {
-        fn store(&self, _: Nid, _: u64, _: &[u8]) -> usize {
-            panic!("it takes no bytes");
-        }
-
-        fn read_ahead(&self, nid: Nid, range: ByteRange) -> Option<u64> {
-            self.0.lock().expect("no panic").push((nid, range));
-            Some(range.len())
-        }
-
-        fn page_bytes(&self) -> u64 {
-            4096
-        }
-    }
-    let patchwork = Arc::new(Patchwork::new(63, 1 << 20));
-    let options = EngineOptions { prefetch: "directory".parse().expect("a set"), ..EngineOptions::default() };
-    let engine = Engine::new(vec![patchwork.source()], &options).expect("an engine");
-    let (reader, asked) = (Reader::new(engine, patchwork as _), Arc::default());
-    reader.set_page_cache(Box::new(Asked(Arc::clone(&asked))));
-    read(&reader, PrefetchKind::Directory);
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while reader.read_around_counters().stored_bytes < 400_000 && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(5));
-    }
-    let asked = asked.lock().expect("no panic");
-    assert!(asked.len() > 50 && asked.iter().all(|(nid, range)| nid.0 < 200 && *range == ByteRange::new(0, 8192)));
-}

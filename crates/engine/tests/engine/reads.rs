@@ -120,7 +120,7 @@ fn all_pages_come_back_and_each_shared_block_is_decoded_once() {
 fn small_reads_of_cheap_blocks_leave_the_cache_alone() {
     let patchwork = Arc::new(Patchwork::cheap(3, 64, 100));
     let reader = reader(&patchwork, patchwork.source(), &EngineOptions::default());
-    let mut read = |offset, len| {
+    let read = |offset, len| {
         let answer = read_all_then(&reader, &[(offset, len)]).remove(0).expect("a sound image");
         assert!(answer == patchwork.expected(offset, len));
         let counters = reader.engine().counters();

@@ -1,8 +1,10 @@
 //! The keeper: a process that mounts and unmounts for a confined one.
 
+mod messages;
+
 use std::{
     fmt, fs,
-    io::{self, IoSlice, IoSliceMut},
+    io::{self, IoSlice},
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
@@ -13,11 +15,11 @@ use std::{
 use floe_engine::{Priority, schedule_this_thread};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
 };
 use rustix::process::{Pid, WaitOptions, waitpid};
 
+use self::messages::{ANSWER_BYTES_MAX, Answer, DONE, Question, receive};
 use crate::{
     Detach, FrontRefusal, MountError, MountOptions, UnmountError, Unmounter,
     caller::is_administrator,
@@ -32,9 +34,6 @@ use crate::{
     mounting::parent_sys::{LifeLock, Parent},
     mounting::read_ahead,
 };
-
-/// The longest answer, in bytes.
-const ANSWER_BYTES_MAX: usize = 8 << 10;
 
 /// Names the processes that use the mount on a directory.
 pub type UsersOf = fn(&Path) -> String;
@@ -60,36 +59,6 @@ pub struct Kept<'a> {
     /// An empty directory that the keeper removes when it ends.
     pub passing: Option<&'a Path>,
 }
-
-/// A request to the keeper.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Question {
-    Mount,
-    /// Create the hidden FUSE mount.
-    MountHidden,
-    /// Mount the kernel's EROFS in front of the hidden mount.
-    MountFront,
-    /// Take over the mount that another process has made on the directory.
-    Adopt,
-    Unmount,
-    UnmountLazily,
-    ReadAhead,
-    Users,
-    /// Whether the thread with this id has administrator rights.
-    IsAdministrator(u32),
-    /// Start the thread that looks up the names of a launch, with this priority.
-    Walk(u32),
-}
-
-/// An answer of the keeper: a kind, an errno or 0, and a text.
-struct Answer {
-    kind: u8,
-    errno: i32,
-    text: String,
-}
-
-/// The kind of an answer that is not an error.
-const DONE: u8 = 0;
 
 impl Keeper {
     /// Starts a keeper. This process must have no other thread.
@@ -414,111 +383,4 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
         Question::IsAdministrator(_) => Answer { kind: 1, ..Answer::done() },
     };
     (answer, Vec::new())
-}
-
-/// Receives a message and its descriptors. Returns length 0 once the other end is closed.
-fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = rustix::io::retry_on_intr(|| {
-        recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
-    })?;
-    let descriptors = control.drain().flat_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
-        _ => Vec::new(),
-    });
-    Ok((received.bytes, descriptors.collect()))
-}
-
-impl Question {
-    fn to_bytes(self) -> [u8; 5] {
-        let (kind, argument) = match self {
-            Self::Mount => (1, 0),
-            Self::Unmount => (2, 0),
-            Self::UnmountLazily => (3, 0),
-            Self::ReadAhead => (4, 0),
-            Self::Users => (5, 0),
-            Self::IsAdministrator(thread) => (6, thread),
-            Self::MountHidden => (7, 0),
-            Self::MountFront => (8, 0),
-            Self::Walk(priority) => (9, priority),
-            Self::Adopt => (10, 0),
-        };
-        let [first, second, third, fourth] = u32::to_le_bytes(argument);
-        [kind, first, second, third, fourth]
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (kind, argument) = bytes.split_first()?;
-        let argument = u32::from_le_bytes(argument.try_into().ok()?);
-        Some(match kind {
-            1 => Self::Mount,
-            2 => Self::Unmount,
-            3 => Self::UnmountLazily,
-            4 => Self::ReadAhead,
-            5 => Self::Users,
-            6 => Self::IsAdministrator(argument),
-            7 => Self::MountHidden,
-            8 => Self::MountFront,
-            9 => Self::Walk(argument),
-            10 => Self::Adopt,
-            _ => return None,
-        })
-    }
-}
-
-impl Answer {
-    fn done() -> Self {
-        Self { kind: DONE, errno: 0, text: String::new() }
-    }
-
-    fn failed(kind: u8, error: &io::Error) -> Self {
-        Self { kind, errno: error.raw_os_error().unwrap_or(0), text: error.to_string() }
-    }
-
-    /// The answer if the kernel's EROFS cannot be mounted in front.
-    fn refused(error: &io::Error) -> Self {
-        Self { kind: 5, errno: 0, text: FrontRefusal::new(error).reason }
-    }
-
-    fn of_mount_error(error: MountError) -> Self {
-        match error {
-            MountError::Device(error) => Self::failed(1, &error),
-            MountError::NoFusermount => Self { kind: 2, ..Self::done() },
-            MountError::Fusermount(text) => Self { kind: 3, text, ..Self::done() },
-            MountError::Refused { error, .. } => Self::failed(4, &error),
-            error => Self::failed(4, &io::Error::other(error.to_string())),
-        }
-    }
-
-    fn of_unmount(result: Result<(), UnmountError>) -> Self {
-        match result {
-            Ok(()) => Self::done(),
-            Err(UnmountError::NotMounted(_)) => Self { kind: 1, ..Self::done() },
-            Err(UnmountError::Busy(_)) => Self { kind: 2, ..Self::done() },
-            Err(UnmountError::NoPermission { reason, .. }) => Self { kind: 3, text: reason, ..Self::done() },
-            Err(UnmountError::Failed { error, .. }) => Self::failed(4, &error),
-            Err(error) => Self::failed(4, &io::Error::other(error.to_string())),
-        }
-    }
-
-    fn error(&self) -> io::Error {
-        match self.errno {
-            0 => io::Error::other(self.text.clone()),
-            errno => io::Error::from_raw_os_error(errno),
-        }
-    }
-
-    fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![self.kind];
-        bytes.extend_from_slice(&self.errno.to_le_bytes());
-        bytes.extend(self.text.bytes().take(ANSWER_BYTES_MAX - bytes.len()));
-        bytes
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (kind, rest) = bytes.split_first()?;
-        let (errno, text) = rest.split_first_chunk()?;
-        Some(Self { kind: *kind, errno: i32::from_le_bytes(*errno), text: String::from_utf8_lossy(text).into_owned() })
-    }
 }

@@ -1,0 +1,151 @@
+//! The messages between a confined process and its keeper.
+
+use std::{
+    io::{self, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{BorrowedFd, OwnedFd},
+};
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use crate::{FrontRefusal, MountError, UnmountError};
+
+/// The longest answer, in bytes.
+pub(super) const ANSWER_BYTES_MAX: usize = 8 << 10;
+
+/// A request to the keeper.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Question {
+    Mount,
+    /// Create the hidden FUSE mount.
+    MountHidden,
+    /// Mount the kernel's EROFS in front of the hidden mount.
+    MountFront,
+    /// Take over the mount that another process has made on the directory.
+    Adopt,
+    Unmount,
+    UnmountLazily,
+    ReadAhead,
+    Users,
+    /// Whether the thread with this id has administrator rights.
+    IsAdministrator(u32),
+    /// Start the thread that looks up the names of a launch, with this priority.
+    Walk(u32),
+}
+
+/// An answer of the keeper: a kind, an errno or 0, and a text.
+pub(super) struct Answer {
+    pub(super) kind: u8,
+    pub(super) errno: i32,
+    pub(super) text: String,
+}
+
+/// The kind of an answer that is not an error.
+pub(super) const DONE: u8 = 0;
+
+impl Question {
+    pub(super) fn to_bytes(self) -> [u8; 5] {
+        let (kind, argument) = match self {
+            Self::Mount => (1, 0),
+            Self::Unmount => (2, 0),
+            Self::UnmountLazily => (3, 0),
+            Self::ReadAhead => (4, 0),
+            Self::Users => (5, 0),
+            Self::IsAdministrator(thread) => (6, thread),
+            Self::MountHidden => (7, 0),
+            Self::MountFront => (8, 0),
+            Self::Walk(priority) => (9, priority),
+            Self::Adopt => (10, 0),
+        };
+        let [first, second, third, fourth] = u32::to_le_bytes(argument);
+        [kind, first, second, third, fourth]
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (kind, argument) = bytes.split_first()?;
+        let argument = u32::from_le_bytes(argument.try_into().ok()?);
+        Some(match kind {
+            1 => Self::Mount,
+            2 => Self::Unmount,
+            3 => Self::UnmountLazily,
+            4 => Self::ReadAhead,
+            5 => Self::Users,
+            6 => Self::IsAdministrator(argument),
+            7 => Self::MountHidden,
+            8 => Self::MountFront,
+            9 => Self::Walk(argument),
+            10 => Self::Adopt,
+            _ => return None,
+        })
+    }
+}
+
+impl Answer {
+    pub(super) fn done() -> Self {
+        Self { kind: DONE, errno: 0, text: String::new() }
+    }
+
+    pub(super) fn failed(kind: u8, error: &io::Error) -> Self {
+        Self { kind, errno: error.raw_os_error().unwrap_or(0), text: error.to_string() }
+    }
+
+    /// The answer if the kernel's EROFS cannot be mounted in front.
+    pub(super) fn refused(error: &io::Error) -> Self {
+        Self { kind: 5, errno: 0, text: FrontRefusal::new(error).reason }
+    }
+
+    pub(super) fn of_mount_error(error: MountError) -> Self {
+        match error {
+            MountError::Device(error) => Self::failed(1, &error),
+            MountError::NoFusermount => Self { kind: 2, ..Self::done() },
+            MountError::Fusermount(text) => Self { kind: 3, text, ..Self::done() },
+            MountError::Refused { error, .. } => Self::failed(4, &error),
+            error => Self::failed(4, &io::Error::other(error.to_string())),
+        }
+    }
+
+    pub(super) fn of_unmount(result: Result<(), UnmountError>) -> Self {
+        match result {
+            Ok(()) => Self::done(),
+            Err(UnmountError::NotMounted(_)) => Self { kind: 1, ..Self::done() },
+            Err(UnmountError::Busy(_)) => Self { kind: 2, ..Self::done() },
+            Err(UnmountError::NoPermission { reason, .. }) => Self { kind: 3, text: reason, ..Self::done() },
+            Err(UnmountError::Failed { error, .. }) => Self::failed(4, &error),
+            Err(error) => Self::failed(4, &io::Error::other(error.to_string())),
+        }
+    }
+
+    pub(super) fn error(&self) -> io::Error {
+        match self.errno {
+            0 => io::Error::other(self.text.clone()),
+            errno => io::Error::from_raw_os_error(errno),
+        }
+    }
+
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![self.kind];
+        bytes.extend_from_slice(&self.errno.to_le_bytes());
+        bytes.extend(self.text.bytes().take(ANSWER_BYTES_MAX - bytes.len()));
+        bytes
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (kind, rest) = bytes.split_first()?;
+        let (errno, text) = rest.split_first_chunk()?;
+        Some(Self { kind: *kind, errno: i32::from_le_bytes(*errno), text: String::from_utf8_lossy(text).into_owned() })
+    }
+}
+
+/// Receives a message and its descriptors. Returns length 0 once the other end is closed.
+pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let descriptors = control.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
+        _ => Vec::new(),
+    });
+    Ok((received.bytes, descriptors.collect()))
+}
