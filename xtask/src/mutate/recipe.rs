@@ -58,8 +58,12 @@ impl Recipe {
                 bytes.resize(len.min(len_max), 0);
             }
         }
-        if self.repair && seed.format == Format::Erofs {
-            repair_checksum(&mut bytes[seed.offset as usize..]);
+        // A shortened image may end before its file system begins.
+        if self.repair
+            && seed.format == Format::Erofs
+            && let Some(file_system) = bytes.get_mut(seed.offset as usize..)
+        {
+            repair_checksum(file_system);
         }
         bytes
     }
