@@ -110,3 +110,29 @@ fn from_hex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Er
     let text = String::deserialize(deserializer)?;
     bytes_from_hex(&text).ok_or_else(|| serde::de::Error::custom("not hex"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutate::structures::Structures;
+
+    #[test]
+    fn an_image_may_end_before_its_file_system_begins() {
+        let bytes = vec![1; 16_384];
+        let seed = Seed {
+            name: "seed".to_owned(),
+            base: "seed".to_owned(),
+            base_bytes: bytes.clone(),
+            format: Format::Erofs,
+            structures: Structures::new(bytes.len() - 8192),
+            bytes,
+            offset: 8192,
+            devices: Vec::new(),
+        };
+        for len in [0, 7856, 8192, 8193, 16_384] {
+            let changes = vec![Change { len: Some(len), ..Change::default() }];
+            let recipe = Recipe { seed: seed.name.clone(), changes, repair: true };
+            assert_eq!(recipe.apply(&seed).len(), len);
+        }
+    }
+}
