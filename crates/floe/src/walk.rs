@@ -2,12 +2,9 @@
 
 use std::{collections::HashSet, ffi::OsStr, fmt, os::unix::ffi::OsStrExt, sync::Arc};
 
-use floe_image::{Attr, Error, FileSystem, FileType, Nid, Place};
+use floe_image::{Attr, DIRECTORY_DEPTH_MAX, DIRECTORY_TOO_DEEP, Error, FileSystem, FileType, Nid, Place};
 
 use crate::{EntryLimit, ReadDir};
-
-/// The maximum nesting of directories. A path for `open` has at most 2,048 names.
-const DEPTH_MAX: usize = 4096;
 
 /// Iterates over an inode and everything below it, directories before their content, in the order of the image.
 ///
@@ -77,8 +74,8 @@ impl Walk {
             if !self.entered.insert(nid) {
                 return Err(failed(Error::corrupt("directory found in two places", Place::inode(nid))));
             }
-            if depth >= DEPTH_MAX {
-                return Err(failed(Error::corrupt("directories more than 4096 deep", Place::inode(nid))));
+            if depth >= DIRECTORY_DEPTH_MAX {
+                return Err(failed(Error::corrupt(DIRECTORY_TOO_DEEP, Place::inode(nid))));
             }
             let entries = ReadDir::new(Arc::clone(&self.file_system), nid);
             self.levels.push(Level { directory: nid, entries, path_len: self.path.len() });

@@ -23,7 +23,7 @@ pub use attr::{Attr, DeviceNumber, FileType, Nid, Outline, Timestamp};
 pub use block::{BcjFilters, DecodedLen, DeviceId, Encoding, Padding, StoredBlock, StoredLen};
 pub use bytes::Bytes;
 pub use decompressor::{DecodeError, Decompressor};
-pub use directory::{DirectoryCursor, Dirent};
+pub use directory::{DIRECTORY_DEPTH_MAX, DIRECTORY_TOO_DEEP, DirectoryCursor, Dirent};
 pub use error::{Error, Place, Result};
 pub use extent::{Extent, ExtentData};
 pub use file_system::{FileSystem, FileSystemInfo, SeekTarget};

@@ -26,4 +26,4 @@ pub(crate) use metadata::{MetadataPosition, TableRange};
 pub use squashfs::Squashfs;
 pub(crate) use superblock::SUPERBLOCK_BYTES;
 pub use superblock::{Flags, Superblock, is_squashfs};
-pub(crate) use xattr::XattrPrefix;
+pub(crate) use xattr::{XattrBytes, XattrPrefix};

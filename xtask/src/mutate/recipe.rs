@@ -58,8 +58,12 @@ impl Recipe {
                 bytes.resize(len.min(len_max), 0);
             }
         }
-        if self.repair && seed.format == Format::Erofs {
-            repair_checksum(&mut bytes[seed.offset as usize..]);
+        // A shortened image may end before its file system begins.
+        if self.repair
+            && seed.format == Format::Erofs
+            && let Some(file_system) = bytes.get_mut(seed.offset as usize..)
+        {
+            repair_checksum(file_system);
         }
         bytes
     }
@@ -105,4 +109,30 @@ fn hex<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
 fn from_hex<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     let text = String::deserialize(deserializer)?;
     bytes_from_hex(&text).ok_or_else(|| serde::de::Error::custom("not hex"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mutate::structures::Structures;
+
+    #[test]
+    fn an_image_may_end_before_its_file_system_begins() {
+        let bytes = vec![1; 16_384];
+        let seed = Seed {
+            name: "seed".to_owned(),
+            base: "seed".to_owned(),
+            base_bytes: bytes.clone(),
+            format: Format::Erofs,
+            structures: Structures::new(bytes.len() - 8192),
+            bytes,
+            offset: 8192,
+            devices: Vec::new(),
+        };
+        for len in [0, 7856, 8192, 8193, 16_384] {
+            let changes = vec![Change { len: Some(len), ..Change::default() }];
+            let recipe = Recipe { seed: seed.name.clone(), changes, repair: true };
+            assert_eq!(recipe.apply(&seed).len(), len);
+        }
+    }
 }

@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io,
+    ops::ControlFlow,
     os::unix::{ffi::OsStrExt, fs::FileExt},
     path::Path,
 };
@@ -76,13 +77,22 @@ impl Survey {
                 let value = self.note(file_system.xattr(attr.nid, &name)).flatten();
                 self.left_xattr_bytes = self.left_xattr_bytes.saturating_sub(value.map_or(0, |value| value.len()));
             }
+            // An extraction reads all attributes of an inode together.
+            let mut left = self.left_xattr_bytes;
+            let all = file_system.xattrs(attr.nid, &mut |xattr| {
+                left = left.saturating_sub(xattr.value.len());
+                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            self.note(all);
         }
         let digest = match attr.file_type {
             FileType::Symlink => {
                 self.note(file_system.read_link(attr.nid)).map(|target| Sha256::digest(target).to_vec())
             }
             FileType::Directory => {
-                self.note(file_system.lookup(attr.nid, b"no such name"));
+                for name in [&b"no such name"[..], b".."] {
+                    self.note(file_system.lookup(attr.nid, name));
+                }
                 None
             }
             FileType::Regular => {

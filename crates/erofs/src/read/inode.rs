@@ -128,6 +128,11 @@ impl Inode {
         })
     }
 
+    /// Whether an inode of this type has content: data, entries, or a link target.
+    pub(super) fn has_content(&self) -> bool {
+        matches!(self.file_type, FileType::Regular | FileType::Directory | FileType::Symlink)
+    }
+
     /// The position after the inode and its xattrs.
     pub(super) fn body_end(&self) -> u64 {
         self.xattr_position + self.xattr_len

@@ -1,6 +1,6 @@
 //! Maps file ranges to image ranges (docs/format/erofs.md, Where data is).
 
-use floe_image::{ByteRange, DeviceId, Error, Extent, ExtentData, FileType, Place, Result, SeekTarget};
+use floe_image::{ByteRange, DeviceId, Error, Extent, ExtentData, Place, Result, SeekTarget};
 
 use super::{
     chunks,
@@ -26,7 +26,7 @@ impl<'volume> Mapper<'volume> {
     /// # Errors
     /// The inode has no data, or its map header cannot be read or breaks the format.
     pub(super) fn new(volume: &'volume Volume, inode: &'volume Inode) -> Result<Self> {
-        if !matches!(inode.file_type, FileType::Regular | FileType::Directory | FileType::Symlink) {
+        if !inode.has_content() {
             return Err(Error::WrongType { expected: "a file, a directory or a symbolic link", nid: inode.nid });
         }
         let compressed = match inode.layout {

@@ -13,6 +13,9 @@ use super::{
 };
 use crate::format::{self, MapHeader, PCLUSTER_MAX_DSIZE};
 
+/// The rule that bounds the length of an extent, and so the way from a byte to the extent's head.
+const DECODES_TO_TOO_MUCH: &str = "pcluster decodes to more than 12 MiB";
+
 /// The lcluster index of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Index {
@@ -153,6 +156,9 @@ impl LclusterMap {
     pub(super) fn check_extent(&self, inode: &Inode, window: &mut Window<'_>, range: ByteRange) -> Result<u64> {
         let head = range.offset() >> self.lcluster_size_log2;
         let last = range.end().saturating_sub(1) >> self.lcluster_size_log2;
+        if last.saturating_sub(head) << self.lcluster_size_log2 > PCLUSTER_MAX_DSIZE {
+            return Err(Error::corrupt(DECODES_TO_TOO_MUCH, Place::inode_at(inode.nid, range.offset())));
+        }
         for number in head.saturating_add(1)..=last {
             let rule = match self.load(inode, window, number)?.lcluster {
                 // The head belongs to the next extent, which may begin at the end of the file.
@@ -228,7 +234,7 @@ impl LclusterMap {
             }
             at = at.checked_sub(back).ok_or(corrupt("head of an extent before the start of the file"))?;
             if (number - at) << self.lcluster_size_log2 > PCLUSTER_MAX_DSIZE {
-                return Err(corrupt("pcluster decodes to more than 12 MiB"));
+                return Err(corrupt(DECODES_TO_TOO_MUCH));
             }
             match self.load(inode, window, at)?.lcluster {
                 Lcluster::Head(head) => return Ok(ExtentHead { head, number: at, block_count, next }),
@@ -245,7 +251,7 @@ impl LclusterMap {
             }
             if (next - head - 1) << self.lcluster_size_log2 > PCLUSTER_MAX_DSIZE {
                 let place = Place::inode_at(inode.nid, self.start_of(head));
-                return Err(Error::corrupt("pcluster decodes to more than 12 MiB", place));
+                return Err(Error::corrupt(DECODES_TO_TOO_MUCH, place));
             }
             match self.load(inode, window, next)?.lcluster {
                 Lcluster::Head(found) => return Ok(self.start_of(next) + found.offset),
@@ -263,11 +269,12 @@ impl LclusterMap {
         if found.head.is_hole {
             return Ok(0);
         }
-        if let Some(count) = found.block_count {
-            return Ok(count);
-        }
+        // Without big pclusters for its algorithm, an extent has one block, whatever an entry says.
         if !is_big || behind > (inode.size - 1) >> self.lcluster_size_log2 {
             return Ok(1);
+        }
+        if let Some(count) = found.block_count {
+            return Ok(count);
         }
         let rule = match self.load(inode, window, behind)?.lcluster {
             Lcluster::Head(_) => return Ok(1),

@@ -23,10 +23,11 @@ const HEADER_LEN: usize = XattrIbodyHeader::SIZE;
 /// `listxattr`.
 const NAMES_BYTES_MAX: usize = 65_536;
 
-/// Faults of shared xattrs by number: each is checked once, not again for every inode that refers to it.
+/// Faults of shared xattrs by number, with the lengths of their names in bytes: each is checked once, not again for every
+/// inode that refers to it.
 #[derive(Default)]
 pub(super) struct SharedXattrFaults {
-    known: HashMap<u32, XattrFault>,
+    known: HashMap<u32, (XattrFault, usize)>,
 }
 
 /// A fault of an attribute.
@@ -108,10 +109,8 @@ impl<'volume> Xattrs<'volume> {
     pub(super) fn names(&self) -> Result<Vec<Vec<u8>>> {
         let (mut names, mut bytes) = (Vec::new(), 0usize);
         self.visit(|stored| {
-            if let Some(name) = self.full_name(stored) {
-                bytes = bytes.saturating_add(name.len()).saturating_add(1);
-                names.push(name);
-            }
+            bytes = bytes.saturating_add(self.listed_bytes(stored));
+            names.extend(self.full_name(stored));
             bytes <= NAMES_BYTES_MAX
         })?;
         if bytes > NAMES_BYTES_MAX { Err(self.too_many_names()) } else { Ok(names) }
@@ -149,25 +148,34 @@ impl<'volume> Xattrs<'volume> {
     /// The faults of attributes that can nevertheless be read, one phrase each.
     ///
     /// # Errors
-    /// The attributes cannot be read or break the format.
+    /// As for [`Xattrs::names`].
     pub(super) fn faults(&self, shared: &mut SharedXattrFaults) -> Result<Vec<&'static str>> {
-        let mut faults = Vec::new();
+        let (mut faults, mut bytes) = (Vec::new(), 0usize);
         self.visit_inline(|stored| {
             faults.extend(self.visible_fault(self.fault(stored)));
+            bytes = bytes.saturating_add(self.listed_bytes(stored));
             true
         })?;
         for id in self.shared_ids()? {
-            let fault = match shared.known.get(&id) {
+            let (fault, name_bytes) = match shared.known.get(&id) {
                 Some(known) => *known,
                 None => {
-                    let found = self.fault(&self.shared(id)?);
+                    let stored = self.shared(id)?;
+                    let found = (self.fault(&stored), self.listed_bytes(&stored));
                     shared.known.insert(id, found);
                     found
                 }
             };
             faults.extend(self.visible_fault(fault));
+            bytes = bytes.saturating_add(name_bytes);
         }
-        Ok(faults)
+        if bytes > NAMES_BYTES_MAX { Err(self.too_many_names()) } else { Ok(faults) }
+    }
+
+    /// How many bytes the name of an attribute takes in a list of names; 0 if it is not listed.
+    fn listed_bytes(&self, stored: &Stored) -> usize {
+        let Some((base, infix)) = self.prefix(stored.index) else { return 0 };
+        short_prefix(base).map_or(0, |prefix| prefix.len() + infix.len() + stored.name.len() + 1)
     }
 
     fn visible_fault(&self, fault: XattrFault) -> Option<&'static str> {

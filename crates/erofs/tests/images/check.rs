@@ -36,7 +36,7 @@ fn read(reader: &DirectReader, run: DataRun) -> Result<()> {
 }
 
 /// All findings of a check.
-fn findings(reader: &Arc<DirectReader>) -> Vec<Finding> {
+pub(crate) fn findings(reader: &Arc<DirectReader>) -> Vec<Finding> {
     let check = match Check::open(Arc::clone(reader) as Arc<dyn BlockReader>) {
         Ok(check) => check,
         Err(error) => {
@@ -109,12 +109,17 @@ fn an_index_that_contradicts_itself_is_found() {
 }
 
 #[test]
-fn extents_that_are_found_only_from_some_offsets_are_a_finding() {
+fn what_only_some_reads_meet_is_a_finding() {
     let corpus = Corpus::fixtures();
-    let unsorted = corpus.corrupt_images().into_iter().find(|image| image.name == "erofs-extents-unsorted");
-    let image = corpus.corrupt_bytes(&unsorted.expect("it is in fixtures/"));
-    let found: Vec<String> = findings(&Arc::new(DirectReader::of(image))).iter().map(Finding::to_string).collect();
-    assert!(found.iter().any(|finding| finding.contains("extents are not sorted")), "{found:#?}");
+    for (name, rule) in [
+        ("erofs-extents-unsorted", "extents are not sorted"),
+        ("erofs-dot-twice", "directory has `.` and says that it omits it"),
+    ] {
+        let corrupt = corpus.corrupt_images().into_iter().find(|image| image.name == name);
+        let image = corpus.corrupt_bytes(&corrupt.expect("it is in fixtures/"));
+        let found: Vec<String> = findings(&Arc::new(DirectReader::of(image))).iter().map(Finding::to_string).collect();
+        assert!(found.iter().any(|finding| finding.contains(rule)), "{name}: {found:#?}");
+    }
 }
 
 /// Corrupt images without a detectable fault: data has no checksum, so a literal may change; and a file in one huge

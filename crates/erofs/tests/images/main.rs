@@ -1,5 +1,6 @@
 //! EROFS images: handmade, reference and corrupt ones.
 
+mod agreement;
 mod check;
 mod corpus;
 mod corrupt;

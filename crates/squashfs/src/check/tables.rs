@@ -8,7 +8,7 @@ use super::{Finding, Report, claims::Claims};
 use crate::{
     Squashfs,
     format::{self, XattrId},
-    read::XattrPrefix,
+    read::{XattrBytes, XattrPrefix},
 };
 
 pub(super) fn check(squashfs: &Squashfs, report: &mut Report<'_>) {
@@ -77,7 +77,7 @@ impl SeenXattrs {
         }
         let place = Place::at(squashfs.xattr_attributes().map_or(0, |table| table.start));
         let mut names = HashSet::new();
-        let mut bytes = Some(0_u64);
+        let (mut bytes, mut visible) = (Some(0_u64), XattrBytes::at(place));
         let mut attributes = squashfs.xattr_list(set)?;
         let mut claim = self.claims.begin(attributes.position(), "attribute set overlaps another one", place);
         while let Some(attribute) = attributes.next()? {
@@ -100,7 +100,12 @@ impl SeenXattrs {
             if let Some(reference) = reference {
                 self.values.insert(reference, value_len);
             }
-            let name_len = attribute.full_name().map(|name| name.len().saturating_add(1));
+            let name = attribute.full_name();
+            if let Some(name) = &name {
+                visible.add_name(name)?;
+                visible.add_value(value_len)?;
+            }
+            let name_len = name.map(|name| name.len().saturating_add(1));
             let len = name_len.map(|len| u64::try_from(len.saturating_add(value_len)).unwrap_or(u64::MAX));
             bytes = bytes.and_then(|bytes| bytes.checked_add(len?));
             let prefix = attribute.kind & format::XATTR_PREFIX_MASK;

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use floe_image::{Error, FileSystem, Nid, Place};
+use floe_image::{DIRECTORY_DEPTH_MAX, DIRECTORY_TOO_DEEP, Error, FileSystem, Nid, Place};
 
 use super::{Finding, Reached, Report, claims::Claims, file::Files, path::Paths};
 use crate::{
@@ -28,7 +28,10 @@ pub(super) struct Tree<'run, 'report> {
     inodes: HashMap<Nid, Seen>,
     /// Inodes with faults.
     faulty: HashSet<Nid>,
-    pending: Vec<(Reached, Inode)>,
+    /// Directories still to be checked, with the number of directories above each.
+    pending: Vec<(Reached, Inode, usize)>,
+    /// The number of directories above the inodes that are being reached.
+    depth: usize,
     files: Files,
     /// Which parts of the inode table belong to inodes, and which parts of the directory table to directories.
     pub(super) inode_claims: Claims,
@@ -43,13 +46,15 @@ pub(super) fn check(squashfs: &Squashfs, report: &mut Report<'_>) {
         inodes: HashMap::new(),
         faulty: HashSet::new(),
         pending: Vec::new(),
+        depth: 0,
         files: Files::default(),
         inode_claims: Claims::default(),
         listing_claims: Claims::default(),
     };
     let root = Reached { nid: squashfs.superblock.root, path: tree.paths.add(None, b"") };
     tree.reach(root);
-    while let Some((directory, inode)) = tree.pending.pop().filter(|_| !tree.report.is_cancelled()) {
+    while let Some((directory, inode, depth)) = tree.pending.pop().filter(|_| !tree.report.is_cancelled()) {
+        tree.depth = depth.saturating_add(1);
         tree.check_directory(directory, &inode);
     }
     let files = std::mem::take(&mut tree.files);
@@ -84,7 +89,10 @@ impl Tree<'_, '_> {
         self.check_inode(reached, &inode);
         if is_directory {
             self.report.summary.directory_count = self.report.summary.directory_count.saturating_add(1);
-            self.pending.push((reached, inode));
+            if self.depth == DIRECTORY_DEPTH_MAX {
+                self.add_finding(reached, Finding::error(DIRECTORY_TOO_DEEP, Place::inode(nid)));
+            }
+            self.pending.push((reached, inode, self.depth));
         }
         Some(inode)
     }
@@ -163,11 +171,13 @@ impl Tree<'_, '_> {
         self.inodes = inodes;
     }
 
-    /// Finds inodes that no directory refers to.
+    /// Finds inodes that no directory refers to. Without an export table, the parent of a directory is found by its
+    /// number in the inode table, so these inodes too may not have the number of another one.
     fn check_inode_table(&mut self) {
         let squashfs = self.squashfs;
         let mut scanned_count = 0_u64;
         let mut unreached_count = 0_u64;
+        let numbers: HashSet<u32> = self.inodes.values().map(|seen| seen.number).collect();
         for inode in squashfs.scan_inodes() {
             if self.report.is_cancelled() {
                 return;
@@ -177,6 +187,9 @@ impl Tree<'_, '_> {
                     scanned_count = scanned_count.saturating_add(1);
                     let is_known = self.inodes.contains_key(&inode.nid) || self.faulty.contains(&inode.nid);
                     unreached_count = unreached_count.saturating_add(u64::from(!is_known));
+                    if !is_known && numbers.contains(&inode.number) {
+                        self.report.add(Finding::error("duplicate inode number", Place::inode(inode.nid)));
+                    }
                 }
                 Err(error) => {
                     let nid = match &error {

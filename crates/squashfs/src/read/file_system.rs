@@ -169,7 +169,7 @@ impl FileSystem for Squashfs {
         let named = |error: Error| error.for_inode(nid);
         let Some(set) = self.xattr_set(&self.inode(nid)?)? else { return Ok(Vec::new()) };
         let mut attributes = self.xattr_list(&set).map_err(named)?;
-        let (mut names, mut bytes) = (Vec::new(), XattrBytes::of(nid));
+        let (mut names, mut bytes) = (Vec::new(), XattrBytes::at(Place::inode(nid)));
         while let Some(attribute) = attributes.next().map_err(named)? {
             let Some(name) = attribute.full_name() else { continue };
             bytes.add_name(&name)?;
@@ -182,7 +182,7 @@ impl FileSystem for Squashfs {
         let named = |error: Error| error.for_inode(nid);
         let Some(set) = self.xattr_set(&self.inode(nid)?)? else { return Ok(()) };
         let mut attributes = self.xattr_list(&set).map_err(named)?;
-        let (mut seen, mut bytes) = (HashSet::new(), XattrBytes::of(nid));
+        let (mut seen, mut bytes) = (HashSet::new(), XattrBytes::at(Place::inode(nid)));
         while let Some(attribute) = attributes.next().map_err(named)? {
             let Some(name) = attribute.full_name() else { continue };
             bytes.add_name(&name)?;
@@ -191,7 +191,7 @@ impl FileSystem for Squashfs {
                 continue;
             }
             let value = attribute.value().map_err(named)?;
-            bytes.add_value(&value)?;
+            bytes.add_value(value.len())?;
             if visit(Xattr { name: &name, value: &value }).is_break() {
                 break;
             }

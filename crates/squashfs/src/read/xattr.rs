@@ -1,6 +1,6 @@
 //! Extended attributes.
 
-use floe_image::{BlockReader, DeviceId, Error, Nid, Place, Result};
+use floe_image::{BlockReader, DeviceId, Error, Place, Result};
 
 use super::{
     Inode, Squashfs,
@@ -22,6 +22,9 @@ const NAMES_BYTES_MAX: usize = 65_536;
 /// The largest total length of an inode's xattr values in bytes when they are read together. A few bytes of an image
 /// can refer to one value of 64 KiB many times.
 const VALUES_BYTES_MAX: usize = 16 << 20;
+
+/// The length of a reference to an out-of-line value. The kernel skips the stated length, unsquashfs this one.
+const REFERENCE_BYTES: u32 = 8;
 
 /// The attributes and attribute sets (section "Attributes").
 pub(super) struct XattrTable {
@@ -154,27 +157,28 @@ impl Squashfs {
 }
 
 /// Sums the lengths of one inode's names and values.
-pub(super) struct XattrBytes {
+pub(crate) struct XattrBytes {
     names: usize,
     values: usize,
     place: Place,
 }
 
 impl XattrBytes {
-    pub(super) const fn of(nid: Nid) -> Self {
-        Self { names: 0, values: 0, place: Place::inode(nid) }
+    /// Begins a sum; `place` is the location of a fault.
+    pub(crate) const fn at(place: Place) -> Self {
+        Self { names: 0, values: 0, place }
     }
 
     /// Adds a name; fails if the names exceed the limit of `listxattr`.
-    pub(super) fn add_name(&mut self, name: &[u8]) -> Result<()> {
+    pub(crate) fn add_name(&mut self, name: &[u8]) -> Result<()> {
         self.names = self.names.saturating_add(name.len()).saturating_add(1);
         let rule = "attribute names exceed 64 KiB";
         if self.names > NAMES_BYTES_MAX { Err(Error::corrupt(rule, self.place)) } else { Ok(()) }
     }
 
     /// Adds a value; fails if the values are too long to be read together.
-    pub(super) fn add_value(&mut self, value: &[u8]) -> Result<()> {
-        self.values = self.values.saturating_add(value.len());
+    pub(crate) fn add_value(&mut self, len: usize) -> Result<()> {
+        self.values = self.values.saturating_add(len);
         let rule = "attribute values exceed 16 MiB";
         if self.values > VALUES_BYTES_MAX { Err(Error::corrupt(rule, self.place)) } else { Ok(()) }
     }
@@ -236,25 +240,21 @@ impl Xattr<'_> {
             return Ok(None);
         }
         let mut cursor = self.value.clone();
-        let _: XattrVal = cursor.read()?;
+        let len: XattrVal = cursor.read()?;
+        if len.vsize != REFERENCE_BYTES {
+            let rule = "reference to an attribute's value is not 8 bytes";
+            return Err(Error::corrupt(rule, cursor.position().place()));
+        }
         cursor.read_u64().map(Some)
     }
 
     /// The value.
     pub(crate) fn value(&self) -> Result<Vec<u8>> {
-        let mut cursor = self.value.clone();
-        let mut len: XattrVal = cursor.read()?;
-        if self.kind & format::XATTR_VALUE_OUT_OF_LINE != 0 {
-            if len.vsize != 8 {
-                return Err(Error::corrupt(
-                    "reference to an attribute's value is not 8 bytes",
-                    cursor.position().place(),
-                ));
-            }
-            let reference = cursor.read_u64()?;
-            cursor = self.metadata.cursor(self.table, position(self.table, reference)?);
-            len = cursor.read()?;
-        }
+        let mut cursor = match self.value_reference()? {
+            Some(reference) => self.metadata.cursor(self.table, position(self.table, reference)?),
+            None => self.value.clone(),
+        };
+        let len: XattrVal = cursor.read()?;
         if len.vsize > VALUE_BYTES_MAX {
             return Err(Error::corrupt("attribute value of more than 64 KiB", cursor.position().place()));
         }

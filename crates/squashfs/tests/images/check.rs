@@ -11,7 +11,7 @@ use floe_testkit::{
 use crate::memo_reader::MemoReader;
 
 /// Runs a check and decodes the blocks that it returns.
-fn findings(reader: &MemoReader, squashfs: &Squashfs) -> Vec<Finding> {
+pub(crate) fn findings(reader: &MemoReader, squashfs: &Squashfs) -> Vec<Finding> {
     let (mut found, mut blocks) = (Vec::new(), Vec::new());
     let summary = check::run(squashfs, &mut |finding| found.push(finding), &mut |block| blocks.push(block), &|| false);
     assert_eq!(summary.block_count, blocks.len() as u64);
@@ -63,6 +63,17 @@ fn corrupt_images_have_findings() {
             if is_harmless == found.is_empty() { Vec::new() } else { vec![format!("{found:?}")] }
         },
     );
+}
+
+#[test]
+fn a_reference_that_is_not_the_first_to_its_value_is_checked_too() {
+    let corpus = Corpus::fixtures();
+    let image = corpus.corrupt_images().into_iter().find(|image| image.name == "sqfs-xattr-reference-short");
+    let reader = MemoReader::of(corpus.corrupt_bytes(&image.expect("it is in fixtures/")));
+    let squashfs = Squashfs::open(reader.clone()).expect("opened");
+    let found: Vec<String> = findings(&reader, &squashfs).iter().map(Finding::to_string).collect();
+    let rule = "error: reference to an attribute's value is not 8 bytes";
+    assert!(found.iter().any(|finding| finding.starts_with(rule)), "{found:?}");
 }
 
 #[test]

@@ -166,6 +166,7 @@ const FIRST_ERRORS: &[(&str, &str)] = &[
     ("sqfs-xattr-namesize", "corrupt image: metadata block outside its table"),
     ("sqfs-xattr-ool", "corrupt image: reference to an attribute's value is not 8 bytes"),
     ("sqfs-xattr-ref", "corrupt image: attribute reference of more than 48 bits"),
+    ("sqfs-xattr-reference-short", "corrupt image: reference to an attribute's value is not 8 bytes"),
     ("sqfs-xattr-size-max", ""),
     ("sqfs-xattr-start", "corrupt image: attributes do not precede the attribute id table"),
     ("sqfs-xattr-type", ""),

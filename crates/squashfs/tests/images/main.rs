@@ -5,6 +5,7 @@ mod memo_reader;
 #[path = "../read_all/mod.rs"]
 mod read_all;
 
+mod agreement;
 mod check;
 mod corpus;
 mod corrupt;

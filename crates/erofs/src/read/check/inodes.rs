@@ -57,7 +57,8 @@ impl Walker<'_> {
     }
 
     fn data_of(&mut self, inode: &Inode) -> Result<()> {
-        if !matches!(inode.file_type, FileType::Regular | FileType::Directory | FileType::Symlink) {
+        // Other inodes are stored in the content of a special one: without content, it is a fault.
+        if !inode.has_content() && self.volume.special(inode.nid).is_none() {
             return Ok(());
         }
         if inode.file_type == FileType::Symlink {
@@ -117,7 +118,8 @@ impl Walker<'_> {
 
     /// Checks the map of a compressed inode; returns how many bytes its pclusters occupy.
     fn compressed_map(&mut self, inode: &Inode, mapper: &mut Mapper<'_>) -> Result<u64> {
-        let (header, _) = compressed::read_header(inode, &mut Window::new(self.volume, inode.space, inode.nid))?;
+        let volume = self.volume;
+        let (header, _) = compressed::read_header(inode, &mut Window::new(volume, inode.space, inode.nid))?;
         let is_whole_fragment = header.h_clusterbits >> format::FRAGMENT_INODE_BIT != 0;
         if !is_whole_fragment && header.h_advise & !KNOWN_ADVISE != 0 {
             self.add_finding(Severity::Warning, "unknown bits in the map header", Place::inode(inode.nid));
@@ -130,15 +132,19 @@ impl Walker<'_> {
             }
             let record_count = mapper.check_extent(extent.range)?;
             self.take_records(inode.nid, record_count.max(1))?;
-            let piece = extent.piece_at(self.volume, inode.nid, position)?;
+            let piece = extent.piece_at(volume, inode.nid, position)?;
             match extent.source {
                 Pcluster::Stored { position: start, len, inline: None, .. } => {
                     stored = stored.saturating_add(len);
-                    let (device, offset) = self.volume.devices.resolve(start);
+                    let (device, offset) = volume.devices.resolve(start);
                     self.run(inode, device, ByteRange::new(offset, len))?;
                 }
+                Pcluster::Stored { position: start, len, inline: Some(space), .. } => {
+                    let len = usize::try_from(len).unwrap_or(usize::MAX);
+                    volume.check_metadata(space, start, len, inode.nid)?;
+                }
                 Pcluster::Fragment { .. } => self.piece(inode, &piece)?,
-                Pcluster::Stored { .. } | Pcluster::None => {}
+                Pcluster::None => {}
             }
             self.content(inode, &piece)?;
             position = extent.range.end();

@@ -7,7 +7,9 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use floe_image::{ByteRange, ByteRangeSet, DeviceId, Error, FileType, Nid, Place, Result};
+use floe_image::{
+    ByteRange, ByteRangeSet, DIRECTORY_DEPTH_MAX, DIRECTORY_TOO_DEEP, DeviceId, Error, FileType, Nid, Place, Result,
+};
 
 use super::{DataPart, Finding, Severity, content::Contents, encoded_blocks::EncodedBlocks, marks::Marks};
 use crate::{
@@ -130,6 +132,7 @@ pub(super) fn walk(
         read: HashMap::new(),
         records_left: volume.image_len.saturating_add(metabox_len) / RECORD_BYTES_MIN,
         pending: Vec::new(),
+        depth: 0,
         data_end: 0,
     };
     let superblock = &volume.superblock;
@@ -138,7 +141,8 @@ pub(super) fn walk(
         walker.add(&special.inode, None);
     }
     walker.visit(superblock.root, None, None);
-    while let Some(nid) = walker.pending.pop().filter(|_| !is_cancelled()) {
+    while let Some((nid, depth)) = walker.pending.pop().filter(|_| !is_cancelled()) {
+        walker.depth = depth + 1;
         walker.directory(nid);
     }
     walker.finish();
@@ -161,8 +165,10 @@ pub(super) struct Walker<'walk> {
     pub(super) read: HashMap<DeviceId, ByteRangeSet>,
     /// How many more map records the image has room for.
     records_left: u64,
-    /// Directories still to be read.
-    pending: Vec<Nid>,
+    /// Directories still to be read, with the number of directories above each.
+    pending: Vec<(Nid, usize)>,
+    /// The number of directories above the inodes that are being found.
+    depth: usize,
     /// The end of the last data of the image itself.
     pub(super) data_end: u64,
 }
@@ -229,9 +235,12 @@ impl Walker<'_> {
         let is_directory = inode.file_type == FileType::Directory;
         let (link_count, links_found) = (inode.link_count, if is_directory { 2 } else { 1 });
         self.walked.seen.insert(inode.nid, Seen { entry, is_directory, link_count, links_found });
+        if is_directory && self.depth == DIRECTORY_DEPTH_MAX {
+            self.add_finding(Severity::Error, DIRECTORY_TOO_DEEP, Place::inode(inode.nid));
+        }
         let is_sound = self.inode(inode);
         if is_directory && is_sound {
-            self.pending.push(inode.nid);
+            self.pending.push((inode.nid, self.depth));
         }
     }
 
@@ -266,6 +275,12 @@ impl Walker<'_> {
                 previous = entry.name.to_vec();
                 let parent = self.walked.seen.get(&nid).and_then(|seen| seen.entry).map_or(nid, |own| own.directory);
                 let expected = match entry.name {
+                    b"." if inode.omits_dot => {
+                        // `readdir` adds the omitted entry and thus returns two.
+                        let rule = "directory has `.` and says that it omits it";
+                        self.add_finding(Severity::Error, rule, Place::inode(nid));
+                        (nid, &mut has_self)
+                    }
                     b"." => (nid, &mut has_self),
                     b".." => (parent, &mut has_parent),
                     name => {
