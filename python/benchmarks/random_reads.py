@@ -24,7 +24,7 @@ import floe
 THREADS = 8
 
 
-def make_image(directory: pathlib.Path, program: str, mebibytes: int) -> pathlib.Path:
+def make_image(directory: pathlib.Path, program: str, mebibytes: int, algorithm: str) -> pathlib.Path:
     """An image of files with numbers in columns, as tables have them: they compress to about a third."""
     generator = random.Random(1)
     tree = directory / "tree"
@@ -35,7 +35,7 @@ def make_image(directory: pathlib.Path, program: str, mebibytes: int) -> pathlib
                 values = [generator.getrandbits(11) * 3 for _ in range(256)]
                 file.write(b"".join(value.to_bytes(4, "little") for value in values))
     image = directory / "columns.erofs"
-    command = [program, "mkfs", "--quiet", "--compress", "zstd", "--pcluster", "64k", str(image), str(tree)]
+    command = [program, "mkfs", "--quiet", "--compress", algorithm, "--pcluster", "64k", str(image), str(tree)]
     subprocess.run(command, check=True)
     return image
 
@@ -88,13 +88,14 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--floe", default="floe", help="the program, which makes the image")
     parser.add_argument("--mount", action="append", default=[], help="a command that mounts {image} on {directory}")
+    parser.add_argument("--compress", default="zstd", help="the algorithm of the image")
     parser.add_argument("--mebibytes", type=int, default=256)
     parser.add_argument("--reads", type=int, default=40_000)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        image = make_image(pathlib.Path(directory), arguments.floe, arguments.mebibytes)
+        image = make_image(pathlib.Path(directory), arguments.floe, arguments.mebibytes, arguments.compress)
         size = arguments.mebibytes * (1 << 20) // 8
         generator = random.Random(2)
         requests = [

@@ -38,12 +38,22 @@ pub(crate) fn read_bytes<'py>(
     (offset, len): (u64, u64),
     size: u64,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let len = len.min(size.saturating_sub(offset));
-    let len = usize::try_from(len).map_err(|_| PyValueError::new_err("too many bytes at once"))?;
+    let len = len_within(size, offset, len)?;
     PyBytes::new_with(py, len, |output| {
         let read = py.detach(|| image.read_at(nid, offset, output)).map_err(|error| errors::of_image(&error))?;
-        if read == output.len() { Ok(()) } else { Err(PyValueError::new_err("the file is shorter than its size")) }
+        check_len(read, output.len())
     })
+}
+
+/// The number of bytes that `len` bytes from `offset` on have within a file.
+pub(crate) fn len_within(size: u64, offset: u64, len: u64) -> PyResult<usize> {
+    let len = len.min(size.saturating_sub(offset));
+    usize::try_from(len).map_err(|_| PyValueError::new_err("too many bytes at once"))
+}
+
+/// Checks that a read returned all bytes that the file has by its size.
+pub(crate) fn check_len(read: usize, wanted: usize) -> PyResult<()> {
+    if read == wanted { Ok(()) } else { Err(PyValueError::new_err("the file is shorter than its size")) }
 }
 
 #[pymethods]

@@ -1,6 +1,12 @@
 //! The Python class `Image`.
 
-use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf, sync::Arc};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    ffi::OsString,
+    os::unix::ffi::OsStringExt,
+    path::PathBuf,
+    sync::Arc,
+};
 
 use floe::{FileType, ImageFiles, ImageSource, Nid, Offset, OpenOptions, ReadRequest};
 use pyo3::{
@@ -10,8 +16,8 @@ use pyo3::{
 };
 
 use crate::{
-    errors,
-    file::{File, read_bytes},
+    bytes_sys, errors,
+    file::{File, check_len, len_within, read_bytes},
     python_source::PythonSource,
     stat::Stat,
 };
@@ -43,6 +49,16 @@ impl<'a, 'py> FromPyObject<'a, 'py> for ImagePath {
     }
 }
 
+/// A read of many: the path, the offset and the length.
+type Request = (ImagePath, u64, u64);
+
+/// A part of a file that exists.
+struct Piece {
+    nid: Nid,
+    offset: u64,
+    len: usize,
+}
+
 impl ImagePath {
     fn text(&self) -> String {
         String::from_utf8_lossy(&self.0).into_owned()
@@ -57,24 +73,33 @@ fn decoded(name: Vec<u8>) -> OsString {
 impl Image {
     fn find(&self, py: Python<'_>, path: &ImagePath, follows: bool) -> PyResult<Nid> {
         let image = &self.0;
-        let found =
-            py.detach(|| if follows { image.resolve(&path.0) } else { image.resolve_link(&path.0) });
+        let found = py.detach(|| if follows { image.resolve(&path.0) } else { image.resolve_link(&path.0) });
         found.map_err(|error| errors::of_path(&error))
     }
 
-    fn attr(&self, py: Python<'_>, nid: Nid) -> PyResult<floe::Attr> {
-        py.detach(|| self.0.attr(nid)).map_err(|error| errors::of_image(&error))
-    }
-
-    /// The inode and the size of a file.
-    fn file(&self, py: Python<'_>, path: &ImagePath) -> PyResult<(Nid, u64)> {
-        let nid = self.find(py, path, true)?;
-        let attr = self.attr(py, nid)?;
+    /// The inode and the size of a file. Does not need the interpreter lock.
+    fn file(&self, path: &ImagePath) -> PyResult<(Nid, u64)> {
+        let nid = self.0.resolve(&path.0).map_err(|error| errors::of_path(&error))?;
+        let attr = self.0.attr(nid).map_err(|error| errors::of_image(&error))?;
         match attr.file_type {
             FileType::Regular => Ok((nid, attr.size)),
             FileType::Directory => Err(errors::is_a_directory(&path.text())),
             _ => Err(PyValueError::new_err(format!("{}: not a regular file", path.text()))),
         }
+    }
+
+    /// The parts of files that `requests` select. Each path is resolved once.
+    fn pieces(&self, requests: &[Request]) -> PyResult<Vec<Piece>> {
+        let mut files: HashMap<&[u8], (Nid, u64)> = HashMap::new();
+        let mut pieces = Vec::with_capacity(requests.len());
+        for (path, offset, length) in requests {
+            let (nid, size) = match files.entry(&path.0) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(place) => *place.insert(self.file(path)?),
+            };
+            pieces.push(Piece { nid, offset: *offset, len: len_within(size, *offset, *length)? });
+        }
+        Ok(pieces)
     }
 
     fn entries(&self, py: Python<'_>, path: &ImagePath) -> PyResult<Vec<DirEntry>> {
@@ -95,11 +120,7 @@ impl Image {
 impl Image {
     #[new]
     #[pyo3(signature = (source, *, offset = None, cache_bytes = None))]
-    fn new(
-        source: &Bound<'_, PyAny>,
-        offset: Option<&Bound<'_, PyAny>>,
-        cache_bytes: Option<u64>,
-    ) -> PyResult<Self> {
+    fn new(source: &Bound<'_, PyAny>, offset: Option<&Bound<'_, PyAny>>, cache_bytes: Option<u64>) -> PyResult<Self> {
         let py = source.py();
         let mut options = OpenOptions::default();
         if let Some(offset) = offset {
@@ -154,7 +175,8 @@ impl Image {
     #[pyo3(signature = (path, *, follow_symlinks = true))]
     fn stat(&self, py: Python<'_>, path: ImagePath, follow_symlinks: bool) -> PyResult<Stat> {
         let nid = self.find(py, &path, follow_symlinks)?;
-        Ok(self.attr(py, nid)?.into())
+        let attr = py.detach(|| self.0.attr(nid)).map_err(|error| errors::of_image(&error))?;
+        Ok(attr.into())
     }
 
     fn exists(&self, py: Python<'_>, path: ImagePath) -> PyResult<bool> {
@@ -205,7 +227,7 @@ impl Image {
     }
 
     fn open(&self, py: Python<'_>, path: ImagePath) -> PyResult<File> {
-        let (nid, size) = self.file(py, &path)?;
+        let (nid, size) = py.detach(|| self.file(&path))?;
         Ok(File::new(self.0.clone(), nid, path.text(), size))
     }
 
@@ -217,37 +239,24 @@ impl Image {
         offset: u64,
         length: Option<u64>,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let (nid, size) = self.file(py, &path)?;
+        let (nid, size) = py.detach(|| self.file(&path))?;
         read_bytes(py, &self.0, nid, (offset, length.unwrap_or(u64::MAX)), size)
     }
 
-    fn read_many<'py>(
-        &self,
-        py: Python<'py>,
-        requests: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let mut wanted = Vec::new();
-        for request in requests.try_iter()? {
-            let (path, offset, length): (ImagePath, u64, u64) = request?.extract()?;
-            let (nid, size) = self.file(py, &path)?;
-            let length = length.min(size.saturating_sub(offset));
-            let length = usize::try_from(length).map_err(|_| PyValueError::new_err("too many bytes at once"))?;
-            wanted.push((nid, offset, length));
-        }
-        let (buffers, results) = py.detach(|| {
-            let mut buffers: Vec<Vec<u8>> = wanted.iter().map(|&(_, _, length)| vec![0; length]).collect();
-            let pairs = buffers.iter_mut().zip(&wanted);
+    fn read_many<'py>(&self, py: Python<'py>, requests: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        let requests: Vec<Request> = requests.try_iter()?.map(|request| request?.extract()).collect::<PyResult<_>>()?;
+        let pieces = py.detach(|| self.pieces(&requests))?;
+        let (bytes, results) = bytes_sys::new_filled(py, pieces.iter().map(|piece| piece.len), |outputs| {
+            let pairs = outputs.into_iter().zip(&pieces);
             let mut reads: Vec<ReadRequest<'_>> =
-                pairs.map(|(output, &(nid, offset, _))| ReadRequest { nid, offset, output }).collect();
-            let results = self.0.read_many(&mut reads);
-            (buffers, results)
-        });
-        let list = PyList::empty(py);
-        for (buffer, result) in buffers.iter().zip(results) {
-            let len = result.map_err(|error| errors::of_image(&error))?;
-            list.append(PyBytes::new(py, &buffer[..len]))?;
+                pairs.map(|(output, &Piece { nid, offset, .. })| ReadRequest { nid, offset, output }).collect();
+            self.0.read_many(&mut reads)
+        })?;
+        for (result, piece) in results.into_iter().zip(&pieces) {
+            let read = result.map_err(|error| errors::of_image(&error))?;
+            check_len(read, piece.len)?;
         }
-        Ok(list)
+        PyList::new(py, bytes)
     }
 
     fn __repr__(&self) -> String {

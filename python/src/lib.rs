@@ -1,6 +1,7 @@
 //! The Python module `floe._floe`.
 
 mod buffer_sys;
+mod bytes_sys;
 mod errors;
 mod file;
 mod image;

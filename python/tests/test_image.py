@@ -2,6 +2,7 @@ import concurrent.futures
 import hashlib
 import io
 import stat
+import subprocess
 
 import pytest
 
@@ -45,6 +46,33 @@ def test_many_reads_are_like_single_ones(demo):
     wanted = [(path, offset, 3000) for path, status in image.walk() if stat.S_ISREG(status.st_mode)
               for offset in range(0, status.st_size + 1, 2000)]
     assert image.read_many(wanted) == [image.read(*request) for request in wanted]
+
+
+def test_many_reads_are_clipped_to_their_files(demo):
+    image = floe.Image(demo)
+    size = image.stat("/README.txt").st_size
+    content = image.read("/README.txt")
+    wanted = [("/README.txt", 0, 0), (b"/README.txt", size - 1, 2**63), ("/README.txt", size, 1), ("/README.txt", 2**63, 9)]
+    assert image.read_many(wanted) == [b"", content[-1:], b"", b""]
+    assert image.read_many([]) == []
+    with pytest.raises(FileNotFoundError):
+        image.read_many([("/README.txt", 0, 1), ("/nowhere", 0, 1)])
+    with pytest.raises(IsADirectoryError):
+        image.read_many([("/", 0, 1)])
+
+
+def test_files_larger_than_memory_raise_a_python_error(tmp_path, floe_program):
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    size = 1 << 42
+    with open(tree / "holes", "wb") as file:
+        file.truncate(size)
+    path = tmp_path / "holes.erofs"
+    subprocess.run([floe_program, "mkfs", "--quiet", path, tree], check=True)
+    image = floe.Image(path)
+    with pytest.raises(MemoryError):
+        image.read_many([("/holes", 0, size)])
+    assert image.read_many([("/holes", size - 4, 10)]) == [bytes(4)]
 
 
 def test_threads_share_an_image(demo):

@@ -82,6 +82,8 @@ impl Facts {
         let held = held_capabilities();
         let holds = |capability: &str| held.iter().any(|name| name == capability);
         let is_in_user_namespace = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !maps_everybody(&map));
+        // The kernel grants real-time priorities and locked memory only by capabilities in the first user namespace.
+        let holds_in_first = |capability: &str| !is_in_user_namespace && holds(capability);
         // The fallback is for a sandbox that hides the system call.
         let may_mount = may_mount().unwrap_or_else(|| holds("CAP_SYS_ADMIN"));
         let has_file_system =
@@ -103,9 +105,9 @@ impl Facts {
                 .ok()
                 .map(|text| text.trim() == "Y"),
             has_erofs: has_file_system("erofs"),
-            may_use_real_time: holds("CAP_SYS_NICE")
+            may_use_real_time: holds_in_first("CAP_SYS_NICE")
                 || getrlimit(Resource::Rtprio).current.is_none_or(|priority| priority > 0),
-            lockable_bytes: if holds("CAP_IPC_LOCK") { None } else { locked },
+            lockable_bytes: if holds_in_first("CAP_IPC_LOCK") { None } else { locked },
             has_pressure: fs::read_to_string("/proc/pressure/memory").is_ok(),
             may_trace: is_writable("/sys/kernel/tracing/trace_marker"),
             has_unified_groups: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),

@@ -215,6 +215,26 @@ fn rows() -> Vec<Row> {
             ..USER
         },
         Row {
+            name: "a rootless container, real-time priority",
+            rights: "prlimit --rtprio=0 setpriv --reuid 65534 --regid 65534 --clear-groups unshare --user --map-root-user \
+                     --mount",
+            topic: "real-time priority",
+            state: "limited",
+            finding: "decoders wait for a CPU",
+            remedy: "--ulimit rtprio=1",
+            ..USER
+        },
+        Row {
+            name: "a rootless container, locked memory",
+            rights: "prlimit --memlock=65536 setpriv --reuid 65534 --regid 65534 --clear-groups unshare --user \
+                     --map-root-user --mount",
+            topic: "locked memory",
+            state: "limited",
+            finding: "this process may lock 64 KiB; the page reserve has 4096 KiB",
+            remedy: "--ulimit memlock=-1",
+            ..USER
+        },
+        Row {
             name: "a rootless container, no device",
             setup: "",
             rights: ROOTLESS,
