@@ -104,7 +104,7 @@ fn attributes_are_read_once_and_within_limits() {
             (&["stat", "--json", "IMAGE", "/f"], (1, rule)),
             (&["stat", "IMAGE", "/f"], (1, rule)),
             (&["extract", "IMAGE", "-C", "TARGET"], (1, rule)),
-            (&["check", "IMAGE"], (0, "1 warning")),
+            (&["check", "IMAGE"], (4, rule)),
         ];
         check(name, &image, &rows);
     }
