@@ -19,7 +19,7 @@ use crate::{
 const UNCACHED_BYTES_MAX: u32 = 16 << 10;
 const UNCACHED_DECODE_MAX: Duration = Duration::from_micros(10);
 
-/// The maximum length in bytes of reads that do not. The next request of a longer one has the rest of its last block.
+/// The maximum length in bytes of such small reads. Longer reads cache their last block, whose rest the next request wants.
 const UNCACHED_READ_BYTES_MAX: usize = 8 << 10;
 
 /// One step of a read: a part of its output, and the current location of its bytes.
