@@ -1,4 +1,4 @@
-//! Observes the end of a parent process, whose main thread ends also while other threads cannot.
+//! Observes the end of a parent process. Its main thread can end while other threads cannot.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ use rustix::{
 /// A mutex in memory that a process shares with its children. The thread that has created it holds it until it ends; the kernel
 /// wakes a waiter then (`PTHREAD_MUTEX_ROBUST`). The memory is never unmapped, because the kernel reads it when the thread ends.
 ///
-/// A signal at the parent's death would tell the same, but does not arrive from a parent that Landlock confines.
+/// A signal at the parent's death would tell the same, but did not arrive from a confined parent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LifeLock {
     mutex: NonNull<libc::pthread_mutex_t>,
@@ -73,8 +73,8 @@ impl Parent {
     /// Waits until the parent's main thread has ended.
     pub(crate) fn wait_for_main_thread(&self) {
         let mutex = self.lock.mutex.as_ptr();
-        // SAFETY: the mutex is initialized. The call fails if the holder has ended, and then the mutex is held all the same,
-        // unless it was given up before.
+        // SAFETY: the mutex is initialized. If its holder has ended, the first call returns EOWNERDEAD and holds it. Later calls
+        // return ENOTRECOVERABLE and hold nothing.
         unsafe {
             if matches!(libc::pthread_mutex_lock(mutex), 0 | libc::EOWNERDEAD) {
                 libc::pthread_mutex_unlock(mutex);
