@@ -64,6 +64,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod descent;
 mod directory;
 mod geometry;
 mod metadata_readahead;
