@@ -118,6 +118,14 @@ fn virtual_image(image: &Image, options: &MountOptions) -> floe_image::Result<(R
 struct Rendered(Arc<VirtualImage>);
 
 impl FrontImage for Rendered {
+    fn large_file(&self) -> Nid {
+        VirtualImage::LARGE_NID
+    }
+
+    fn address(&self, nid: Nid, offset: u64) -> u64 {
+        VirtualImage::address(nid, offset)
+    }
+
     fn files_in(&self, range: ByteRange) -> Option<Vec<FrontRange>> {
         let parts = self.0.files_in(range).ok()??;
         let front_range =

@@ -5,7 +5,7 @@ use std::{
     sync::{PoisonError, RwLock},
 };
 
-use crate::geometry::{DATA_BLOCK, META_BLOCK};
+use crate::geometry::{BLOCK_BYTES, DATA_BLOCK, LARGE_BLOCK, LARGE_BLOCK_COUNT, META_BLOCK};
 
 /// The table of runs grows by this part of its size at a time, so that its unused capacity stays small.
 const GROWTH_DIVISOR: usize = 4;
@@ -26,6 +26,15 @@ pub(crate) struct Wanted {
     pub(crate) block_count: u64,
 }
 
+/// The device that data is on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Device {
+    /// The file with the metadata.
+    Image,
+    /// The file of large files. Its blocks follow [`LARGE_BLOCK`] here.
+    Large,
+}
+
 /// Data that has addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Run {
@@ -34,20 +43,42 @@ pub(crate) struct Run {
     /// The index of the data within that block.
     pub(crate) item: u32,
     /// Its first block.
-    pub(crate) start: u32,
+    pub(crate) start: u64,
     /// The block after its last.
-    pub(crate) end: u32,
+    pub(crate) end: u64,
+}
+
+impl Run {
+    /// The offset of its first byte.
+    pub(crate) fn start_bytes(&self) -> u64 {
+        self.start * BLOCK_BYTES
+    }
+
+    /// The offset of the byte after its last.
+    pub(crate) fn end_bytes(&self) -> u64 {
+        self.end * BLOCK_BYTES
+    }
 }
 
 /// Assigns addresses to data when the metadata block that refers to it is rendered for the first time. Assignments are
 /// permanent: consecutive runs of blocks, in the order of the first rendering.
 ///
 /// It takes 8 bytes per run, and about 40 per metadata block that refers to data.
-#[derive(Default)]
 pub(crate) struct Addresses {
+    image: Region,
+    large: Region,
+}
+
+/// The addresses of one device.
+struct Region {
+    /// The block before its block 0 in [`Run`]s.
+    base: u64,
+    /// The block after its last that data can have.
+    end: u32,
     given: RwLock<Given>,
 }
 
+#[derive(Default)]
 struct Given {
     /// The first block that is free.
     free: u32,
@@ -57,9 +88,9 @@ struct Given {
     group_of: HashMap<u64, u32>,
 }
 
-impl Default for Given {
+impl Default for Addresses {
     fn default() -> Self {
-        Self { free: DATA_BLOCK, runs: Vec::new(), groups: Vec::new(), group_of: HashMap::new() }
+        Self { image: Region::new(0, DATA_BLOCK, META_BLOCK), large: Region::new(LARGE_BLOCK, 0, LARGE_BLOCK_COUNT) }
     }
 }
 
@@ -76,9 +107,46 @@ struct Group {
 }
 
 impl Addresses {
-    /// The first blocks of the data that `metadata_block` refers to, in the order of `wanted`; the same at each call. `None`
-    /// if there was no room at the first call.
-    pub(crate) fn assign(&self, metadata_block: u64, wanted: &[Wanted]) -> Option<Vec<u32>> {
+    /// The first blocks on `device` of the data that `metadata_block` refers to, in the order of `wanted`; the same at each
+    /// call. `None` if there was no room at the first call.
+    pub(crate) fn assign(&self, device: Device, metadata_block: u64, wanted: &[Wanted]) -> Option<Vec<u32>> {
+        match device {
+            Device::Image => self.image.assign(metadata_block, wanted),
+            Device::Large => self.large.assign(metadata_block, wanted),
+        }
+    }
+
+    /// The runs of the data that `metadata_block` refers to, in the order of their items; empty if it was not rendered yet.
+    pub(crate) fn of(&self, metadata_block: u64) -> Vec<Run> {
+        let mut runs = self.image.of(metadata_block);
+        runs.extend(self.large.of(metadata_block));
+        runs.sort_by_key(|run| run.item);
+        runs
+    }
+
+    /// Marks the unassigned blocks from `start` to `end` as never to be assigned, because the kernel reads them and keeps what
+    /// it read in its page cache. Returns `false` if there are too many of them.
+    pub(crate) fn give_to_nothing(&self, start: u64, end: u64) -> bool {
+        self.region(start).give_to_nothing(start, end)
+    }
+
+    /// The data at `block`, if there is any.
+    pub(crate) fn find(&self, block: u64) -> Option<Run> {
+        self.region(block).find(block)
+    }
+
+    fn region(&self, block: u64) -> &Region {
+        if block < self.large.base { &self.image } else { &self.large }
+    }
+}
+
+impl Region {
+    fn new(base: u64, start: u32, end: u32) -> Self {
+        let given = Given { free: start, ..Given::default() };
+        Self { base, end, given: RwLock::new(given) }
+    }
+
+    fn assign(&self, metadata_block: u64, wanted: &[Wanted]) -> Option<Vec<u32>> {
         if wanted.is_empty() {
             return Some(Vec::new());
         }
@@ -89,45 +157,41 @@ impl Addresses {
         if let Some(group) = given.starts(metadata_block) {
             return group;
         }
-        given.add(metadata_block, wanted);
+        given.add(metadata_block, wanted, self.end);
         given.starts(metadata_block).flatten()
     }
 
-    /// The runs of the data that `metadata_block` refers to; empty if it was not rendered yet.
-    pub(crate) fn of(&self, metadata_block: u64) -> Vec<Run> {
+    fn of(&self, metadata_block: u64) -> Vec<Run> {
         let given = self.given.read().unwrap_or_else(PoisonError::into_inner);
         let Some(group) = given.group_of.get(&metadata_block).and_then(|group| given.groups.get(*group as usize))
         else {
             return Vec::new();
         };
         let first = group.first_run as usize;
-        (first..first + group.run_count as usize).filter_map(|run| given.run(group, run)).collect()
+        (first..first + group.run_count as usize).filter_map(|run| given.run(self.base, group, run)).collect()
     }
 
-    /// Marks the unassigned blocks from `start` to `end` as never to be assigned, because the kernel reads them and keeps what
-    /// it read in its page cache. Returns `false` if there are too many of them.
-    pub(crate) fn give_to_nothing(&self, start: u32, end: u32) -> bool {
+    fn give_to_nothing(&self, start: u64, end: u64) -> bool {
         let mut given = self.given.write().unwrap_or_else(PoisonError::into_inner);
-        if start < given.free {
+        let free = self.base + u64::from(given.free);
+        if start < free {
             // They were assigned meanwhile.
             return true;
         }
-        let end = end.min(given.free.saturating_add(NOTHING_BLOCKS_MAX)).min(META_BLOCK);
+        let room_end = u64::from(given.free.saturating_add(NOTHING_BLOCKS_MAX).min(self.end));
+        let end = end.min(self.base + room_end);
         if end > start {
-            given.add_nothing(end);
+            given.add_nothing((end - self.base) as u32);
         }
         end > start
     }
 
-    /// The data at `block`, if there is any.
-    pub(crate) fn find(&self, block: u32) -> Option<Run> {
+    fn find(&self, block: u64) -> Option<Run> {
         let given = self.given.read().unwrap_or_else(PoisonError::into_inner);
-        if block >= given.free {
-            return None;
-        }
+        let block = u32::try_from(block.checked_sub(self.base)?).ok().filter(|block| *block < given.free)?;
         let run = given.runs.partition_point(|run| run.start <= block).checked_sub(1)?;
         let group = given.groups.partition_point(|group| group.first_run as usize <= run).checked_sub(1)?;
-        given.run(given.groups.get(group)?, run)
+        given.run(self.base, given.groups.get(group)?, run)
     }
 }
 
@@ -140,9 +204,11 @@ impl Given {
         Some((!runs.is_empty()).then(|| runs.iter().map(|run| run.start).collect()))
     }
 
-    fn run(&self, group: &Group, run: usize) -> Option<Run> {
+    /// A run, with blocks that follow `base`.
+    fn run(&self, base: u64, group: &Group, run: usize) -> Option<Run> {
         let StoredRun { start, item } = *self.runs.get(run)?;
         let end = self.runs.get(run + 1).map_or(self.free, |next| next.start);
+        let (start, end) = (base + u64::from(start), base + u64::from(end));
         Some(Run { metadata_block: group.metadata_block, item, start, end })
     }
 
@@ -156,8 +222,9 @@ impl Given {
         self.free = end;
     }
 
-    fn add(&mut self, metadata_block: u64, wanted: &[Wanted]) {
-        let room = u64::from(META_BLOCK - self.free);
+    /// Assigns blocks before `end` to a group.
+    fn add(&mut self, metadata_block: u64, wanted: &[Wanted], end: u32) {
+        let room = u64::from(end.saturating_sub(self.free));
         let block_count = wanted.iter().try_fold(0u64, |sum, data| sum.checked_add(data.block_count));
         let fits = block_count.is_some_and(|count| count <= room)
             && u32::try_from(self.runs.len() + wanted.len()).is_ok()
@@ -197,7 +264,7 @@ mod tests {
             (90, &[1, 3, 1], Some(vec![256, 257, 260])),
             (14, &[whole], None),
         ] {
-            assert_eq!(addresses.assign(metadata_block, &wanted(sizes)), expected, "{metadata_block}");
+            assert_eq!(addresses.assign(Device::Image, metadata_block, &wanted(sizes)), expected, "{metadata_block}");
         }
         for (block, expected) in [
             (255, None),
@@ -207,7 +274,8 @@ mod tests {
             (262, Some((13, 7, 261, 263))),
             (266, Some((16, 7, 263, 267))),
             (267, None),
-            (u32::MAX, None),
+            (u32::MAX.into(), None),
+            (LARGE_BLOCK, None),
         ] {
             let found = addresses.find(block).map(|run| (run.metadata_block, run.item, run.start, run.end));
             assert_eq!(found, expected, "{block}");
@@ -217,11 +285,29 @@ mod tests {
         {
             assert_eq!(addresses.give_to_nothing(start, end), is_given, "{start}");
         }
-        assert_eq!(addresses.assign(17, &wanted(&[2])), Some(vec![280]));
+        assert_eq!(addresses.assign(Device::Image, 17, &wanted(&[2])), Some(vec![280]));
         for (block, expected) in [(266, 16), (267, NOTHING), (279, NOTHING), (280, 17)] {
             assert_eq!(addresses.find(block).map(|run| run.metadata_block), Some(expected), "{block}");
         }
         assert_eq!(addresses.of(90).len(), 3);
         assert!(addresses.of(14).is_empty() && addresses.of(99).is_empty());
+    }
+
+    #[test]
+    fn a_metadata_block_can_refer_to_data_on_both_devices() {
+        let addresses = Addresses::default();
+        let wanted = |item, block_count| Wanted { item, block_count };
+        assert_eq!(addresses.assign(Device::Image, 90, &[wanted(1, 2), wanted(5, 1)]), Some(vec![256, 258]));
+        assert_eq!(addresses.assign(Device::Large, 90, &[wanted(0, 32), wanted(3, 40)]), Some(vec![0, 32]));
+        assert_eq!(addresses.assign(Device::Large, 91, &[wanted(0, LARGE_BLOCK_COUNT.into())]), None);
+        let items: Vec<_> = addresses.of(90).iter().map(|run| (run.item, run.start, run.end)).collect();
+        let large = |start, end| (LARGE_BLOCK + start, LARGE_BLOCK + end);
+        let ((first, first_end), (last, last_end)) = (large(0, 32), large(32, 72));
+        assert_eq!(items, [(0, first, first_end), (1, 256, 258), (3, last, last_end), (5, 258, 259)]);
+        assert_eq!(addresses.find(LARGE_BLOCK + 31).map(|run| run.item), Some(0));
+        assert_eq!(addresses.find(LARGE_BLOCK + 72), None);
+        assert!(addresses.give_to_nothing(LARGE_BLOCK + 72, LARGE_BLOCK + 74));
+        assert_eq!(addresses.find(LARGE_BLOCK + 73).map(|run| run.metadata_block), Some(NOTHING));
+        assert_eq!(addresses.find(259), None);
     }
 }

@@ -28,6 +28,19 @@ pub(crate) const DEAD_BLOCK: u32 = 192;
 /// The first block for data.
 pub(crate) const DATA_BLOCK: u32 = 256;
 
+/// The first block of the file of large files, where blocks of both files have one number. The blocks of the virtual image are
+/// all before it.
+pub(crate) const LARGE_BLOCK: u64 = 1 << 51;
+
+/// The first byte of the file of large files, where bytes of both files have one number.
+pub(crate) const LARGE_START: u64 = LARGE_BLOCK << BLOCK_LOG2;
+
+/// The number of blocks in the file of large files.
+pub(crate) const LARGE_BLOCK_COUNT: u32 = META_BLOCK;
+
+/// The number of the device with the file of large files, in chunk maps.
+pub(crate) const LARGE_DEVICE: u16 = 1;
+
 /// The maximum size of an inode with what is behind it: 64 bytes of inode, 256 KiB of attributes, and two million chunks.
 pub(crate) const HUGE_BYTES: u64 = 8 << 20;
 

@@ -10,17 +10,17 @@
 //!
 //! | bytes | what |
 //! | --- | --- |
-//! | block 0 | the superblock: label, UUID, time, number of inodes and size of the original; checksum; feature CHUNKED_FILE alone |
+//! | block 0 | the superblock: label, UUID, time, number of inodes and size of the original; checksum; features CHUNKED_FILE and DEVICE_TABLE alone |
 //! | blocks 128 to 255 | placeholders for directories and data that cannot be read |
-//! | from block 256 on | data: a run of blocks for each file, directory or long symbolic link that does not fit behind its inode |
+//! | from block 256 on | data: a run of blocks for each small file, directory or long symbolic link that does not fit behind its inode |
 //! | from block 0x7ffff000 on | the metadata area, which consists of the areas below, in this order |
 //!
 //! | area | bytes per inode | inodes |
 //! | --- | --- | --- |
 //! | root | 8 MiB | the root: nid 36 |
 //! | broken file | 4096 | one placeholder for all inodes that cannot be read |
-//! | dense | 64 | files up to 16 MiB, devices, fifos and sockets, without extended attributes |
-//! | medium | 256 | the same with extended attributes that fit; symbolic links that fit |
+//! | dense | 64 | files below 128 KiB, devices, fifos and sockets, without extended attributes |
+//! | medium | 256 | the same with extended attributes that fit; files up to 16 MiB; symbolic links that fit |
 //! | page | 4096 | directories (small ones with their entries behind the inode), larger files, files with holes and a short chunk map |
 //! | broken directory | 64 | directories that cannot be read, by their own numbers |
 //! | huge | 8 MiB | inodes with more data behind them: extended attributes up to 256 KiB, maps of up to two million chunks |
@@ -29,18 +29,23 @@
 //! inode. So a nid depends on the original alone: it is the same in each mount, there is no table of inodes, and opening an
 //! image reads only its root. `st_ino` is the virtual nid: twice the original's number for a plain file.
 //!
-//! All inodes are extended inodes with inline attributes. Files use the layout FLAT_PLAIN; files with holes are chunk-based,
-//! with chunks as large as the alignment of the holes. Directory entries are sorted by the bytes of their names. Where the
-//! original has directory blocks of 4 KiB with `.` and `..`, each virtual block has the same names, and the directory has the
-//! original's size. Other directories are packed anew, which needs an index of 8 bytes per block in memory.
+//! The data of files of at least 128 KiB without holes is in a second file, the *large file*: device 1 of the virtual image, which
+//! has no metadata. Its users can read it past the page cache.
+//!
+//! All inodes are extended inodes with inline attributes. Small files use the layout FLAT_PLAIN. Files on device 1 are
+//! chunk-based, with one chunk. Files with holes are chunk-based, with chunks as large as the alignment of the holes.
+//!
+//! Directory entries are sorted by the bytes of their names. Where the original has directory blocks of 4 KiB with `.` and
+//! `..`, each virtual block has the same names, and the directory has the original's size. Other directories are packed anew,
+//! which needs an index of 8 bytes per block in memory.
 //!
 //! # Addresses of data
 //!
 //! Data gets its addresses when the metadata block that refers to it is rendered for the first time, and keeps them. The table
 //! of addresses only grows: 8 bytes per run, and about 40 per metadata block that refers to data. Addresses that belong to no
 //! data yet can be read only just behind the assigned ones, where the kernel's readahead reads: they are then never assigned,
-//! because the kernel's page cache keeps the bytes. Once 8 TiB of addresses are assigned, further files cannot be read. 48-bit
-//! addresses would need Linux 6.15, whereas file-backed mounts need 6.12; no image has needed more so far.
+//! because the kernel's page cache keeps the bytes. Once 8 TiB of addresses of a device are assigned, further files cannot be
+//! read. 48-bit addresses would need Linux 6.15, whereas file-backed mounts need 6.12; no image has needed more so far.
 //!
 //! A metadata block is a function of the original and of these addresses, so each rendering gives the same bytes. A block also
 //! has slots for inode numbers that no directory refers to. In an EROFS original, the bytes at such a number can be anything.
@@ -64,6 +69,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod descent;
 mod directory;
 mod geometry;
 mod metadata_readahead;

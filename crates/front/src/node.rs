@@ -3,13 +3,13 @@
 use std::ops::ControlFlow;
 
 use floe_erofs::{
-    format::{self, InodeExtended, XattrIbodyHeader},
+    format::{self, InodeChunkIndex, InodeExtended, XattrIbodyHeader},
     write::{InodeData, InodeForm, InodeRecord, InodeRules, StoredName, xattr_body, xattr_entry},
 };
 use floe_image::{Attr, Error, FileSystem, FileType, Nid, Outline, Place, Result, Timestamp};
 
 use crate::{
-    geometry::{BLOCK_BYTES, BLOCK_LOG2, Class, HUGE_BYTES, Slot},
+    geometry::{BLOCK_BYTES, BLOCK_LOG2, Class, HUGE_BYTES, LARGE_DEVICE, Slot},
     view::lasting,
 };
 
@@ -19,6 +19,9 @@ pub(crate) const INODE_BYTES: u64 = InodeExtended::SIZE as u64;
 /// The largest regular file whose inode shares its block with others. Bytes that only look like an inode can be rendered in
 /// such a block; each of them wastes at most this much of the address space.
 const SHARED_FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// The smallest regular file whose data is in the file of large files.
+const LARGE_FILE_BYTES_MIN: u64 = 128 << 10;
 
 /// The longest symbolic link, as Linux reads it: `PATH_MAX`.
 const LINK_BYTES_MAX: u64 = 4096;
@@ -38,6 +41,9 @@ const XATTR_BYTES_MAX: usize = XATTR_HEADER_BYTES + 4 * (u16::MAX as usize - 1);
 
 /// The claimed length of extended attributes that cannot be read: the shortest for which the kernel reads them.
 const BROKEN_XATTR_BYTES: u64 = 16;
+
+/// The size of a record that tells the device and the address of a chunk. Its offset is a multiple of this.
+const CHUNK_INDEX_BYTES: u64 = InodeChunkIndex::SIZE as u64;
 
 /// The largest chunk: 2^31 blocks.
 const CHUNK_LOG2_MAX: u32 = BLOCK_LOG2 as u32 + format::CHUNK_FORMAT_BLKBITS_MASK as u32;
@@ -126,6 +132,11 @@ impl Node {
         self.slot.class.stride().min(BLOCK_BYTES).saturating_sub(self.body_end())
     }
 
+    /// Whether the data is in the file of large files.
+    pub(crate) fn is_large(&self) -> bool {
+        is_large(&self.outline) && self.xattrs != Xattrs::Broken
+    }
+
     /// The chunk map of a regular file with holes.
     pub(crate) fn chunk_map(&self) -> Option<ChunkMap> {
         let alignment = self.outline.hole_alignment?.get();
@@ -152,6 +163,18 @@ impl Node {
         if let Xattrs::Body(body) = &self.xattrs {
             bytes.extend(body);
         }
+        bytes
+    }
+
+    /// The bytes of the inode of a large file, its extended attributes, and a map with one chunk that begins with block `start`
+    /// of the file of large files.
+    pub(crate) fn large_to_bytes(&self, start: u32) -> Vec<u8> {
+        let size = self.attr().size;
+        let chunk_log2 = size.checked_next_power_of_two().map_or(CHUNK_LOG2_MAX, |len| len.ilog2().min(CHUNK_LOG2_MAX));
+        let format = format::CHUNK_FORMAT_INDEXES | (chunk_log2 - u32::from(BLOCK_LOG2)) as u16;
+        let mut bytes = self.to_bytes(InodeData::Chunked { format }, size);
+        bytes.resize(bytes.len().next_multiple_of(CHUNK_INDEX_BYTES as usize), 0);
+        bytes.extend(InodeChunkIndex { startblk_hi: 0, device_id: LARGE_DEVICE, startblk_lo: start }.to_bytes());
         bytes
     }
 
@@ -207,9 +230,17 @@ impl ChunkMap {
     }
 }
 
+fn is_large(outline: &Outline) -> bool {
+    let attr = &outline.attr;
+    attr.file_type == FileType::Regular && outline.hole_alignment.is_none() && attr.size >= LARGE_FILE_BYTES_MIN
+}
+
 fn class(outline: &Outline, xattrs: &Xattrs) -> Class {
     let Xattrs::Body(body) = xattrs else { return Class::Huge };
-    let (attr, len) = (&outline.attr, INODE_BYTES + body.len() as u64);
+    let (attr, mut len) = (&outline.attr, INODE_BYTES + body.len() as u64);
+    if is_large(outline) {
+        len = len.next_multiple_of(CHUNK_INDEX_BYTES) + CHUNK_INDEX_BYTES;
+    }
     let own_block = if len <= BLOCK_BYTES { Class::Page } else { Class::Huge };
     let shared_block = match len {
         0..=64 => Class::Dense,

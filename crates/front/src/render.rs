@@ -1,13 +1,15 @@
 //! The blocks of the virtual image that are not file data.
 
+use std::collections::HashMap;
+
 use floe_erofs::{
-    format::{FEATURE_COMPAT_MTIME, FEATURE_INCOMPAT_CHUNKED_FILE},
-    write::{DirectoryEntry, InodeData, SuperBlockRecord, directory_bytes, superblock_bytes},
+    format::{FEATURE_COMPAT_MTIME, FEATURE_INCOMPAT_CHUNKED_FILE, FEATURE_INCOMPAT_DEVICE_TABLE},
+    write::{Device as DeviceRecord, DirectoryEntry, InodeData, SuperBlockRecord, directory_bytes, superblock_bytes},
 };
 use floe_image::{ByteRange, Extent, ExtentData, FileSystemInfo, FileType, Nid, Result};
 
 use crate::{
-    addresses::{NOTHING, Run, Wanted},
+    addresses::{Device, NOTHING, Run, Wanted},
     directory::DirectoryContent,
     geometry::{
         BLOCK_BYTES, BLOCK_LOG2, BROKEN_DIRECTORY_BLOCK, BROKEN_DIRECTORY_BYTES, Class, DATA_BLOCK, DEAD_BLOCK,
@@ -15,6 +17,7 @@ use crate::{
     },
     node::{ChunkMap, INODE_BYTES, Node, Xattrs, broken_inode},
     view::{View, lasting, unreadable},
+    virtual_image::LARGE_NAME,
 };
 
 /// The bytes of a file with holes that one call of `map` covers.
@@ -50,6 +53,8 @@ enum Content {
     Inline(Vec<u8>),
     /// The size in bytes of data in one run of blocks.
     Blocks(u64),
+    /// The size in bytes of data in one run of blocks of the file of large files.
+    Large(u64),
     /// Runs of chunks.
     Chunks(ChunkMap),
     /// A directory that cannot be read.
@@ -86,7 +91,7 @@ impl View {
             return Ok(Placed { nid: self.file_system.root(), front_nid: 0, range: nothing, is_file: true });
         }
         // The data of a run never changes.
-        self.shared.placed.get_or(run.start.into(), || self.find_placed(run))
+        self.shared.placed.get_or(run.start, || self.find_placed(run))
     }
 
     /// [`View::placed`] for a run that belongs to data.
@@ -98,7 +103,7 @@ impl View {
             slot.number += u64::from(run.item);
         }
         let node = self.node_in(slot)?.ok_or_else(unreadable)?;
-        let run_len = u64::from(run.end - run.start) * BLOCK_BYTES;
+        let run_len = run.end_bytes() - run.start_bytes();
         let (offset, size) = match (node.attr().file_type, node.chunk_map()) {
             (FileType::Directory, _) => (0, run_len),
             (_, Some(map)) => {
@@ -114,11 +119,11 @@ impl View {
 
     /// A block of a directory, or of a long symbolic link.
     fn content_block(&self, block: u32) -> Result<Vec<u8>> {
-        let run = self.shared.addresses.find(block).ok_or_else(unreadable)?;
+        let run = self.shared.addresses.find(block.into()).ok_or_else(unreadable)?;
         let placed = self.placed(&run)?;
         let node = self.node(placed.nid)?;
         match node.attr().file_type {
-            FileType::Directory => self.directory_block(&node, u64::from(block - run.start)),
+            FileType::Directory => self.directory_block(&node, u64::from(block) - run.start),
             FileType::Symlink => self.file_system.read_link(node.nid),
             _ => Err(unreadable()),
         }
@@ -155,16 +160,19 @@ impl View {
                 shapes.push((item, Shape { node, content }));
             }
         }
-        let wanted: Vec<Wanted> = shapes
-            .iter()
-            .filter_map(|(item, shape)| Some(Wanted { item: *item, block_count: shape.content.block_count()? }))
-            .collect();
-        let starts = self.shared.addresses.assign(number, &wanted);
-        let mut starts = starts.iter().flatten();
+        let mut starts = HashMap::new();
+        for device in [Device::Image, Device::Large] {
+            let wanted: Vec<Wanted> = shapes
+                .iter()
+                .filter(|(_, shape)| shape.content.device() == device)
+                .filter_map(|(item, shape)| Some(Wanted { item: *item, block_count: shape.content.block_count()? }))
+                .collect();
+            let assigned = self.shared.addresses.assign(device, number, &wanted).unwrap_or_default();
+            starts.extend(wanted.iter().map(|wanted| wanted.item).zip(assigned));
+        }
         let mut bytes = vec![0; BLOCK_BYTES as usize];
         for (item, shape) in shapes {
-            let start = shape.content.block_count().and_then(|_| starts.next().copied());
-            put(&mut bytes, u64::from(item) * stride, &shape.to_bytes(start));
+            put(&mut bytes, u64::from(item) * stride, &shape.to_bytes(starts.get(&item).copied()));
         }
         Ok(bytes)
     }
@@ -183,7 +191,8 @@ impl View {
         }
         let wanted = content.block_count().map(|block_count| Wanted { item: 0, block_count });
         // The inode begins in the first block.
-        let start = wanted.and_then(|wanted| self.shared.addresses.assign(number - block, &[wanted])?.first().copied());
+        let assign = |wanted| self.shared.addresses.assign(content.device(), number - block, &[wanted]);
+        let start = wanted.and_then(|wanted| assign(wanted)?.first().copied());
         let inode = Shape { node, content }.to_bytes(start);
         match block_start.checked_sub(within) {
             None => put(&mut bytes, within, &inode),
@@ -204,7 +213,7 @@ impl View {
                 block_count: (chunk_end(run.end - 1) - (run.start << map.chunk_log2)).div_ceil(BLOCK_BYTES),
             })
             .collect();
-        let starts = self.shared.addresses.assign(number, &wanted).ok_or_else(unreadable)?;
+        let starts = self.shared.addresses.assign(Device::Image, number, &wanted).ok_or_else(unreadable)?;
         let first = map.start.max(block * BLOCK_BYTES) - block * BLOCK_BYTES;
         for chunk in chunks.clone() {
             put(bytes, first + (chunk - chunks.start) * 4, &HOLE.to_le_bytes());
@@ -247,6 +256,7 @@ impl View {
         Ok(match attr.file_type {
             FileType::Regular => match node.chunk_map() {
                 Some(map) => Content::Chunks(map),
+                None if node.is_large() => Content::Large(attr.size),
                 None => Content::Blocks(attr.size),
             },
             FileType::Directory => match self.directory_content(node, node.room())? {
@@ -271,9 +281,14 @@ impl Content {
     /// The number of blocks that the inode itself refers to.
     fn block_count(&self) -> Option<u64> {
         match self {
-            Self::Blocks(size) if *size != 0 => Some(size.div_ceil(BLOCK_BYTES)),
+            Self::Blocks(size) | Self::Large(size) if *size != 0 => Some(size.div_ceil(BLOCK_BYTES)),
             _ => None,
         }
+    }
+
+    /// The device with these blocks.
+    fn device(&self) -> Device {
+        if matches!(self, Self::Large(_)) { Device::Large } else { Device::Image }
     }
 }
 
@@ -294,7 +309,8 @@ impl Shape {
             (Content::Blocks(0), None) => self.node.to_bytes(none, 0),
             // No addresses are left.
             (Content::Blocks(_), None) if self.node.attr().file_type == FileType::Directory => broken_directory(),
-            (Content::Blocks(_), None) => broken_file(),
+            (Content::Blocks(_) | Content::Large(_), None) => broken_file(),
+            (Content::Large(_), Some(start)) => self.node.large_to_bytes(start),
             (Content::Chunks(map), _) => self.node.to_bytes(InodeData::Chunked { format: map.format() }, size),
             (Content::BrokenDirectory, _) => self.node.to_bytes(flat(BROKEN_DIRECTORY_BLOCK), BROKEN_DIRECTORY_BYTES),
             (Content::BrokenLink, _) => self.node.to_bytes(flat(DEAD_BLOCK), size.clamp(1, BLOCK_BYTES - 1)),
@@ -333,7 +349,7 @@ pub(crate) fn superblock(original: &FileSystemInfo, root_nid: u64) -> Vec<u8> {
     }
     superblock_bytes(&SuperBlockRecord {
         feature_compat: FEATURE_COMPAT_MTIME,
-        feature_incompat: FEATURE_INCOMPAT_CHUNKED_FILE,
+        feature_incompat: FEATURE_INCOMPAT_CHUNKED_FILE | FEATURE_INCOMPAT_DEVICE_TABLE,
         block_size_log2: BLOCK_LOG2,
         root_nid,
         inode_count: original.inode_count,
@@ -346,7 +362,8 @@ pub(crate) fn superblock(original: &FileSystemInfo, root_nid: u64) -> Vec<u8> {
         uuid: original.uuid.unwrap_or_default(),
         volume_name,
         configurations: Vec::new(),
-        devices: Vec::new(),
+        // Without blocks of its own, so that statfs shows the original's size. Chunks with a device number need no more.
+        devices: vec![DeviceRecord { tag: LARGE_NAME.into(), blocks: 0, unified_block: 0 }],
         long_prefixes: Vec::new(),
         packed_nid: 0,
         metabox_nid: None,

@@ -10,9 +10,12 @@ use floe_image::{
 
 use crate::{
     addresses::Run,
+    descent::Descent,
     directory::has_blocks_to_keep,
-    geometry::{BLOCK_BYTES, BLOCK_LOG2, Class, DATA_BLOCK, Geometry, META_BLOCK, META_START, Slot},
-    metadata_readahead::{Step, Window},
+    geometry::{
+        BLOCK_BYTES, BLOCK_LOG2, Class, DATA_BLOCK, Geometry, LARGE_BLOCK, LARGE_BLOCK_COUNT, LARGE_START, META_BLOCK,
+        Slot,
+    },
     node::Node,
     render::{Placed, superblock},
     rendered_source::{RenderedSource, Views},
@@ -24,6 +27,12 @@ const ROOT: Nid = Nid(1);
 
 /// The virtual image.
 const IMAGE: Nid = Nid(2);
+
+/// The data of large files.
+const LARGE: Nid = Nid(3);
+
+/// The name of the file with the data of large files.
+pub(crate) const LARGE_NAME: &str = "large";
 
 /// A byte of a file of the original.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,11 +74,17 @@ impl VirtualImage {
     /// The name of the virtual image in the root.
     pub const NAME: &'static str = "image";
 
-    /// The addresses for data in the virtual image; inodes are elsewhere.
-    pub const DATA: ByteRange = ByteRange::between(DATA_BLOCK_64 << BLOCK_LOG2, META_BLOCK_64 << BLOCK_LOG2);
-
     /// The nid of the virtual image.
     pub const NID: Nid = IMAGE;
+
+    /// The name of the file of large files in the root: an extra device of the virtual image.
+    pub const LARGE_NAME: &'static str = LARGE_NAME;
+
+    /// The nid of the file of large files.
+    pub const LARGE_NID: Nid = LARGE;
+
+    /// The length of the file of large files in bytes.
+    pub const LARGE_LEN: u64 = LARGE_BLOCK_COUNT as u64 * BLOCK_BYTES;
 
     /// The virtual image of `original`, whose reader is `reader`. Rendering that may not wait reads with `non_blocking`.
     ///
@@ -126,13 +141,18 @@ impl VirtualImage {
         false
     }
 
-    /// The byte of the original behind byte `offset` of the virtual image; `None` if it is not file data.
+    /// The offset in the addresses of both files of a byte of one of them. The other functions take such offsets.
+    pub fn address(nid: Nid, offset: u64) -> u64 {
+        if nid == LARGE { offset.saturating_add(LARGE_START) } else { offset }
+    }
+
+    /// The byte of the original behind the byte at address `offset`; `None` if it is not file data.
     ///
     /// # Errors
     /// The original's metadata cannot be read now.
     pub fn origin(&self, offset: u64) -> Result<Option<Origin>> {
         let Some((run, placed)) = self.placed_at(offset)? else { return Ok(None) };
-        let within = offset - run_start(&run);
+        let within = offset - run.start_bytes();
         let is_there = placed.is_file && within < placed.range.len();
         Ok(is_there.then(|| Origin { nid: placed.nid, offset: placed.range.offset() + within }))
     }
@@ -146,8 +166,8 @@ impl VirtualImage {
         let mut position = range.offset();
         while position < range.end() {
             let Some((run, placed)) = self.placed_at(position)?.filter(|(_, placed)| placed.is_file) else { break };
-            let within = position - run_start(&run) + placed.range.offset();
-            let end = range.end().min(u64::from(run.end) * BLOCK_BYTES);
+            let within = position - run.start_bytes() + placed.range.offset();
+            let end = range.end().min(run.end_bytes());
             let part = ByteRange::new(within, end - position).intersection(placed.range);
             if !part.is_empty() {
                 // A range that begins behind the file's last byte holds none of it.
@@ -166,7 +186,7 @@ impl VirtualImage {
         while position < range.end()
             && let Some(run) = self.run_at(position)
         {
-            let end = range.end().min(u64::from(run.end) * BLOCK_BYTES);
+            let end = range.end().min(run.end_bytes());
             if self.is_file_run(&run) {
                 match parts.last_mut() {
                     Some(last) if last.end() == position => *last = ByteRange::between(last.offset(), end),
@@ -193,7 +213,7 @@ impl VirtualImage {
     /// it. The iterator reads the original and may wait.
     pub fn metadata_ahead(&self, range: ByteRange) -> Option<Box<dyn Iterator<Item = ByteRange> + Send>> {
         // The kernel reads metadata page by page.
-        if range.len() != BLOCK_BYTES {
+        if range.len() != BLOCK_BYTES || range.offset() >= LARGE_START {
             return None;
         }
         let block = range.offset() / BLOCK_BYTES;
@@ -204,24 +224,18 @@ impl VirtualImage {
             Some((Slot { class: class @ (Class::Root | Class::Page), number }, _)) => {
                 let number = if class == Class::Root { self.root_number } else { number };
                 let window = readahead.note_directory(number)?;
-                return Some(Box::new(Descent {
-                    view: self.view.clone(),
-                    number: window.behind,
-                    window,
-                    left: window.len,
-                    steps_left: STEPS_MAX,
-                }));
+                return Some(Box::new(Descent::new(self.view.clone(), window)));
             }
             Some((Slot { class: Class::Dense | Class::Medium, .. }, _)) => (readahead.note_inodes(block)?, u64::MAX),
             Some(_) => return None,
             None => {
-                let run = self.view.shared.addresses.find(u32::try_from(block).ok()?)?;
+                let run = self.view.shared.addresses.find(block)?;
                 // Directories do not share the blocks of their inodes.
                 let (slot, _) = slot_in(run.metadata_block)?;
                 if slot.class.stride() < BLOCK_BYTES || self.view.placed(&run).ok()?.is_file {
                     return None;
                 }
-                (readahead.note_block(block)?, run.end.into())
+                (readahead.note_block(block)?, run.end)
             }
         };
         let shared = Arc::clone(&self.view.shared);
@@ -254,7 +268,7 @@ impl VirtualImage {
         let placed = self.view.placed(&run)?;
         let is_there = placed.nid == origin.nid && placed.is_file;
         let is_there = is_there && placed.range.contains(ByteRange::new(origin.offset, 1));
-        Ok(is_there.then(|| run_start(&run) + (origin.offset - placed.range.offset())))
+        Ok(is_there.then(|| run.start_bytes() + (origin.offset - placed.range.offset())))
     }
 
     fn placed_at(&self, offset: u64) -> Result<Option<(Run, Placed)>> {
@@ -262,14 +276,48 @@ impl VirtualImage {
     }
 
     fn run_at(&self, offset: u64) -> Option<Run> {
-        let block = u32::try_from(offset / BLOCK_BYTES).ok()?;
-        (DATA_BLOCK..META_BLOCK).contains(&block).then(|| self.view.shared.addresses.find(block)).flatten()
+        let block = offset / BLOCK_BYTES;
+        let has_data = (DATA_BLOCK_64..META_BLOCK_64).contains(&block) || block >= LARGE_BLOCK;
+        has_data.then(|| self.view.shared.addresses.find(block)).flatten()
+    }
+
+    /// Appends the extents of a range of addresses.
+    fn map_addresses(&self, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {
+        let end = range.end();
+        let mut position = range.offset();
+        while position < end {
+            let area_end = match position >> BLOCK_LOG2 {
+                0..DATA_BLOCK_64 => DATA_BLOCK_64 << BLOCK_LOG2,
+                DATA_BLOCK_64..META_BLOCK_64 | LARGE_BLOCK.. => {
+                    let Some((run, placed)) = self.placed_at(position)? else {
+                        // The kernel keeps the bytes in its page cache, so these addresses may never be assigned.
+                        let (start, end) = (position / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
+                        if !self.view.shared.addresses.give_to_nothing(start, end) {
+                            return Err(unreadable());
+                        }
+                        continue;
+                    };
+                    if placed.is_file {
+                        let run_end = end.min(run.end_bytes());
+                        self.map_run(&run, &placed, ByteRange::between(position, run_end), extents)?;
+                        position = run_end;
+                        continue;
+                    }
+                    run.end_bytes()
+                }
+                _ => end,
+            };
+            let range = ByteRange::between(position, end.min(area_end));
+            extents.push(Extent { range, data: ExtentData::Plain { device: self.rendered, offset: position } });
+            position = range.end();
+        }
+        Ok(())
     }
 
     /// Appends the extents of `range`, which is within `run`.
     fn map_run(&self, run: &Run, placed: &Placed, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {
         // Translates to bytes of the file, and back.
-        let (file_start, start) = (placed.range.offset(), run_start(run));
+        let (file_start, start) = (placed.range.offset(), run.start_bytes());
         let wanted = ByteRange::new(range.offset() - start + file_start, range.len()).intersection(placed.range);
         let mut end = range.offset();
         if !wanted.is_empty() {
@@ -293,47 +341,6 @@ impl VirtualImage {
     }
 }
 
-/// The blocks of the next directories of a walk along the tree.
-struct Descent {
-    view: View,
-    /// The directory that the walk came to last.
-    number: u64,
-    window: Window,
-    /// The number of directories of the window that are left.
-    left: u64,
-    /// The number of further directories. Without a limit, a cycle of directories would never end.
-    steps_left: u64,
-}
-
-/// The maximum number of directories that a walk passes before the kernel has to ask again.
-const STEPS_MAX: u64 = 4096;
-
-impl Iterator for Descent {
-    type Item = ByteRange;
-
-    fn next(&mut self) -> Option<ByteRange> {
-        let shared = &self.view.shared;
-        loop {
-            if self.left == 0 {
-                self.window = shared.readahead.note_read(self.window.walk, self.number)?;
-                self.left = self.window.len;
-            }
-            self.view.learn_children(self.number);
-            let number = shared.readahead.next_directory(self.number)?;
-            (self.number, self.left) = (number, self.left - 1);
-            self.steps_left = self.steps_left.checked_sub(1)?;
-            match shared.readahead.step(self.window.walk, number) {
-                Step::ReadAhead => {
-                    let offset = META_START + shared.geometry.offset(Slot { class: Class::Page, number });
-                    return Some(ByteRange::new(offset, BLOCK_BYTES));
-                }
-                Step::Leave => {}
-                Step::End => return None,
-            }
-        }
-    }
-}
-
 impl FileSystem for VirtualImage {
     fn with_reader(self: Arc<Self>, reader: Arc<dyn BlockReader>) -> Arc<dyn FileSystem> {
         let file_system = Arc::clone(&self.view.file_system).with_reader(reader);
@@ -346,13 +353,14 @@ impl FileSystem for VirtualImage {
     }
 
     fn info(&self) -> FileSystemInfo {
-        FileSystemInfo { inode_count: 2, ..self.view.file_system.info() }
+        FileSystemInfo { inode_count: 3, ..self.view.file_system.info() }
     }
 
     fn attr(&self, nid: Nid) -> Result<Attr> {
         let (file_type, permissions, size, link_count) = match nid {
             ROOT => (FileType::Directory, 0o500, BLOCK_BYTES, 2),
             IMAGE => (FileType::Regular, 0o400, self.len(), 1),
+            LARGE => (FileType::Regular, 0o400, Self::LARGE_LEN, 1),
             _ => return Err(Error::corrupt("no such inode", Place::inode(nid))),
         };
         Ok(Attr {
@@ -379,6 +387,7 @@ impl FileSystem for VirtualImage {
         Ok(match name {
             b"." | b".." => Some(ROOT),
             _ if name == Self::NAME.as_bytes() => Some(IMAGE),
+            _ if name == LARGE_NAME.as_bytes() => Some(LARGE),
             _ => None,
         })
     }
@@ -394,6 +403,7 @@ impl FileSystem for VirtualImage {
             (".", ROOT, FileType::Directory),
             ("..", ROOT, FileType::Directory),
             (Self::NAME, IMAGE, FileType::Regular),
+            (LARGE_NAME, LARGE, FileType::Regular),
         ];
         for ((name, nid, file_type), next) in entries.into_iter().zip(1..) {
             let next = DirectoryCursor(next);
@@ -419,37 +429,15 @@ impl FileSystem for VirtualImage {
     }
 
     fn map(&self, nid: Nid, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {
-        if nid != IMAGE {
-            return Err(Error::WrongType { expected: "a regular file", nid });
-        }
-        let end = range.end().min(self.len());
-        let mut position = range.offset();
-        while position < end {
-            let area_end = match position >> BLOCK_LOG2 {
-                0..DATA_BLOCK_64 => DATA_BLOCK_64 << BLOCK_LOG2,
-                DATA_BLOCK_64..META_BLOCK_64 => {
-                    let Some((run, placed)) = self.placed_at(position)? else {
-                        // The kernel keeps the bytes in its page cache, so these addresses may never be assigned.
-                        let block_of = |offset: u64| u32::try_from(offset.div_ceil(BLOCK_BYTES)).unwrap_or(META_BLOCK);
-                        let start = u32::try_from(position / BLOCK_BYTES).unwrap_or(META_BLOCK);
-                        if !self.view.shared.addresses.give_to_nothing(start, block_of(end)) {
-                            return Err(unreadable());
-                        }
-                        continue;
-                    };
-                    let run_end = u64::from(run.end) * BLOCK_BYTES;
-                    if placed.is_file {
-                        self.map_run(&run, &placed, ByteRange::between(position, end.min(run_end)), extents)?;
-                        position = end.min(run_end);
-                        continue;
-                    }
-                    run_end
-                }
-                _ => end,
-            };
-            let range = ByteRange::between(position, end.min(area_end));
-            extents.push(Extent { range, data: ExtentData::Plain { device: self.rendered, offset: position } });
-            position = range.end();
+        let len = match nid {
+            IMAGE => self.len(),
+            LARGE => Self::LARGE_LEN,
+            _ => return Err(Error::WrongType { expected: "a regular file", nid }),
+        };
+        let (range, first, base) = (range.intersection(ByteRange::new(0, len)), extents.len(), Self::address(nid, 0));
+        self.map_addresses(ByteRange::new(base + range.offset(), range.len()), extents)?;
+        for extent in extents.iter_mut().skip(first).filter(|_| base > 0) {
+            extent.range = ByteRange::new(extent.range.offset() - base, extent.range.len());
         }
         Ok(())
     }
@@ -460,11 +448,6 @@ const META_BLOCK_64: u64 = META_BLOCK as u64;
 
 fn check_directory(nid: Nid) -> Result<()> {
     if nid == ROOT { Ok(()) } else { Err(Error::WrongType { expected: "a directory", nid }) }
-}
-
-/// The offset of a run in the virtual image.
-fn run_start(run: &Run) -> u64 {
-    u64::from(run.start) * BLOCK_BYTES
 }
 
 /// The location of the data `len` bytes after the start of `data`. `None` on overflow.

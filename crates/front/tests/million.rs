@@ -15,7 +15,7 @@ use floe_image::{
     Attr, BlockReader, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData,
     FileSystem, FileSystemInfo, FileType, Nid, Outline, Place, Result, SeekTarget, Timestamp,
 };
-use floe_testkit::{CountingAllocator, DirectReader};
+use floe_testkit::{CountingAllocator, DirectReader, MemorySource};
 use support::{BLOCK, DirectFile};
 
 #[global_allocator]
@@ -198,7 +198,8 @@ fn a_walk_of_a_million_inodes_keeps_less_than_32_mib() {
     let before = ALLOCATOR.live_bytes();
     let (reader, image) = open(&grid);
     let file = Arc::new(DirectFile::new(&reader, &image));
-    let (inner, erofs) = support::open_erofs(Arc::clone(&file) as _).expect("it is opened");
+    let (inner, erofs) = support::open_erofs(vec![Arc::clone(&file) as _, Arc::new(MemorySource::new(Vec::new()))])
+        .expect("it is opened");
     let mut pending = vec![erofs.root()];
     let (mut inodes, mut bytes_read) = (0u64, 0u64);
     while let Some(nid) = pending.pop() {
@@ -231,7 +232,8 @@ fn a_block_of_a_huge_directory_does_not_need_the_others() {
     let grid = Grid::new(1, 1_000_000);
     let (reader, image) = open(&grid);
     let file = Arc::new(DirectFile::new(&reader, &image));
-    let (_, erofs) = support::open_erofs(Arc::clone(&file) as _).expect("it is opened");
+    let (_, erofs) = support::open_erofs(vec![Arc::clone(&file) as _, Arc::new(MemorySource::new(Vec::new()))])
+        .expect("it is opened");
     let before = ALLOCATOR.live_bytes();
     let wide = erofs.lookup(erofs.root(), b"entry-00000000").expect("it is read").expect("it is there");
     let size = erofs.attr(wide).expect("it is read").size;

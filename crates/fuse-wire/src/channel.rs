@@ -102,9 +102,13 @@ impl Channel {
     /// The connection was aborted or failed, or the kernel sent bytes that are not a FUSE request.
     pub fn receive<'buffer>(&self, buffer: &'buffer mut RequestBuffer) -> io::Result<Receipt<'buffer>> {
         let bytes = buffer.bytes_mut();
+        let mut has_ended = false;
         let len = loop {
             match rustix::io::read(&self.device.descriptor, &mut *bytes) {
                 Ok(len) => break len,
+                // The connection may just be ending, while the kernel copied a request here, such as the RELEASE before an
+                // unmount. Once it has ended, a further read tells whether it was aborted.
+                Err(Errno::CONNABORTED) if !has_ended => has_ended = self.events()?.contains(PollFlags::ERR),
                 // The caller was killed before its request was read.
                 Err(Errno::NOENT) => {}
                 Err(Errno::INTR) => return Ok(Receipt::Interrupted),

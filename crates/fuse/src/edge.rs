@@ -172,6 +172,7 @@ impl FuseEdge {
             Operation::Getattr(_) => asked.getattr(),
             Operation::Readlink => asked.readlink(),
             Operation::Open(_) if self.needless.files => asked.reply.refuse(Errno::NOSYS),
+            Operation::Open(_) if self.is_direct(asked.header.nodeid) => asked.opened(OpenFlags::DIRECT_IO),
             Operation::Open(_) => asked.opened(OpenFlags::KEEP_CACHE | OpenFlags::NOFLUSH),
             Operation::Read(read) => asked.read(&read),
             Operation::Opendir(_) if self.needless.directories => asked.reply.refuse(Errno::NOSYS),
@@ -194,6 +195,11 @@ impl FuseEdge {
             // The kernel stops asking for what it is told does not exist.
             _ => asked.reply.refuse(Errno::NOSYS),
         }
+    }
+
+    /// Whether the kernel is to read a file past its page cache.
+    fn is_direct(&self, node: u64) -> bool {
+        self.options.direct_io.is_some_and(|nid| nid == self.served.nid(node))
     }
 
     /// Whether whoever asks may enter. Reads of what was opened, and what the kernel asks by itself, are let through.

@@ -171,11 +171,12 @@ impl Mount {
             // The keeper waits for the session threads while it mounts the front, so they must not wait for the keeper.
             keeper: None,
             reads: Some(Arc::new(move |nid, offset, len| {
-                let range = ByteRange::new(offset, len.into());
-                if let Some(ranges) = noted_image.metadata_ahead(range) {
+                let range = ByteRange::new(noted_image.address(nid, offset), len.into());
+                let is_large = nid == noted_image.large_file();
+                if let Some(ranges) = noted_image.metadata_ahead(range).filter(|_| !is_large) {
                     noted_reader.store_ahead(nid, ranges);
                 }
-                if let Some(transfer) = noted_transfer.get() {
+                if let Some(transfer) = noted_transfer.get().filter(|_| !is_large) {
                     transfer.note_read(noted_image.file_data_in(range).into_iter());
                 }
                 if let Some(reads) = &reads {
@@ -189,6 +190,7 @@ impl Mount {
                 }
             })),
             touches: None,
+            direct_io: Some(image.large_file()),
             ..options.clone()
         };
         let deadlines = Arc::new(Deadlines::new(options.deadline, NonZero::get(options.threads)));

@@ -1,6 +1,6 @@
 //! The sink of prefetched bytes.
 
-use floe_image::Nid;
+use floe_image::{ByteRange, Nid};
 
 /// A cache that is closer to the readers than the block cache, and takes bytes of files ahead of demand.
 ///
@@ -14,6 +14,17 @@ pub trait Sink: Send + Sync {
     /// Stores the bytes of a file from `offset` on, and returns how many it took, counted from the first. The bytes begin at a
     /// page boundary, and end at one or at the end of the file. May wait.
     fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize;
+
+    /// Whether it takes no bytes of this file, but reads what [`Sink::request`] tells it to.
+    fn reads_by_itself(&self, nid: Nid) -> bool {
+        let _ = nid;
+        false
+    }
+
+    /// Has it read a range of a file for which [`Sink::reads_by_itself`]. Does not wait.
+    fn request(&self, nid: Nid, range: ByteRange) {
+        let _ = (nid, range);
+    }
 
     /// The size of its pages in bytes, the smallest unit that it keeps.
     fn page_bytes(&self) -> u64;

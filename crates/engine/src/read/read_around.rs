@@ -5,7 +5,7 @@ use std::sync::Arc;
 use floe_image::{ByteRange, DeviceId, Error, Extent, ExtentData, Nid, Result, StoredBlock};
 
 use crate::{
-    Blocking, ListedFile, PrefetchKind, Reader,
+    Blocking, ListedFile, PrefetchKind, Reader, Sink,
     cache::{block_cache::CachedBlock, spill_file::COSTLY_DECODE},
     memory::page_pool::Effort,
     prefetch::{
@@ -152,6 +152,9 @@ impl Reader {
     /// The rest of cheap blocks may be stored later or be dropped. The rest of costly blocks is stored soon, and the blocks are
     /// held until then: an evicted block would be decoded again for each of its pages.
     pub(crate) fn store_neighbours(&self, nid: Nid, wanted: ByteRange, neighbours: Neighbours) {
+        if let Some(page_cache) = self.prefetch().page_cache().filter(|page_cache| page_cache.reads_by_itself(nid)) {
+            return self.request_neighbours(nid, page_cache, &neighbours);
+        }
         let held = neighbours.cluster.and_then(|cluster| Some((cluster, self.prefetch().hold(cluster.len())?)));
         if let Some((cluster, held)) = held {
             let is_accepted = self.run_around(move |reader| {
@@ -180,6 +183,20 @@ impl Reader {
             };
             if !is_accepted {
                 cached.forget_store();
+            }
+        }
+    }
+
+    /// Has the page cache read what it would otherwise be given.
+    fn request_neighbours(&self, nid: Nid, page_cache: &dyn Sink, neighbours: &Neighbours) {
+        if let Some(cluster) = neighbours.cluster {
+            page_cache.request(nid, cluster);
+            self.prefetch().note_cluster(nid, cluster);
+        }
+        for neighbour in &neighbours.blocks {
+            let cached = self.engine().blocks.peek(&neighbour.block);
+            if cached.is_some_and(|cached| cached.note_store(neighbour.hash(nid))) {
+                page_cache.request(nid, neighbour.range);
             }
         }
     }

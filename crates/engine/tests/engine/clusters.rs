@@ -9,7 +9,7 @@ use std::{
 use floe_engine::{Engine, EngineOptions, Reader, Sink};
 use floe_image::{ByteRange, Nid};
 
-use crate::patchwork::Patchwork;
+use crate::patchwork::{COSTLY_BLOCK_BYTES, Patchwork};
 
 const PAGE_BYTES: u64 = 4096;
 
@@ -37,6 +37,17 @@ impl Sink for Comparing {
     }
 }
 
+/// Reads a page as the kernel does.
+fn read_page(reader: &Reader, patchwork: &Patchwork, page: u64) {
+    let (sender, answer) = mpsc::channel();
+    let offset = page * PAGE_BYTES;
+    reader.read_then(Nid(7), offset, PAGE_BYTES as u32, move |result| {
+        drop(sender.send(result.map(<[u8]>::to_vec)));
+    });
+    let bytes = answer.recv().expect("an answer").expect("a sound image");
+    assert!(bytes == patchwork.expected(offset, PAGE_BYTES as u32));
+}
+
 /// Reads pages of a file one by one; returns what is stored until `byte_count` bytes are.
 fn stored(patchwork: Patchwork, options: &EngineOptions, pages: &[u64], byte_count: u64) -> Vec<ByteRange> {
     let (patchwork, stored) = (Arc::new(patchwork), Arc::new(Mutex::new(Vec::new())));
@@ -44,13 +55,7 @@ fn stored(patchwork: Patchwork, options: &EngineOptions, pages: &[u64], byte_cou
     let reader = Reader::new(engine, Arc::clone(&patchwork) as _);
     reader.set_page_cache(Box::new(Comparing { patchwork: Arc::clone(&patchwork), stored: Arc::clone(&stored) }));
     for page in pages {
-        let (sender, answer) = mpsc::channel();
-        let offset = page * PAGE_BYTES;
-        reader.read_then(Nid(7), offset, PAGE_BYTES as u32, move |result| {
-            drop(sender.send(result.map(<[u8]>::to_vec)));
-        });
-        let bytes = answer.recv().expect("an answer").expect("a sound image");
-        assert!(bytes == patchwork.expected(offset, PAGE_BYTES as u32));
+        read_page(&reader, &patchwork, *page);
     }
     let deadline = Instant::now() + Duration::from_secs(20);
     while reader.read_around_counters().stored_bytes < byte_count && Instant::now() < deadline {
@@ -101,4 +106,55 @@ fn clusters_end_with_their_file() {
     // The last of the first two clusters ends within a page.
     let found = stored(Patchwork::cheap(75, 24, 100), &EngineOptions::default(), &[17, 20], 8 * PAGE_BYTES - 100);
     assert_eq!(found, [ByteRange::new(CLUSTER_BYTES, 8 * PAGE_BYTES - 100)]);
+}
+
+/// A page cache that reads by itself, and notes what it is told to read.
+struct Reading {
+    requested: Arc<Mutex<Vec<ByteRange>>>,
+}
+
+impl Sink for Reading {
+    fn store(&self, _: Nid, offset: u64, bytes: &[u8]) -> usize {
+        panic!("{} bytes from {offset} are stored", bytes.len());
+    }
+
+    fn reads_by_itself(&self, nid: Nid) -> bool {
+        nid == Nid(7)
+    }
+
+    fn request(&self, _: Nid, range: ByteRange) {
+        self.requested.lock().expect("no panic").push(range);
+    }
+
+    fn page_bytes(&self) -> u64 {
+        PAGE_BYTES
+    }
+}
+
+#[test]
+fn a_page_cache_that_reads_by_itself_is_told_what_to_read() {
+    let clusters = [0, 1, 2].map(|number| ByteRange::new(number * CLUSTER_BYTES, CLUSTER_BYTES)).to_vec();
+    let block_bytes = u64::from(COSTLY_BLOCK_BYTES);
+    let block = ByteRange::new(block_bytes, block_bytes);
+    let first_page = block_bytes / PAGE_BYTES;
+    for (name, patchwork, pages, expected) in [
+        ("clusters", Patchwork::cheap(76, 128, 0), &PAGES[..], clusters),
+        ("the rest of a block, once", Patchwork::costly(77, 4), &[first_page, first_page + 1][..], vec![block]),
+    ] {
+        let (patchwork, requested) = (Arc::new(patchwork), Arc::new(Mutex::new(Vec::new())));
+        let engine = Engine::new(vec![patchwork.source()], &EngineOptions::default()).expect("an engine");
+        let reader = Reader::new(engine, Arc::clone(&patchwork) as _);
+        reader.set_page_cache(Box::new(Reading { requested: Arc::clone(&requested) }));
+        for page in pages {
+            read_page(&reader, &patchwork, *page);
+        }
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while requested.lock().expect("no panic").len() < expected.len() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(2));
+        }
+        let mut requested = requested.lock().expect("no panic").clone();
+        requested.sort_by_key(|range| range.offset());
+        assert_eq!(requested, expected, "{name}");
+        assert_eq!(reader.read_around_counters().stored_bytes, 0, "{name}");
+    }
 }

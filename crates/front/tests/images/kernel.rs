@@ -72,7 +72,11 @@ fn fsck_finds_nothing_wrong() {
                 Err(error) => return vec![error.to_string()],
             };
             let fsck = peer("fsck.erofs").expect("it is there");
-            let output = Command::new(fsck).arg(mounted.virtual_file()).output().expect("it runs");
+            let output = Command::new(fsck)
+                .arg(format!("--device={}", mounted.large_file().display()))
+                .arg(mounted.virtual_file())
+                .output()
+                .expect("it runs");
             if output.status.success() {
                 return Vec::new();
             }

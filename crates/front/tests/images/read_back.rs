@@ -85,7 +85,7 @@ fn a_virtual_image_passes_floes_check() {
         |image| {
             let check = || -> floe_image::Result<Vec<String>> {
                 let front = Front::of_record(&corpus, image)?;
-                let check = Check::open(Arc::new(DirectReader::new(vec![front.source()])))?;
+                let check = Check::open(Arc::new(DirectReader::new(vec![front.source(), front.large_source()])))?;
                 let mut findings = Vec::new();
                 let walked = check.walk(&mut |finding| findings.push(finding), &|| false);
                 for part in walked.parts() {

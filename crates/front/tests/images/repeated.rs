@@ -28,7 +28,8 @@ fn images(corpus: &Corpus) -> Vec<ImageRecord> {
 
 fn walked(front: &Front) -> (Manifest, Arc<VirtualFile>) {
     let source = front.source();
-    let (reader, erofs) = crate::support::open_erofs(Arc::clone(&source) as _).expect("it is opened");
+    let sources = vec![Arc::clone(&source) as _, front.large_source() as _];
+    let (reader, erofs) = crate::support::open_erofs(sources).expect("it is opened");
     let read = |nid, range: ByteRange| reader.read_file(&erofs, nid, range);
     (walk::image(&erofs, &read).expect("it is walked"), source)
 }
@@ -71,10 +72,11 @@ fn blocks_stay_as_they_were_on_many_threads() {
 #[test]
 fn every_byte_of_a_file_leads_back_to_where_it_is() {
     let corpus = Corpus::locate_or_fixtures();
+    let mut large_files = 0;
     for image in images(&corpus) {
         let front = Front::of_record(&corpus, &image).expect("it is opened");
-        let (_, source) = walked(&front);
-        let mut found = 0;
+        walked(&front);
+        let (mut found, mut found_large) = (0, 0);
         let mut random = Random::new(7);
         for (nid, size) in files(front.original.as_ref()) {
             for offset in [0, size - 1, random.below(size)] {
@@ -83,16 +85,24 @@ fn every_byte_of_a_file_leads_back_to_where_it_is() {
                 assert_eq!(front.image.origin(place).expect("they are read"), Some(origin), "{}", image.name);
                 let (mut expected, mut bytes) = ([0], [0]);
                 front.original_reader.read(nid, offset, &mut expected).expect("it is read");
-                floe_image::ImageSource::read_at(source.as_ref(), place, &mut bytes).expect("it is read");
+                let large_start = VirtualImage::address(VirtualImage::LARGE_NID, 0);
+                let (file, within) = match place.checked_sub(large_start) {
+                    Some(within) => (VirtualImage::LARGE_NID, within),
+                    None => (VirtualImage::NID, place),
+                };
+                front.reader.read(file, within, &mut bytes).expect("it is read");
                 assert_eq!(bytes, expected, "{} {origin:?}", image.name);
                 found += 1;
+                found_large += usize::from(file == VirtualImage::LARGE_NID);
             }
         }
-        assert!(found > 0, "{}: files have places", image.name);
+        assert!(found > found_large, "{}: files have places", image.name);
+        large_files += found_large;
         for number in [0, 1, 128, 255] {
             assert_eq!(front.image.origin(number * BLOCK as u64).expect("nothing is read"), None);
         }
     }
+    assert!(large_files > 0, "an image has large files");
 }
 
 /// The regular files that are not empty.

@@ -12,7 +12,7 @@ use floe_engine::{Blocking, Engine, EngineOptions, Reader};
 use floe_erofs::Erofs;
 use floe_front::VirtualImage;
 use floe_fuse::{Detach, Mount, MountOptions, Mountpoint};
-use floe_image::{BlockReader, ByteRange, FileSystem, ImageSource, Result};
+use floe_image::{BlockReader, ByteRange, FileSystem, ImageSource, Nid, Result};
 use floe_squashfs::Squashfs;
 use floe_testkit::{
     DirectReader, MemorySource,
@@ -51,18 +51,27 @@ impl Front {
 
     /// The virtual image as bytes that Floe's reader of EROFS reads.
     pub(crate) fn source(&self) -> Arc<VirtualFile> {
-        Arc::new(VirtualFile { reader: self.reader.clone(), len: self.image.len(), blocks: Mutex::default() })
+        self.file(VirtualImage::NID, self.image.len())
+    }
+
+    /// The file of large files: an extra device of the virtual image.
+    pub(crate) fn large_source(&self) -> Arc<VirtualFile> {
+        self.file(VirtualImage::LARGE_NID, VirtualImage::LARGE_LEN)
+    }
+
+    fn file(&self, nid: Nid, len: u64) -> Arc<VirtualFile> {
+        Arc::new(VirtualFile { reader: self.reader.clone(), nid, len, blocks: Mutex::default() })
     }
 
     /// The virtual image as Floe's reader of EROFS sees it.
     pub(crate) fn read_back(&self) -> Result<(Arc<DirectReader>, Erofs)> {
-        open_erofs(self.source())
+        open_erofs(vec![self.source(), self.large_source()])
     }
 }
 
-/// An EROFS image in `source`, read without caches.
-pub(crate) fn open_erofs(source: Arc<dyn ImageSource>) -> Result<(Arc<DirectReader>, Erofs)> {
-    let reader = Arc::new(DirectReader::new(vec![source]));
+/// An EROFS image in `sources`, read without caches.
+pub(crate) fn open_erofs(sources: Vec<Arc<dyn ImageSource>>) -> Result<(Arc<DirectReader>, Erofs)> {
+    let reader = Arc::new(DirectReader::new(sources));
     let erofs = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>)?;
     Ok((reader, erofs))
 }
@@ -123,6 +132,7 @@ pub(crate) fn sources_of(corpus: &Corpus, image: &ImageRecord) -> Vec<Arc<dyn Im
 /// The bytes of a virtual image. Blocks that are read in small parts are kept.
 pub(crate) struct VirtualFile {
     reader: Reader,
+    nid: Nid,
     len: u64,
     blocks: Mutex<HashMap<u64, Arc<Vec<u8>>>>,
 }
@@ -139,7 +149,7 @@ impl VirtualFile {
             return Ok(Arc::clone(block));
         }
         let mut bytes = vec![0; BLOCK];
-        let len = self.reader.read(VirtualImage::NID, number * BLOCK as u64, &mut bytes).map_err(io::Error::other)?;
+        let len = self.reader.read(self.nid, number * BLOCK as u64, &mut bytes).map_err(io::Error::other)?;
         assert_eq!(len, BLOCK, "a block is read whole");
         let block = Arc::new(bytes);
         self.blocks.lock().expect("no panic while held").insert(number, Arc::clone(&block));
@@ -179,7 +189,7 @@ impl ImageSource for VirtualFile {
             }
             return Ok(());
         }
-        let len = self.reader.read(VirtualImage::NID, offset, output).map_err(io::Error::other)?;
+        let len = self.reader.read(self.nid, offset, output).map_err(io::Error::other)?;
         if len == output.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 }
@@ -213,11 +223,13 @@ impl KernelFront {
             std::fs::create_dir(directory.path().join(name)).map_err(|error| error.to_string())?;
         }
         let hidden = Mountpoint::find(&directory.path().join("hidden")).map_err(|error| error.to_string())?;
-        let mounted = Mount::new(front.reader.clone(), hidden, &MountOptions::default());
+        let options = MountOptions { direct_io: Some(VirtualImage::LARGE_NID), ..MountOptions::default() };
+        let mounted = Mount::new(front.reader.clone(), hidden, &options);
         Ok(Self { directory, mount: Some(mounted.map_err(|error| error.to_string())?), front })
     }
 
     fn mount_front(&self, options: &str) -> std::result::Result<(), String> {
+        let options = format!("device={},{options}", self.large_file().display());
         let options = std::ffi::CString::new(options).expect("options without a zero byte");
         mount(self.virtual_file(), self.path(), "erofs", MountFlags::RDONLY, options.as_c_str())
             .map_err(|error| format!("the kernel does not mount {}: {error}", self.virtual_file().display()))
@@ -242,6 +254,11 @@ impl KernelFront {
     /// The directory of the kernel's mount.
     pub(crate) fn path(&self) -> PathBuf {
         self.directory.path().join("front")
+    }
+
+    /// The file of large files.
+    pub(crate) fn large_file(&self) -> PathBuf {
+        self.directory.path().join("hidden").join(VirtualImage::LARGE_NAME)
     }
 
     /// The virtual image as a file.

@@ -11,7 +11,16 @@ use crate::{
 };
 
 /// The image behind a front: an EROFS image whose bytes Floe makes up.
+///
+/// It consists of two files. The large file has the data of the original's large files, and is an extra device of the EROFS
+/// image. Ranges are in the addresses of both files.
 pub trait FrontImage: Send + Sync {
+    /// The large file. The kernel reads it past its page cache, so that its bytes have no second copy.
+    fn large_file(&self) -> Nid;
+
+    /// The address of a byte of one of the files.
+    fn address(&self, nid: Nid, offset: u64) -> u64;
+
     /// The files of the front whose data are in a range of the image; `None` where the range is no file data, or cannot be
     /// told.
     fn files_in(&self, range: ByteRange) -> Option<Vec<FrontRange>>;
@@ -43,6 +52,9 @@ pub(crate) struct FrontPages {
 
 impl Sink for FrontPages {
     fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize {
+        if self.reads_by_itself(nid) {
+            return 0;
+        }
         let Some(ranges) = self.image.files_in(ByteRange::new(offset, bytes.len() as u64)) else {
             return self.hidden.store(nid, offset, bytes);
         };
@@ -52,6 +64,17 @@ impl Sink for FrontPages {
             transfer.ask(&ranges);
         }
         len
+    }
+
+    fn reads_by_itself(&self, nid: Nid) -> bool {
+        nid == self.image.large_file()
+    }
+
+    fn request(&self, nid: Nid, range: ByteRange) {
+        let range = ByteRange::new(self.image.address(nid, range.offset()), range.len());
+        if let (Some(transfer), Some(ranges)) = (self.transfer.get(), self.image.files_in(range)) {
+            transfer.request(&ranges);
+        }
     }
 
     fn page_bytes(&self) -> u64 {

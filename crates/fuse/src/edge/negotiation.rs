@@ -84,7 +84,8 @@ impl NeedlessOpens {
             return Self::default();
         }
         Self {
-            files: agreement.flags.contains(InitFlags::NO_OPEN_SUPPORT),
+            // The answer tells the kernel to read past its page cache.
+            files: agreement.flags.contains(InitFlags::NO_OPEN_SUPPORT) && options.direct_io.is_none(),
             directories: agreement.flags.contains(InitFlags::NO_OPENDIR_SUPPORT),
         }
     }

@@ -31,6 +31,9 @@ use crate::{
 /// The name of the file in the hidden mount that the kernel's EROFS is mounted from.
 pub(crate) const IMAGE_NAME: &str = "image";
 
+/// The name of the file in the hidden mount with the data of large files: an extra device of the EROFS image.
+pub(crate) const LARGE_NAME: &str = "large";
+
 /// The path of the hidden mount while the front is being mounted, in a private mount namespace.
 const HIDDEN_DIRECTORY: &str = "/.floe";
 
@@ -153,6 +156,7 @@ impl HiddenMount {
 
         let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_set_string(&context, "source", &source)?;
+        fsconfig_set_string(&context, "device", Path::new(HIDDEN_DIRECTORY).join(LARGE_NAME))?;
         fsconfig_set_flag(&context, "ro")?;
         if options.front_direct_io {
             // Older kernels do not have this option.

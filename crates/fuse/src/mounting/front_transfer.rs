@@ -59,6 +59,9 @@ const QUIET: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// The number in a record that has no file: the kernel has read the range, or soon will have.
 const NO_FILE: u64 = u64::MAX;
 
+/// The place in the hidden image of bytes that have no second copy.
+const NOWHERE: u64 = u64::MAX;
+
 /// A range of a file of a front.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrontRange {
@@ -142,6 +145,17 @@ impl FrontTransfer {
             image_offset: *image_offset,
         });
         self.note(records);
+    }
+
+    /// Asks the front to read these ranges at once, which have no second copy.
+    pub(crate) fn request(&self, ranges: &[FrontRange]) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        for FrontRange { nid, range, .. } in ranges {
+            waiting.add(Record { nid: *nid, offset: range.offset(), len: range.len(), image_offset: NOWHERE });
+        }
+        if waiting.refused == 0 {
+            self.send(&mut waiting);
+        }
     }
 
     /// Notes that the front reads these ranges of the hidden image.
@@ -246,7 +260,9 @@ impl FrontMover {
             if record.nid != NO_FILE {
                 self.read(record, open);
             }
-            copies.add(ByteRange::new(record.image_offset, record.len));
+            if record.image_offset != NOWHERE {
+                copies.add(ByteRange::new(record.image_offset, record.len));
+            }
         }
         if copies.bytes > SECOND_COPIES_BYTES_MAX || copies.ranges.len() > SECOND_COPIES_MAX {
             self.drop_copies(copies, SECOND_COPIES_BYTES_MAX / 2);

@@ -90,6 +90,8 @@ pub struct MountOptions {
     pub faults: Option<FaultSink>,
     /// Called for reads.
     pub reads: Option<ReadSink>,
+    /// A file that the kernel reads past its page cache.
+    pub direct_io: Option<Nid>,
     /// Whether the kernel's EROFS in front reads each file in requests of its own (Linux 6.15), so that touches are exact.
     pub front_direct_io: bool,
     /// Called for touches. With the kernel's EROFS in front, only for reads.
@@ -176,6 +178,7 @@ impl Default for MountOptions {
             kernel_options: Vec::new(),
             faults: None,
             reads: None,
+            direct_io: None,
             front_direct_io: false,
             touches: None,
             keeper: None,

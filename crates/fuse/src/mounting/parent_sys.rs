@@ -5,6 +5,8 @@ use std::{
     mem::MaybeUninit,
     os::fd::OwnedFd,
     ptr::{self, NonNull},
+    thread,
+    time::Duration,
 };
 
 use rustix::{
@@ -13,6 +15,9 @@ use rustix::{
     mm::{MapFlags, ProtFlags, mmap_anonymous},
     process::{Pid, PidfdFlags, pidfd_open},
 };
+
+/// The time between two attempts to wait, if one fails.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A mutex in memory that a process shares with its children. The thread that has created it holds it until it ends; the kernel
 /// wakes a waiter then (`PTHREAD_MUTEX_ROBUST`). The memory is never unmapped, because the kernel reads it when the thread ends.
@@ -73,12 +78,19 @@ impl Parent {
     /// Waits until the parent's main thread has ended.
     pub(crate) fn wait_for_main_thread(&self) {
         let mutex = self.lock.mutex.as_ptr();
-        // SAFETY: the mutex is initialized. If its holder has ended, the first call returns EOWNERDEAD and holds it. Later calls
-        // return ENOTRECOVERABLE and hold nothing.
-        unsafe {
-            if matches!(libc::pthread_mutex_lock(mutex), 0 | libc::EOWNERDEAD) {
-                libc::pthread_mutex_unlock(mutex);
+        loop {
+            // SAFETY: the mutex is initialized. If its holder has ended, the first call returns EOWNERDEAD and holds it. Later
+            // calls return ENOTRECOVERABLE and hold nothing.
+            unsafe {
+                if matches!(libc::pthread_mutex_lock(mutex), 0 | libc::EOWNERDEAD) {
+                    libc::pthread_mutex_unlock(mutex);
+                }
             }
+            // The call may have failed otherwise.
+            if !self.has_main_thread() {
+                return;
+            }
+            thread::sleep(RETRY_INTERVAL);
         }
     }
 
