@@ -101,6 +101,17 @@ impl<'a> Mounted<'a> {
         if words.is_empty() { Ok(()) } else { Err(TaskError::new(words)) }
     }
 
+    /// Kills the server.
+    pub(super) fn kill(&self) -> Outcome {
+        let server = rustix::process::Pid::from_child(&self.server);
+        Ok(rustix::process::kill_process(server, rustix::process::Signal::KILL).map_err(std::io::Error::from)?)
+    }
+
+    /// Waits until the killed server has ended.
+    pub(super) fn wait_for_killed(mut self) -> Outcome {
+        self.end("").map(drop)
+    }
+
     /// Waits for the server to exit; returns a description of any fault.
     fn end(&mut self, context: &str) -> Outcome<String> {
         let started = Instant::now();

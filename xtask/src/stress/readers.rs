@@ -58,6 +58,23 @@ pub(super) fn read_at_random(known: &[Known], seed: u64, is_over: &AtomicBool, c
     Ok(())
 }
 
+/// Reads files until it is over or a read fails, as reads of a killed server may.
+pub(super) fn read_until_failure(known: &[Known], seed: u64, is_over: &AtomicBool) -> Outcome {
+    let mut random = Random::new(seed);
+    while !is_over.load(Relaxed) {
+        let Known { path, content } = &known[random.below(known.len() as u64) as usize];
+        let Ok(file) = File::open(path) else { return Ok(()) };
+        let _ = fadvise(&file, 0, None, Advice::DontNeed);
+        let mut bytes = vec![0; content.len()];
+        let Ok(len) = read_fully(&file, &mut bytes, 0) else { return Ok(()) };
+        if bytes[..len] != content[..] {
+            let fault = describe(&bytes[..len], content);
+            return Err(TaskError::new(format!("{}: after the server was killed: {fault}", path.display())));
+        }
+    }
+    Ok(())
+}
+
 /// Starts readers of the whole tree and kills them, until it is over.
 pub(super) fn be_killed(directory: &Path, seed: u64, is_over: &AtomicBool, counts: &Counts) -> Outcome {
     let mut random = Random::new(seed);

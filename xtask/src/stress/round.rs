@@ -17,9 +17,9 @@ use floe_testkit::{
 use rustix::fs::{Advice, fadvise};
 
 use super::{
-    Tally,
+    Tally, is_mounted,
     mounted::Mounted,
-    readers::{Counts, Known, be_killed, read_at_random},
+    readers::{Counts, Known, be_killed, read_at_random, read_until_failure},
 };
 use crate::task_error::{During, Outcome, TaskError};
 
@@ -63,6 +63,8 @@ pub(super) struct Round<'a> {
     pub(super) program: &'a Path,
     pub(super) files: Materialised,
     pub(super) manifest: Manifest,
+    /// Whether all caches of the machine may be dropped.
+    pub(super) drops_caches: bool,
 }
 
 impl Round<'_> {
@@ -75,12 +77,18 @@ impl Round<'_> {
             any(&["reserved-pages=0", "reserved-pages=64", "reserved-pages=1024"]),
             any(&["threads=1", "threads=2", "threads=6"]),
             any(&["clone_fd", "readdir=plain", "readdir=plus", "readdir=auto"]),
+            any(&["front=auto", "front=kernel", "front=fuse"]),
         ];
+        tally.rounds += 1;
         let mounted = Mounted::new(self.program, &self.files, &switches.join(","))?;
         let known = self.known(&mounted.path())?;
         let lasts = Duration::from_millis(500 + random.below(4500));
         self.stress(&mounted, &known, random, lasts, tally)?;
         mounted.check_pages()?;
+        if random.below(8) == 0 {
+            tally.killed_servers += 1;
+            return self.kill(mounted, &known, random);
+        }
         if random.below(3) > 0 || known.is_empty() {
             mounted.unmount(false)?;
             return mounted.wait();
@@ -102,6 +110,31 @@ impl Round<'_> {
         }
         drop(open);
         mounted.wait()
+    }
+
+    /// Kills the server while its mount is read. Readers must get their bytes or errors, and the mount must go.
+    fn kill(&self, mounted: Mounted<'_>, known: &[Known], random: &mut Random) -> Outcome {
+        let (is_over, seed, directory) = (AtomicBool::new(false), random.next(), mounted.path());
+        let lasts = Duration::from_millis(random.below(300));
+        thread::scope(|scope| {
+            let is_over = &is_over;
+            let reader_count = if known.is_empty() { 0 } else { READER_COUNT };
+            let readers: Vec<_> = (0..reader_count)
+                .map(|number| scope.spawn(move || read_until_failure(known, seed ^ number, is_over)))
+                .collect();
+            thread::sleep(lasts);
+            let killed = mounted.kill();
+            thread::sleep(lasts);
+            is_over.store(true, Relaxed);
+            let ended =
+                readers.into_iter().map(|other| other.join().unwrap_or(Err(TaskError::new("a reader panicked"))));
+            killed.and(ended.fold(Ok(()), Outcome::and))
+        })?;
+        mounted.unmount(true)?;
+        if is_mounted(&directory)? {
+            return Err(TaskError::new(format!("{} is still mounted after its server was killed", directory.display())));
+        }
+        mounted.wait_for_killed()
     }
 
     /// Runs readers, some of which are killed, while options change and the status is queried.
@@ -145,6 +178,9 @@ impl Round<'_> {
             }
             if random.below(2) == 0 {
                 self.forget_some(random)?;
+            }
+            if self.drops_caches && random.below(30) == 0 {
+                fs::write("/proc/sys/vm/drop_caches", "3").during("drop_caches")?;
             }
             thread::sleep(Duration::from_millis(random.below(40)));
         }
