@@ -132,7 +132,10 @@ impl Round<'_> {
         })?;
         mounted.unmount(true)?;
         if is_mounted(&directory)? {
-            return Err(TaskError::new(format!("{} is still mounted after its server was killed", directory.display())));
+            return Err(TaskError::new(format!(
+                "{} is still mounted after its server was killed",
+                directory.display()
+            )));
         }
         mounted.wait_for_killed()
     }
