@@ -10,19 +10,19 @@ use std::{
     sync::Arc,
 };
 
-use floe_engine::Reader;
+use floe_engine::{Reader, machine_page_bytes};
 use floe_fuse_wire::{
     Agreement, Channel, Errno, Opcode, OpenFlags, Operation, Receipt, Received, Reply, Request, RequestBuffer, Ring,
     abi::{GetxattrOut, InHeader, IoctlIn, IoctlOut, Kstatfs, LseekIn, LseekOut, OpenOut, ReadIn, StatfsOut},
 };
-use floe_image::{ByteRange, Error, FileSystem};
+use floe_image::{ByteRange, Error, FileSystem, Nid};
 use zerocopy::IntoBytes;
 
 use crate::{
     Access, MountOptions, RequestKind, Touch, TouchSink,
     connection::{REQUEST_BYTES_MAX, pending::Pending},
-    inodes::directory,
     inodes::served::{NAME_BYTES_MAX, Refusal, Served, Sized},
+    inodes::{directory, errno::errno_of},
     requests::deadline::{Deadlines, Watched},
     session_pool::{SessionPool, gate::Gate},
 };
@@ -202,6 +202,12 @@ impl FuseEdge {
         self.options.direct_io.is_some_and(|nid| nid == self.served.nid(node))
     }
 
+    /// Whether a read goes beyond what anybody asked for: a request of the kernel's readahead in the image behind a front. It may
+    /// reach into bytes that only look like an inode's. If it fails, the kernel reads what was asked for page by page.
+    fn is_readahead(&self, nid: Nid, len: u32) -> bool {
+        self.options.direct_io.is_some_and(|direct| direct != nid) && len as usize > machine_page_bytes()
+    }
+
     /// Whether whoever asks may enter. Reads of what was opened, and what the kernel asks by itself, are let through.
     fn lets_in(&self, header: &InHeader, operation: &Operation<'_>) -> bool {
         let Some(owner) = self.owner else { return true };
@@ -301,10 +307,11 @@ impl Asked<'_> {
         }
         let _turn = edge.threads.begin(self.thread, self.header.pid);
         let watched = edge.deadlines.watch(self.thread, self.reply);
-        let served = Arc::clone(&edge.served);
+        let (served, is_readahead) = (Arc::clone(&edge.served), edge.is_readahead(nid, len));
         let read = || {
             edge.reader.read_then(nid, offset, len, move |result| {
-                let result = result.map_err(|error| served.fault(&error));
+                let errno = |error| if is_readahead { errno_of(&error) } else { served.fault(&error) };
+                let result = result.map_err(errno);
                 if let Some(reply) = watched.take() {
                     match result {
                         Ok(bytes) => reply.bytes(bytes),

@@ -2,7 +2,7 @@
 
 mod attributes;
 pub(crate) mod directory;
-mod errno;
+pub(crate) mod errno;
 pub(crate) mod listings;
 mod node_numbers;
 pub(crate) mod served;

@@ -90,7 +90,8 @@ pub struct MountOptions {
     pub faults: Option<FaultSink>,
     /// Called for reads.
     pub reads: Option<ReadSink>,
-    /// A file that the kernel reads past its page cache.
+    /// Behind a front: the file that the kernel reads past its page cache. The other file is the virtual image, whose metadata
+    /// and data EROFS reads through the page cache, with readahead.
     pub direct_io: Option<Nid>,
     /// Whether the kernel's EROFS in front reads each file in requests of its own (Linux 6.15), so that touches are exact.
     pub front_direct_io: bool,

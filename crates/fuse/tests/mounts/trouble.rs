@@ -72,6 +72,31 @@ fn a_broken_source_gives_eio_and_is_tried_again() {
 }
 
 #[test]
+fn failed_readahead_behind_a_front_is_no_fault() {
+    if !can_mount() {
+        return;
+    }
+    for (direct_io, expected) in [(None, 2), (Some(Nid(u64::MAX)), 1)] {
+        let gate = Arc::new(Gate::default());
+        let faults = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&faults);
+        let options = MountOptions {
+            direct_io,
+            faults: Some(Arc::new(move |_| {
+                count.fetch_add(1, Relaxed);
+            })),
+            ..MountOptions::default()
+        };
+        let mount = TestMount::gated(tree(1), &gate, &options);
+        gate.fail();
+        let file = fs::File::open(mount.file("0")).expect("a file");
+        // The kernel reads ahead, and then the page alone.
+        assert_eq!(errno(file.read_at(&mut [0; 1], 0)), Some(libc::EIO));
+        assert_eq!(faults.load(Relaxed), expected, "{direct_io:?}");
+    }
+}
+
+#[test]
 fn stuck_reads_end_with_eio_and_pass_when_the_source_is_back() {
     if !can_mount() {
         return;
