@@ -21,6 +21,9 @@ const AT_HAND_BYTES_MAX: u64 = 64 << 10;
 /// The maximum number of subdirectories of one directory that are read ahead.
 const CHILDREN_MAX: usize = 4096;
 
+/// How often the targets of a directory block's entries are requested before they are waited for.
+const TARGET_REQUESTS: usize = 2;
+
 /// The longest name to which a slash can be appended.
 const MARKED_NAME_BYTES_MAX: usize = 254;
 
@@ -190,6 +193,7 @@ impl View {
     /// The bytes of a block with these entries. If the next block is broken, the last entry has a name with a slash: the
     /// kernel's `getdents` fails there, before it reads the broken block and logs it.
     fn directory_bytes(&self, node: &Node, listing: &Listing, next_is_broken: bool) -> Result<Vec<u8>> {
+        self.request_targets(node, listing);
         let mut entries = Vec::with_capacity(listing.entries.len() + 1);
         for (name, nid) in listing.entries() {
             let (nid, file_type) = self.entry_target(node, name, nid)?;
@@ -211,6 +215,18 @@ impl View {
             entries.push(DirectoryEntry { name: &mark, nid, file_type: FileType::Regular });
         }
         Ok(directory_bytes(&entries, BLOCK_BYTES))
+    }
+
+    /// Has the kernel read what [`View::entry_target`] needs, for all entries at once: an attempt to read without waiting starts
+    /// the kernel's readahead. The inodes of subdirectories tell where their blocks are, hence the second attempt.
+    fn request_targets(&self, directory: &Node, listing: &Listing) {
+        let Some(at_hand) = self.at_hand() else { return };
+        for _ in 0..TARGET_REQUESTS {
+            let attempts = listing.entries().map(|(name, nid)| at_hand.entry_target(directory, name, nid));
+            if !attempts.fold(false, |is_missing, attempt| is_missing | matches!(attempt, Err(Error::WouldBlock))) {
+                break;
+            }
+        }
     }
 
     /// The virtual nid and the type for entry `name` of `directory`. In the original, the entry refers to `nid`.

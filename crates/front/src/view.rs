@@ -35,6 +35,8 @@ pub(crate) struct View {
     pub(crate) shared: Arc<Shared>,
     /// Whether it may wait for the source, and do work that takes long.
     pub(crate) may_wait: bool,
+    /// The original with a non-blocking reader, for a view that may wait.
+    pub(crate) non_blocking: Option<Arc<dyn FileSystem>>,
 }
 
 impl View {
@@ -44,6 +46,12 @@ impl View {
     /// As [`Node::read`].
     pub(crate) fn node(&self, nid: Nid) -> Result<Node> {
         Node::read(self.file_system.as_ref(), nid, self.shared.geometry.number_max())
+    }
+
+    /// This view with the non-blocking reader.
+    pub(crate) fn at_hand(&self) -> Option<Self> {
+        let file_system = Arc::clone(self.non_blocking.as_ref()?);
+        Some(Self { file_system, shared: Arc::clone(&self.shared), may_wait: false, non_blocking: None })
     }
 
     /// The inode that is rendered in `slot`, or `None` if there is none or it breaks the original's format.

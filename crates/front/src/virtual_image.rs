@@ -112,12 +112,10 @@ impl VirtualImage {
             placed: Default::default(),
             readahead: Default::default(),
         };
-        let waiting = View { file_system: original, shared: Arc::new(shared), may_wait: true };
-        let at_hand = View {
-            file_system: Arc::clone(&waiting.file_system).with_reader(non_blocking),
-            may_wait: false,
-            ..waiting.clone()
-        };
+        let at_hand = Arc::clone(&original).with_reader(non_blocking);
+        let waiting =
+            View { file_system: original, shared: Arc::new(shared), may_wait: true, non_blocking: Some(at_hand) };
+        let at_hand = waiting.at_hand().ok_or_else(unreadable)?;
         let views = Arc::new(Views { waiting: waiting.clone(), at_hand });
         let source = RenderedSource { views: Arc::downgrade(&views), len: geometry.image_len() };
         let rendered = reader.add_derived(Arc::new(source))?;

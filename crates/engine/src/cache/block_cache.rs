@@ -375,6 +375,17 @@ impl BlockCache {
         self.block_bytes_max.store(pool.cache_bytes() / 2, Relaxed);
         let mut idle_shards = 0;
         while pool.is_cache_too_full() && self.drop_one(&mut idle_shards) {}
+        // Blocks that are used all the time.
+        for shard in &self.shards {
+            while pool.is_cache_too_full() && self.drop_used(shard) {}
+        }
+    }
+
+    /// Evicts a block of a shard, however lately it was used; returns whether there was one.
+    fn drop_used(&self, shard: &Mutex<Shard>) -> bool {
+        let dropped = shard.lock().unwrap_or_else(PoisonError::into_inner).evict_used();
+        self.evictions.fetch_add(u64::from(dropped.is_some()), Relaxed);
+        dropped.is_some()
     }
 
     /// Evicts one block that was not used lately; returns whether there was one. `idle_shards` counts consecutive
@@ -444,6 +455,18 @@ impl Shard {
             }
         }
         None
+    }
+
+    /// Evicts the last block of the ring.
+    fn evict_used(&mut self) -> Option<Arc<CachedBlock>> {
+        loop {
+            let key = self.ring.pop()?;
+            if matches!(self.slots.get(&key), Some(Slot::Ready(_)))
+                && let Some(Slot::Ready(block)) = self.slots.remove(&key)
+            {
+                return Some(block);
+            }
+        }
     }
 
     fn remove(&mut self, key: &Key) {

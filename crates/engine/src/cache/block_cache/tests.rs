@@ -66,3 +66,29 @@ fn failures_are_not_remembered() {
     drop(lead);
     assert!(matches!(cache.join(&flight, &wanted), Ok(None)), "a waiter may try for itself");
 }
+
+#[test]
+fn a_smaller_budget_also_evicts_blocks_in_constant_use() {
+    let pool = pool(64);
+    let cache = Arc::new(BlockCache::new(&pool, 0));
+    let blocks: Vec<_> = (0..4).map(|offset| block(offset, DecodedLen::Exact(PAGE_BYTES as u32))).collect();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        blocks.iter().for_each(|block| put(&cache, &pool, block, PAGE_BYTES));
+        for block in &blocks {
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    drop(cache.peek(block));
+                }
+            });
+        }
+        while cache.counters().hits < 100 {
+            std::thread::yield_now();
+        }
+        pool.set_cache_size(CacheSize { bytes: 0, growth_bytes: 0 }).expect("a smaller cache");
+        cache.keep_budget(&pool);
+        is_over.store(true, Relaxed);
+    });
+    assert!(blocks.iter().all(|block| cache.peek(block).is_none()));
+    assert_eq!(pool.counters().cache_pages, 0);
+}
