@@ -53,6 +53,10 @@ pub(crate) struct Arguments {
     /// The number of images
     #[arg(long, default_value_t = 10_000)]
     images: u64,
+    /// Skip the rest of 16 consecutive images, which have one seed image, after this much CPU time in milliseconds, so
+    /// that seeds that decode slowly do not take most of the time; skipped images do not count
+    #[arg(long, value_name = "MS")]
+    block_cpu_ms_max: Option<u64>,
     /// Stop after this many minutes
     #[arg(long)]
     minutes: Option<f64>,
@@ -150,14 +154,15 @@ struct Campaign<'a> {
 impl Campaign<'_> {
     fn run(&self) -> Outcome {
         let started = Instant::now();
-        let (from, to) = match self.arguments.only {
-            Some(only) => (only, only + 1),
-            None => (0, self.arguments.images),
+        let (from, to) = match (self.arguments.only, self.arguments.block_cpu_ms_max) {
+            (Some(only), _) => (only, only + 1),
+            (None, None) => (0, self.arguments.images),
+            (None, Some(_)) => (0, u64::MAX),
         };
         let next = AtomicU64::new(from);
         let is_over = || {
             let minutes = self.arguments.minutes.unwrap_or(f64::INFINITY);
-            started.elapsed().as_secs_f64() > minutes * 60.0
+            self.tally().images >= self.arguments.images || started.elapsed().as_secs_f64() > minutes * 60.0
         };
         let told = Mutex::new(Instant::now());
         let work = || -> Outcome {
@@ -209,6 +214,7 @@ impl Campaign<'_> {
             format!("--program-every={}", self.arguments.program_every),
         ];
         arguments.extend(self.arguments.fixtures.then(|| "--fixtures".to_owned()));
+        arguments.extend(self.arguments.block_cpu_ms_max.map(|max| format!("--block-cpu-ms-max={max}")));
         arguments.extend(self.program.as_ref().map(|program| format!("--program={}", program.display())));
         arguments
     }

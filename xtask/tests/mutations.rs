@@ -21,6 +21,26 @@ fn mutated_images_end_in_errors_or_data() {
     assert!(counts.len() >= 4 && counts[1..4].iter().all(|count| *count > 102), "{last}");
 }
 
+/// The recipes of the fixtures' first 32 images, which have two seeds, with further options.
+fn recipes(options: &[&str]) -> Vec<String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.args(["mutate", "--fixtures", "--seed", "20", "--from", "0", "--to", "32"]).args(options);
+    let run = run_bounded(&mut command, PATIENCE).expect("it runs");
+    assert!(run.status.success(), "{}: {}", run.status, run.stderr);
+    let lines = String::from_utf8_lossy(&run.stdout);
+    lines.lines().filter(|line| line.starts_with("begins ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_limit_of_cpu_time_skips_images_but_no_seed() {
+    let all = recipes(&["--stages", "open"]);
+    let some = recipes(&["--stages", "open,walk,read,check", "--block-cpu-ms-max", "0"]);
+    assert_eq!(all.len(), 32);
+    assert!(some.len() < all.len(), "{} images", some.len());
+    assert!(some.iter().all(|recipe| all.contains(recipe)), "a number still gives the same image");
+    assert!([&all[0], &all[16]].iter().all(|first| some.contains(first)), "the first image of each seed remains");
+}
+
 #[test]
 fn a_number_gives_the_same_image_again() {
     let told = |only: &str| {

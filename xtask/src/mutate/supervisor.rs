@@ -7,7 +7,7 @@ use std::{
     process::{Child, Command, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{
@@ -19,8 +19,9 @@ use crate::task_error::{During, Outcome, TaskError};
 /// The CPU time limit of one image.
 const CPU_MAX: Duration = Duration::from_secs(20);
 
-/// The elapsed time limit of one image, whatever else is running.
-const ELAPSED_MAX: Duration = Duration::from_secs(180);
+/// The limit of the time waited for one image, whatever else is running. Only the time in which this process ran counts:
+/// somebody may stop all processes of a run for minutes, and continue them.
+const WAITED_MAX: Duration = Duration::from_secs(180);
 
 const POLL: Duration = Duration::from_millis(200);
 
@@ -61,14 +62,14 @@ impl WorkerProcess {
     /// # Errors
     /// The worker failed without an image at fault.
     pub(super) fn follow(mut self, each: &mut dyn FnMut(Case)) -> Outcome<Option<u64>> {
-        let mut open: Option<(Case, Instant, Duration)> = None;
+        let mut open: Option<(Case, Duration, Duration)> = None;
         let mut verdict = None;
         loop {
             match self.lines.recv_timeout(POLL) {
                 Ok(line) => match line.strip_prefix(BEGINS) {
                     Some(case) => {
                         let case = serde_json::from_str(case).during("a worker's line")?;
-                        open = Some((case, Instant::now(), self.cpu()));
+                        open = Some((case, Duration::ZERO, self.cpu()));
                     }
                     None => {
                         open = None;
@@ -76,10 +77,11 @@ impl WorkerProcess {
                     }
                 },
                 Err(RecvTimeoutError::Timeout) => {
-                    let Some((_, since, cpu)) = &open else { continue };
+                    let Some((_, waited, cpu)) = &mut open else { continue };
+                    *waited += POLL;
                     let spent = self.cpu().saturating_sub(*cpu);
-                    if spent > CPU_MAX || since.elapsed() > ELAPSED_MAX {
-                        let words = format!("killed after {spent:?} of a CPU and {:?}", since.elapsed());
+                    if spent > CPU_MAX || *waited > WAITED_MAX {
+                        let words = format!("killed after {spent:?} of a CPU and {waited:?} of waiting");
                         verdict = Some(Fault::new(FaultKind::Hang, words));
                         self.child.kill()?;
                     }

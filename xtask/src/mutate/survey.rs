@@ -175,7 +175,8 @@ fn digest<E>(
     mut read: impl FnMut(u64, &mut [u8]) -> Result<usize, E>,
 ) -> Result<Vec<u8>, E> {
     let mut hash = Sha256::new();
-    let mut buffer = vec![0; piece_bytes];
+    // Small files do not need pages of a large buffer.
+    let mut buffer = vec![0; usize::try_from(size).unwrap_or(piece_bytes).min(piece_bytes)];
     let parts = if size <= WHOLE_BYTES_MAX {
         [0..size, 0..0, 0..0]
     } else {

@@ -46,18 +46,23 @@ struct Worker<'a> {
 pub(super) fn run(arguments: &Arguments, seeds: &Seeds, from: u64, to: u64) -> Outcome {
     let worker = Worker::new(arguments)?;
     let mut known: Option<(u64, Seed, Seed)> = None;
+    let mut spent_ms = 0;
     for index in from..to {
         let block = index / BLOCK_COUNT;
         if known.as_ref().is_none_or(|(known, ..)| *known != block) {
+            spent_ms = 0;
             let mut random = Random::new(arguments.seed ^ block.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             let seed = random.below(seeds.count() as u64) as usize;
             let donor = seeds.alike(seed, random.next());
             known = Some((block, seeds.load(seed), seeds.load(donor)));
         }
         let Some((_, seed, donor)) = &known else { continue };
+        if arguments.block_cpu_ms_max.is_some_and(|max| spent_ms > max) {
+            continue;
+        }
         let chance = Random::new(arguments.seed).next() ^ index.wrapping_mul(0xd134_2543_de82_ef95);
         let recipe = Mutator::new(seed, donor, chance).recipe();
-        worker.examine(index, seed, recipe)?;
+        spent_ms += worker.examine(index, seed, recipe)?;
     }
     Ok(())
 }
@@ -71,7 +76,7 @@ pub(super) fn run_recipe(arguments: &Arguments, seeds: &Seeds, path: &Path) -> O
     let missing = || crate::task_error::TaskError::new(format!("unknown seed {}", recipe.seed));
     let seed = seeds.named(&recipe.seed).ok_or_else(missing)?;
     // The number selects additional stages; 0 selects all of them.
-    Worker::new(arguments)?.examine(0, &seed, recipe)
+    Worker::new(arguments)?.examine(0, &seed, recipe).map(drop)
 }
 
 impl<'a> Worker<'a> {
@@ -93,7 +98,8 @@ impl<'a> Worker<'a> {
         Ok(Self { arguments, scratch, stages })
     }
 
-    fn examine(&self, index: u64, seed: &Seed, recipe: Recipe) -> Outcome {
+    /// Examines one image; returns the CPU time of the library in milliseconds.
+    fn examine(&self, index: u64, seed: &Seed, recipe: Recipe) -> Outcome<u64> {
         let kinds = recipe.kinds().into_iter().map(str::to_owned).collect();
         let mut case =
             Case { verdict: Verdict { index, seed: seed.name.clone(), kinds, ..Verdict::default() }, recipe };
@@ -116,6 +122,7 @@ impl<'a> Worker<'a> {
             case.recipe = Recipe::default();
         }
         writeln!(output, "{}", serde_json::to_string(&case).during("a case")?)?;
-        Ok(output.flush()?)
+        output.flush()?;
+        Ok(case.verdict.cpu_ms)
     }
 }
