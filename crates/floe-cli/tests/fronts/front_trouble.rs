@@ -19,7 +19,7 @@ use rustix::process::Signal;
 
 use crate::support::{
     front::{Scene, ready},
-    program::{Place, Serving, floe, processes_with, run, told, until, within},
+    program::{Place, Serving, floe, is_running, processes_with, run, told, until, within},
 };
 
 /// The number of readers that wait at a time.
@@ -137,13 +137,13 @@ fn a_killed_program_is_unmounted_where_that_was_asked_for() {
     let scene = Scene::many(10, 1000);
     for options in ["auto_unmount", "auto_unmount,no-sandbox"] {
         let mut serving = scene.fronted(options);
+        let keeper = serving.keeper();
         let file = fs::File::open(serving.place.file("0/0")).expect("a file");
         serving.signal(Signal::KILL);
         serving.end();
         until("it is unmounted", || !serving.place.is_mounted());
         drop(file);
-        let name = serving.place.path.file_name().and_then(|name| name.to_str()).expect("text").to_owned();
-        until("the keeper ends", || processes_with(&name).is_empty());
+        until("the keeper ends", || !is_running(keeper));
     }
 }
 

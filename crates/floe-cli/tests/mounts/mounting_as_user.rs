@@ -16,7 +16,7 @@ use floe_testkit::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::program::{Place, Serving, demo, processes_with, run, told, until};
+use crate::support::program::{Place, Serving, demo, is_running, processes_with, run, told, until};
 
 const USER: u32 = 65_534;
 
@@ -276,8 +276,18 @@ fn a_mount_that_is_to_go_with_its_program_does() {
     if !ready() {
         return;
     }
-    let serving = Serving::new(&demo(), ["-o", "auto_unmount"]);
-    assert!(!fs::read(serving.place.file("README.txt")).expect("data").is_empty());
-    serving.signal(Signal::KILL);
-    until("it is unmounted", || !serving.place.is_mounted());
+    for has_fusermount in [true, false] {
+        let serving = Serving::new(&demo(), ["-o", "auto_unmount"]);
+        assert!(!fs::read(serving.place.file("README.txt")).expect("data").is_empty());
+        let keeper = serving.keeper();
+        let waiting = processes_with(&format!("auto_unmount\0--\0{}", serving.place.path.display()));
+        assert_eq!(waiting.len(), 1, "{waiting:?}");
+        if !has_fusermount {
+            let fusermount = Pid::from_raw(waiting[0].cast_signed()).expect("a process");
+            kill_process(fusermount, Signal::KILL).expect("it runs");
+        }
+        serving.signal(Signal::KILL);
+        until("it is unmounted", || !serving.place.is_mounted());
+        until("its keeper has ended", || !is_running(keeper));
+    }
 }

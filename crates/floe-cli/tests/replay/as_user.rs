@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::{
-    launched::{between, children_of, total},
+    launched::{between, total},
     support::{
         front::Scene,
         program::{Place, Serving, run, until},

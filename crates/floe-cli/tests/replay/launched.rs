@@ -72,14 +72,3 @@ pub(crate) fn unmount(serving: &mut Serving) {
     detach(serving);
     assert_eq!(serving.end().0.code(), Some(0));
 }
-
-/// The processes with this name whose parent is this one.
-pub(crate) fn children_of(parent: u32, name: &str) -> Vec<u32> {
-    let processes = fs::read_dir("/proc").expect("/proc").flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let is_wanted = |pid: &u32| {
-        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        text.contains(&format!("Name:\t{name}\n")) && text.contains(&format!("PPid:\t{parent}\n"))
-    };
-    pids.filter(is_wanted).collect()
-}

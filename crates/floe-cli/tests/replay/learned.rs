@@ -9,9 +9,7 @@ use floe_testkit::skip::{self, Need};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
-    launched::{
-        between, children_of, detach, is_state, launch, profile_option, status, total, unmount, wait_for_state,
-    },
+    launched::{between, detach, is_state, launch, profile_option, status, total, unmount, wait_for_state},
     range_server::serve_over_http,
     support::{
         front::{self, Scene},
@@ -83,14 +81,6 @@ fn the_first_launch_is_learned_and_the_next_ones_replay_it() {
     }
 }
 
-/// The keeper of the process that serves a place.
-fn keeper_of(place: &Place) -> Pid {
-    let server = status(place)["process"].as_u64().expect("a number") as u32;
-    let pids = children_of(server, "floe-keeper");
-    assert_eq!(pids.len(), 1, "{pids:?}");
-    Pid::from_raw(pids[0].cast_signed()).expect("a process")
-}
-
 #[test]
 fn a_launch_that_leaves_the_profile_ends_the_replay() {
     if !skip::ready(&[Need::Root, Need::Fuse]) {
@@ -103,7 +93,7 @@ fn a_launch_that_leaves_the_profile_ends_the_replay() {
     for (outside, state) in [(50, "left"), (10, "replayed")] {
         let mut serving = Serving::new(&scene.image, profile_option(&profile));
         // While the keeper is stopped, no names are looked up ahead, so the launch overtakes the replay.
-        let keeper = keeper_of(&serving.place);
+        let keeper = serving.keeper();
         kill_process(keeper, Signal::STOP).expect("it runs");
         fs::read(serving.place.file("0/0")).expect("read");
         until("the replay begins", || is_state(&serving.place, "replaying"));
@@ -130,7 +120,7 @@ fn a_mount_ends_in_the_middle_of_a_replay() {
     fs::write(&profile, format!("# floe profile 1\n{lines}")).expect("ours");
     for signal in [None, Some(Signal::TERM), Some(Signal::KILL)] {
         let mut serving = Serving::new(&scene.image, profile_option(&profile));
-        let keeper = keeper_of(&serving.place);
+        let keeper = serving.keeper();
         kill_process(keeper, Signal::STOP).expect("it runs");
         fs::read(serving.place.file("0/0")).expect("read");
         until("the replay begins", || is_state(&serving.place, "replaying"));

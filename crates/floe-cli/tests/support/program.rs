@@ -128,6 +128,13 @@ impl Serving {
         kill_process(self.pid, signal).expect("it runs");
     }
 
+    /// The process that mounts and unmounts for the program.
+    pub(crate) fn keeper(&self) -> Pid {
+        let pids = children_of(self.pid.as_raw_nonzero().get().unsigned_abs(), "floe-keeper");
+        assert_eq!(pids.len(), 1, "{pids:?}");
+        Pid::from_raw(pids[0].cast_signed()).expect("a process")
+    }
+
     /// Stops the program, and waits until all its threads are stopped: they run on until one of them takes the signal.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
@@ -210,6 +217,23 @@ pub(crate) fn processes_with(text: &str) -> Vec<u32> {
         *pid != std::process::id() && String::from_utf8_lossy(&command_line).contains(text)
     })
     .collect()
+}
+
+/// The processes with this name whose parent is this one.
+pub(crate) fn children_of(parent: u32, name: &str) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_wanted = |pid: &u32| {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        text.contains(&format!("Name:\t{name}\n")) && text.contains(&format!("PPid:\t{parent}\n"))
+    };
+    pids.filter(is_wanted).collect()
+}
+
+/// Whether a process runs: it exists and is no zombie.
+pub(crate) fn is_running(process: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", process.as_raw_nonzero())).unwrap_or_default();
+    !status.is_empty() && !status.contains("State:\tZ")
 }
 
 /// The exit code and stderr, for assertions.

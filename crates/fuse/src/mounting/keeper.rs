@@ -10,10 +10,12 @@ use std::{
     path::Path,
     sync::{Arc, Mutex, PoisonError, Weak, mpsc},
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use floe_engine::{Priority, schedule_this_thread};
 use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
 };
@@ -34,6 +36,9 @@ use crate::{
     mounting::parent_sys::{LifeLock, Parent},
     mounting::read_ahead,
 };
+
+/// How long fusermount3 has to unmount after the end of the process that serves the mount.
+const FUSERMOUNT_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// Names the processes that use the mount on a directory.
 pub type UsersOf = fn(&Path) -> String;
@@ -82,6 +87,7 @@ impl Keeper {
         // A thread that waits for an answer may be stuck.
         let socket = self.socket.try_lock().ok().and_then(|mut socket| socket.take());
         if let Some(socket) = socket {
+            let _ = send(&socket, Question::End);
             drop(socket);
             let _ = rustix::io::retry_on_intr(|| waitpid(Some(self.process), WaitOptions::empty()));
         }
@@ -195,10 +201,7 @@ impl Keeper {
         let ended = || io::Error::other("the keeper process has ended");
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = socket.as_ref().ok_or_else(ended)?;
-        let question = question.to_bytes();
-        rustix::io::retry_on_intr(|| {
-            sendmsg(socket, &[IoSlice::new(&question)], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
-        })?;
+        send(socket, question)?;
         let mut bytes = vec![0; ANSWER_BYTES_MAX];
         let (len, descriptors) = receive(socket.as_fd(), &mut bytes)?;
         bytes.truncate(len);
@@ -213,12 +216,24 @@ impl fmt::Debug for Keeper {
     }
 }
 
-/// Answers questions until the other end of the socket is closed.
+fn send(socket: &OwnedFd, question: Question) -> rustix::io::Result<usize> {
+    let question = question.to_bytes();
+    rustix::io::retry_on_intr(|| {
+        sendmsg(socket, &[IoSlice::new(&question)], &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)
+    })
+}
+
+/// Answers questions until it is told to end, or the other end of the socket is closed.
 fn keep(socket: &OwnedFd, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
     let mut held = Held { parent, ..Held::default() };
     let mut bytes = [0; 5];
+    let mut is_told_to_end = false;
     while let Ok((len, _)) = receive(socket.as_fd(), &mut bytes) {
         let Some(question) = bytes.get(..len).and_then(Question::from_bytes) else { break };
+        if question == Question::End {
+            is_told_to_end = true;
+            break;
+        }
         let (answer, descriptors) = answer(question, kept, &mut held);
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -233,14 +248,27 @@ fn keep(socket: &OwnedFd, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
             break;
         }
     }
-    held.wait_for_parent();
-    // For a FUSE mount, fusermount3 does this.
-    if let (true, Some(front)) = (held.is_front && kept.options.auto_unmount, &held.mounted) {
-        let _ = front.unmount(Detach::Lazily);
+    // Otherwise the process has been killed: its threads may be stuck.
+    if let (false, Some(aborting)) = (is_told_to_end, held.aborting.take()) {
+        let _ = aborting.join();
+    }
+    if let (true, Some(mounted)) = (kept.options.auto_unmount, &held.mounted) {
+        // fusermount3 unmounts a FUSE mount, but not if it misses the mount because the mount table changes at that moment.
+        if held.is_front || !is_told_to_end && stays_dead(mounted, kept) {
+            let _ = mounted.unmount(Detach::Lazily);
+        }
     }
     if let Some(passing) = kept.passing {
         let _ = fs::remove_dir(passing);
     }
+}
+
+/// Whether a mount that nobody serves any more is still there after the time that fusermount3 needs.
+fn stays_dead(mounted: &Unmounter, kept: Kept<'_>) -> bool {
+    thread::sleep(FUSERMOUNT_TIME_MAX);
+    // The kernel may know the attributes still.
+    let is_dead = |directory| rustix::fs::statfs(directory).is_err_and(|error| error == Errno::NOTCONN);
+    mounted.is_mounted() && kept.directory.is_some_and(is_dead)
 }
 
 /// The mounts of a keeper.
@@ -274,14 +302,6 @@ impl Held {
         let thread = thread::Builder::new().name(Abort::THREAD.to_owned());
         self.aborting = thread.spawn(move || abort.when_stuck(&parent)).ok();
         self.aborting.is_some()
-    }
-
-    /// Waits for the end of a parent that was killed.
-    fn wait_for_parent(&mut self) {
-        let is_killed = self.parent.as_ref().is_some_and(|parent| !parent.has_main_thread());
-        if let Some(aborting) = self.aborting.take().filter(|_| is_killed) {
-            let _ = aborting.join();
-        }
     }
 
     /// Starts a walker. Returns the sending end of its socket and the id of its thread.
@@ -381,6 +401,7 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
         }
         Question::IsAdministrator(thread) if is_administrator(thread) => Answer::done(),
         Question::IsAdministrator(_) => Answer { kind: 1, ..Answer::done() },
+        Question::End => Answer::done(),
     };
     (answer, Vec::new())
 }

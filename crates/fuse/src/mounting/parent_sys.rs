@@ -75,35 +75,12 @@ impl Parent {
         Ok(Self { lock, process: pidfd_open(lock.holder, PidfdFlags::empty())? })
     }
 
-    /// Waits until the parent's main thread has ended.
+    /// Waits until the parent's main thread has ended. Only one thread may call this, and only once: it holds the lock from then
+    /// on.
     pub(crate) fn wait_for_main_thread(&self) {
-        let mutex = self.lock.mutex.as_ptr();
-        loop {
-            // SAFETY: the mutex is initialized. If its holder has ended, the first call returns EOWNERDEAD and holds it. Later
-            // calls return ENOTRECOVERABLE and hold nothing.
-            unsafe {
-                if matches!(libc::pthread_mutex_lock(mutex), 0 | libc::EOWNERDEAD) {
-                    libc::pthread_mutex_unlock(mutex);
-                }
-            }
-            // The call may have failed otherwise.
-            if !self.has_main_thread() {
-                return;
-            }
+        // SAFETY: the mutex is initialized. Its holder never unlocks it, so the call can return EOWNERDEAD only.
+        while unsafe { libc::pthread_mutex_lock(self.lock.mutex.as_ptr()) } != libc::EOWNERDEAD {
             thread::sleep(RETRY_INTERVAL);
-        }
-    }
-
-    /// Whether the parent's main thread has not ended.
-    pub(crate) fn has_main_thread(&self) -> bool {
-        let mutex = self.lock.mutex.as_ptr();
-        // SAFETY: as above.
-        unsafe {
-            let result = libc::pthread_mutex_trylock(mutex);
-            if matches!(result, 0 | libc::EOWNERDEAD) {
-                libc::pthread_mutex_unlock(mutex);
-            }
-            result == libc::EBUSY
         }
     }
 

@@ -31,6 +31,8 @@ pub(super) enum Question {
     IsAdministrator(u32),
     /// Start the thread that looks up the names of a launch, with this priority.
     Walk(u32),
+    /// Stop. This has no answer.
+    End,
 }
 
 /// An answer of the keeper: a kind, an errno or 0, and a text.
@@ -56,6 +58,7 @@ impl Question {
             Self::MountFront => (8, 0),
             Self::Walk(priority) => (9, priority),
             Self::Adopt => (10, 0),
+            Self::End => (11, 0),
         };
         let [first, second, third, fourth] = u32::to_le_bytes(argument);
         [kind, first, second, third, fourth]
@@ -75,6 +78,7 @@ impl Question {
             8 => Self::MountFront,
             9 => Self::Walk(argument),
             10 => Self::Adopt,
+            11 => Self::End,
             _ => return None,
         })
     }
