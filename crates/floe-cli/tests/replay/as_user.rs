@@ -17,7 +17,7 @@ use crate::{
     launched::{between, total},
     support::{
         front::Scene,
-        program::{Place, Serving, run, until},
+        program::{Place, Serving, children_of, run, until},
     },
 };
 

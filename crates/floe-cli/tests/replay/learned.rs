@@ -6,14 +6,14 @@ use std::{
 };
 
 use floe_testkit::skip::{self, Need};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 
 use crate::{
     launched::{between, detach, is_state, launch, profile_option, status, total, unmount, wait_for_state},
     range_server::serve_over_http,
     support::{
         front::{self, Scene},
-        program::{Place, Serving, until},
+        program::{Serving, until},
     },
 };
 
