@@ -1,15 +1,12 @@
 //! How requests come from the kernel: over io_uring, or over `/dev/fuse`.
 
-use std::{fmt, fs, num::NonZero, str::FromStr, thread};
+use std::{fmt, num::NonZero, str::FromStr, thread};
 
 use floe_fuse::{Mount, MountOptions, Rings, Transport};
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
-use crate::fail::Fail;
-
-/// Whether the kernel offers FUSE over io_uring: `Y` or `N`. Kernels before Linux 6.14 do not have the file.
-const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
+use crate::{fail::Fail, front::Front};
 
 /// How requests are to come from the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -43,46 +40,68 @@ pub(crate) struct TransportReport {
     pub(crate) reason: String,
 }
 
-impl TransportChoice {
-    /// Creates the rings that the mount needs, before the process is confined. Returns why there are none.
+/// What a mount needs for its transport, and what its report says.
+pub(crate) struct TransportPlan {
+    choice: TransportChoice,
+    /// Why there are no rings.
+    obstacle: Option<String>,
+    /// Whether root has permitted rings to all mounts.
+    is_general: bool,
+}
+
+impl TransportPlan {
+    /// Creates the rings that the mount needs, before the process is confined.
     ///
     /// # Errors
     /// There can be none, but they were asked for.
-    pub(crate) fn prepare(self, options: &mut MountOptions, continuity: Continuity) -> Result<Option<String>, Fail> {
-        let obstacle = match (continuity, self) {
-            (_, Self::Device) => Some("it was asked for".to_owned()),
+    pub(crate) fn new(
+        choice: TransportChoice,
+        options: &mut MountOptions,
+        continuity: Continuity,
+        front: Front,
+    ) -> Result<Self, Fail> {
+        let is_general = Rings::are_permitted();
+        let is_offered = is_general || (front != Front::Fuse && Rings::can_be_permitted());
+        let obstacle = match (continuity, choice) {
+            (_, TransportChoice::Device) => Some("it was asked for".to_owned()),
             (Continuity::TakenOver, _) => Some("the mount was taken over from another process".to_owned()),
-            (Continuity::Managed, Self::Auto) => {
+            (Continuity::Managed, TransportChoice::Auto) => {
                 Some("the service manager can then restart it (transport=uring gives that up)".to_owned())
             }
             // fusermount3 looks once whether the mount is dead, and the kernel ends rings only after their process.
             (_, _) if options.auto_unmount => Some("auto-unmount needs /dev/fuse".to_owned()),
-            (_, Self::Auto) if has_few_descriptors() => Some("the limit of open files is low (ulimit -n)".to_owned()),
-            (_, Self::Auto) if !is_offered() => {
+            (_, TransportChoice::Auto) if has_few_descriptors() => {
+                Some("the limit of open files is low (ulimit -n)".to_owned())
+            }
+            (_, TransportChoice::Auto) if !is_offered => {
                 Some("the kernel does not offer io_uring (fuse.enable_uring)".to_owned())
             }
-            (_, Self::Auto | Self::Uring) => Rings::new()
+            (_, TransportChoice::Auto | TransportChoice::Uring) => Rings::new()
                 .map(|rings| options.rings = Some(rings))
                 .err()
                 .map(|error| format!("this process cannot use io_uring: {error}")),
         };
         match obstacle {
-            Some(reason) if self == Self::Uring && continuity != Continuity::TakenOver => Err(refused(&reason)),
-            obstacle => Ok(obstacle),
+            Some(reason) if choice == TransportChoice::Uring && continuity != Continuity::TakenOver => {
+                Err(refused(&reason))
+            }
+            obstacle => Ok(Self { choice, obstacle, is_general }),
         }
     }
 
-    /// How the requests of a mount come from the kernel. `obstacle` is the result of [`TransportChoice::prepare`].
+    /// How the requests of the mount come from the kernel.
     ///
     /// # Errors
     /// Not over io_uring, although that was asked for.
-    pub(crate) fn report(self, mount: &Mount, obstacle: Option<String>) -> Result<TransportReport, Fail> {
+    pub(crate) fn report(self, mount: &Mount) -> Result<TransportReport, Fail> {
+        let is_asked = self.choice == TransportChoice::Uring;
         let (kind, reason) = match mount.transport() {
-            Transport::Rings(_) if self == Self::Uring => ("uring", "it was asked for".to_owned()),
-            Transport::Rings(_) => ("uring", "the kernel offers it".to_owned()),
-            Transport::DeviceWithout(reason) if self == Self::Uring => return Err(refused(reason)),
+            Transport::Rings(_) if is_asked => ("uring", "it was asked for".to_owned()),
+            Transport::Rings(_) if self.is_general => ("uring", "the kernel offers it".to_owned()),
+            Transport::Rings(_) => ("uring", "permitted to this mount alone".to_owned()),
+            Transport::DeviceWithout(reason) if is_asked => return Err(refused(reason)),
             Transport::DeviceWithout(reason) => ("dev", reason.clone()),
-            Transport::Device => ("dev", obstacle.unwrap_or_default()),
+            Transport::Device => ("dev", self.obstacle.unwrap_or_default()),
         };
         Ok(TransportReport { kind: kind.to_owned(), reason })
     }
@@ -109,10 +128,6 @@ impl FromStr for TransportChoice {
             _ => Err(format!("'{text}' is not auto, dev or uring")),
         }
     }
-}
-
-fn is_offered() -> bool {
-    fs::read_to_string(ENABLED).is_ok_and(|value| value.trim() == "Y")
 }
 
 /// Whether the rings, with two descriptors for each CPU, would take more than half of the descriptors.

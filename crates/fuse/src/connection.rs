@@ -1,8 +1,9 @@
-//! The connection to the kernel, used besides the session threads: shows pending requests, and refuses them while all
-//! session threads are stuck.
+//! The connection to the kernel, used besides the session threads: shows pending requests, refuses them while all session
+//! threads are stuck; the rings, and the permission to use them.
 
 pub(crate) mod pending;
 pub(crate) mod rescue;
+pub(crate) mod ring_permission;
 pub(crate) mod rings;
 pub(crate) mod serving_thread;
 

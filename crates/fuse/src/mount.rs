@@ -26,6 +26,7 @@ use crate::{
     Unmounter,
     connection::pending::ConnectionEnd,
     connection::rescue::Rescue,
+    connection::ring_permission::RingPermission,
     edge::FuseEdge,
     edge::front_pages::FrontPages,
     edge::kernel_pages::KernelPages,
@@ -197,9 +198,12 @@ impl Mount {
         let edge = FuseEdge::new(reader, serving, false, Arc::clone(&deadlines), false).map_err(MountError::Image)?;
         let (_, served, connection) = edge.parts();
         let counts = served.counts.clone();
+        let has_rings = options.rings.is_some();
+        let mut ring_permission = None;
         let (device, hidden) = match keeper {
-            Some(keeper) => (keeper.hide()?, Hidden::Kept(keeper)),
+            Some(keeper) => (keeper.hide(has_rings)?, Hidden::Kept(keeper)),
             None => {
+                ring_permission = has_rings.then(RingPermission::give).flatten();
                 let device = wire::open().map_err(MountError::Device)?;
                 let hidden = HiddenMount::new(device.as_fd()).map_err(|error| refused(&error))?;
                 (device, Hidden::Own(hidden))
@@ -212,6 +216,7 @@ impl Mount {
             Box::new(FrontPages { hidden, image, transfer: stored_transfer, is_kept })
         };
         let session = serve(edge, Link::new(device), deadlines, serving, &unmounter, pages)?;
+        drop(ring_permission);
         let sending = match hidden {
             Hidden::Own(hidden) => {
                 let ends = hidden.put_front(&directory, options, false).map_err(|error| refused(&error))?;

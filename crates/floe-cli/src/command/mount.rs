@@ -39,7 +39,7 @@ use crate::{
     quantity,
     remote::{self, RemoteArguments},
     status,
-    transport::Continuity,
+    transport::{Continuity, TransportPlan},
 };
 
 /// Mount an image on a directory until it is unmounted or interrupted
@@ -194,7 +194,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         (None, Some(_)) => Continuity::Managed,
         (None, None) => Continuity::Unneeded,
     };
-    let obstacle = settings.transport.prepare(&mut settings.mount, continuity)?;
+    let transport = TransportPlan::new(settings.transport, &mut settings.mount, continuity, settings.front)?;
     needs.policy.calls.rings = settings.mount.rings.is_some();
     let tuned = taken.as_ref().map(|taken| taken.state.tuned.clone()).unwrap_or_default();
     let state_file = match taken.as_mut().and_then(Taken::take_state_file) {
@@ -228,7 +228,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
             Fronted { mount: taken.mount(&image, &settings.mount)?, reader, report }
         }
     };
-    let transport = settings.transport.report(&mount, obstacle)?;
+    let transport = transport.report(&mount)?;
     if let Some(refusal) = mount.read_ahead_refusal() {
         eprintln!("floe: cannot change the kernel's read-ahead: {refusal}");
     }

@@ -8,6 +8,8 @@ use std::{
 use floe_fuse_wire::Ring;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use super::ring_permission::RingPermission;
+
 /// The CPUs for which the kernel has queues.
 const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
 
@@ -36,6 +38,16 @@ impl Rings {
         }
         let rings = own.iter().zip(queues).map(|(cpu, queues)| Ok((Ring::new(queues)?, usize::from(*cpu))));
         Ok(Self { rings: Arc::new(Mutex::new(rings.collect::<io::Result<_>>()?)) })
+    }
+
+    /// Whether root has permitted FUSE over io_uring to all mounts (the kernel's parameter `fuse.enable_uring`).
+    pub fn are_permitted() -> bool {
+        RingPermission::is_general()
+    }
+
+    /// Whether this process can permit it to a single mount, which a mount with the kernel's EROFS in front does.
+    pub fn can_be_permitted() -> bool {
+        RingPermission::can_be_given()
     }
 
     /// Whether no mount has taken them.

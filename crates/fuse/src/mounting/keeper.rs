@@ -25,6 +25,7 @@ use self::messages::{ANSWER_BYTES_MAX, Answer, DONE, Question, receive};
 use crate::{
     Detach, FrontRefusal, MountError, MountOptions, UnmountError, Unmounter,
     caller::is_administrator,
+    connection::ring_permission::RingPermission,
     connection::serving_thread::may_wait_for_mount,
     mounting::abort::Abort,
     mounting::fork_sys,
@@ -122,10 +123,11 @@ impl Keeper {
         if answer.kind == DONE { Ok(()) } else { Err(refused(answer.error())) }
     }
 
-    /// Has the keeper create the hidden FUSE mount. Returns its descriptor of the device.
-    pub(crate) fn hide(&self) -> Result<OwnedFd, MountError> {
+    /// Has the keeper create the hidden FUSE mount. If it `has_rings`, the keeper has the kernel permit them until
+    /// [`Keeper::put_front`]. Returns the descriptor of the device.
+    pub(crate) fn hide(&self, has_rings: bool) -> Result<OwnedFd, MountError> {
         let refused = |error: io::Error| MountError::Front(FrontRefusal::new(&error));
-        let (answer, descriptors) = self.ask(Question::MountHidden).map_err(refused)?;
+        let (answer, descriptors) = self.ask(Question::MountHidden(has_rings.into())).map_err(refused)?;
         match (answer.kind, descriptors.into_iter().next()) {
             (DONE, Some(device)) => Ok(device),
             (DONE, None) => Err(refused(io::Error::from_raw_os_error(libc::EMFILE))),
@@ -275,6 +277,8 @@ fn stays_dead(mounted: &Unmounter, kept: Kept<'_>) -> bool {
 #[derive(Default)]
 struct Held {
     hidden: Option<HiddenMount>,
+    /// Held until the hidden mount is served.
+    ring_permission: Option<RingPermission>,
     mounted: Option<Unmounter>,
     /// Whether the mount is a front.
     is_front: bool,
@@ -324,6 +328,8 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
     if let (Question::Unmount | Question::UnmountLazily, Some(walk)) = (question, &held.walk) {
         walk.stop();
     }
+    // The process begins to serve the hidden mount before it asks for anything else.
+    held.ring_permission = None;
     let unmount = |detach| match held.mounted.as_ref().map(|mounted| mounted.unmount(detach)) {
         None => Answer::failed(1, &io::ErrorKind::NotConnected.into()),
         Some(result) => Answer::of_unmount(result),
@@ -347,18 +353,21 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
                 Answer::done()
             }
         },
-        Question::MountHidden if held.hidden.is_some() || held.mounted.is_some() => {
+        Question::MountHidden(_) if held.hidden.is_some() || held.mounted.is_some() => {
             Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY))
         }
-        Question::MountHidden => match floe_fuse_wire::open() {
+        Question::MountHidden(rings) => match floe_fuse_wire::open() {
             Err(error) => Answer::failed(1, &error),
-            Ok(device) => match HiddenMount::new(device.as_fd()) {
-                Ok(hidden) => {
-                    held.hidden = Some(hidden);
-                    return (Answer::done(), vec![device]);
+            Ok(device) => {
+                let permission = (rings > 0).then(RingPermission::give).flatten();
+                match HiddenMount::new(device.as_fd()) {
+                    Ok(hidden) => {
+                        (held.hidden, held.ring_permission) = (Some(hidden), permission);
+                        return (Answer::done(), vec![device]);
+                    }
+                    Err(error) => Answer::refused(&error),
                 }
-                Err(error) => Answer::refused(&error),
-            },
+            }
         },
         Question::MountFront => match kept.directory.zip(held.hidden.take()) {
             None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),

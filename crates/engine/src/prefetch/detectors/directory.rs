@@ -161,8 +161,8 @@ impl Walks {
         false
     }
 
-    /// The next files of the same directory to read ahead, at most `window_bytes` of them. None if they are less than half of
-    /// the window and the directory has more: the next batch comes when half of the window is used up.
+    /// The next files of the same directory to read ahead, at most `window_bytes` or [`FILES_MAX`] of them. None if they are
+    /// less than half of both and the directory has more: the next batch comes when half of the window is used up.
     pub(crate) fn batch_after(&mut self, position: usize, window_bytes: u64) -> Vec<AheadFile> {
         let Some(listing) = self.entry(position).map(|entry| entry.listing) else { return Vec::new() };
         let (mut batch, mut passed_bytes, mut batch_bytes) = (Vec::new(), 0, 0);
@@ -180,7 +180,8 @@ impl Walks {
             }
             next += 1;
         };
-        if batch.is_empty() || (!is_end && batch_bytes < window_bytes / 2) {
+        let is_half = batch_bytes >= window_bytes / 2 || batch.len() >= FILES_MAX / 2;
+        if batch.is_empty() || !(is_end || is_half) {
             return Vec::new();
         }
         self.leave_milestone(&mut batch, batch_bytes);
@@ -222,7 +223,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::prefetch::thresholds::WALK_SHARE_MIN;
+    use crate::prefetch::thresholds::{WALK_SHARE_MIN, WINDOW_MAX};
 
     const SIZE: u64 = 10_000;
 
@@ -265,6 +266,20 @@ mod tests {
         walks.note_listed(Nid(1 << 41), false, &files(2_000..3_000));
         let asked_count = read(&mut walks, 1_000..3_000, &mut cached);
         assert!(asked_count < 200, "{asked_count}");
+    }
+
+    #[test]
+    fn tiny_files_do_not_fill_a_large_window() {
+        let (mut walks, _) = walking();
+        let tiny: Vec<ListedFile> = (1_000..3_000).map(|nid| ListedFile { nid: Nid(nid), size: 500 }).collect();
+        walks.note_listed(Nid(1 << 41), true, &tiny);
+        let arrival = walks.note_read(Nid(1_000)).expect("it was listed");
+        let batch = walks.batch_after(arrival.position, WINDOW_MAX);
+        assert_eq!(batch.len(), FILES_MAX - 1, "all but the milestone");
+        let arrival = walks.note_read(batch[FILES_MAX / 4].file.nid).expect("it was listed");
+        assert!(walks.batch_after(arrival.position, WINDOW_MAX).is_empty(), "most of the window is not used up");
+        let arrival = walks.note_read(batch[FILES_MAX * 3 / 4].file.nid).expect("it was listed");
+        assert!(walks.batch_after(arrival.position, WINDOW_MAX).len() > FILES_MAX / 2);
     }
 
     #[test]

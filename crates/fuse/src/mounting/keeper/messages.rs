@@ -17,8 +17,8 @@ pub(super) const ANSWER_BYTES_MAX: usize = 8 << 10;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Question {
     Mount,
-    /// Create the hidden FUSE mount.
-    MountHidden,
+    /// Create the hidden FUSE mount. If the number is not 0, its connection is to use rings, and the kernel is to permit that.
+    MountHidden(u32),
     /// Mount the kernel's EROFS in front of the hidden mount.
     MountFront,
     /// Take over the mount that another process has made on the directory.
@@ -54,7 +54,7 @@ impl Question {
             Self::ReadAhead => (4, 0),
             Self::Users => (5, 0),
             Self::IsAdministrator(thread) => (6, thread),
-            Self::MountHidden => (7, 0),
+            Self::MountHidden(rings) => (7, rings),
             Self::MountFront => (8, 0),
             Self::Walk(priority) => (9, priority),
             Self::Adopt => (10, 0),
@@ -74,7 +74,7 @@ impl Question {
             4 => Self::ReadAhead,
             5 => Self::Users,
             6 => Self::IsAdministrator(argument),
-            7 => Self::MountHidden,
+            7 => Self::MountHidden(argument),
             8 => Self::MountFront,
             9 => Self::Walk(argument),
             10 => Self::Adopt,
