@@ -1,4 +1,4 @@
-//! Mounts over io_uring, which the tests enable in the kernel for as long as they run.
+//! Mounts over io_uring, which the tests enable or disable in the kernel for as long as they run.
 
 #[path = "support/mod.rs"]
 mod support;
@@ -19,6 +19,7 @@ use floe_testkit::{
     walk::{self, DirectoryWalk},
 };
 use rustix::process::Signal;
+use support::front;
 use support::program::{Place, Serving, demo, floe, run, told, until, within};
 
 const EVERYTHING: DirectoryWalk = DirectoryWalk { numbers: true, segments: true, metadata_only: false };
@@ -206,6 +207,30 @@ fn what_the_kernel_does_not_offer_is_said() {
     let automatic = serving(&demo(), "auto");
     assert_eq!(transport(&automatic), "dev (the kernel does not offer io_uring (fuse.enable_uring))");
     unmount(automatic);
+}
+
+#[test]
+fn a_front_is_permitted_rings_that_other_mounts_are_not() {
+    let Some(_disabled) = Parameter::set("N") else { return };
+    if !front::ready() {
+        return;
+    }
+    let serve = |options: &str| Serving::new(&demo(), ["-o", options]);
+    // Several at a time: each gets the permission.
+    let fronts: Vec<_> = thread::scope(|scope| {
+        let starting: Vec<_> = (0..4).map(|_| scope.spawn(|| serve("front=kernel"))).collect();
+        starting.into_iter().map(|front| front.join().expect("it is mounted")).collect()
+    });
+    let unconfined = Serving::new(&demo(), ["-o", "front=kernel", "--no-sandbox"]);
+    assert_eq!(fs::read_to_string(PARAMETER).expect("it is there").trim(), "N");
+    for front in fronts.into_iter().chain([unconfined]) {
+        assert_eq!(transport(&front), "uring (permitted to this mount alone)");
+        assert!(fs::read(front.place.file("README.txt")).is_ok());
+        unmount(front);
+    }
+    let device = serve("front=kernel,transport=dev");
+    assert_eq!(transport(&device), "dev (it was asked for)");
+    unmount(device);
 }
 
 #[test]

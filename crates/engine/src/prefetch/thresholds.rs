@@ -56,9 +56,9 @@ pub(crate) const WALK_DISORDER: usize = 4;
 /// Directory: a file that was read counts as a sign for a walk only if it is among the last this many files read.
 pub(crate) const WALK_RECENT_READS: u32 = 32;
 
-/// Directory: the maximum number of files that are prefetched at a time, and the maximum size of a file in bytes. In larger
-/// files, the kernel reads ahead.
-pub(crate) const FILES_MAX: usize = 128;
+/// Directory: the maximum number of files in a window, and the maximum size of a file in bytes. In larger files, the kernel
+/// reads ahead.
+pub(crate) const FILES_MAX: usize = 256;
 pub(crate) const FILE_BYTES_MAX: u64 = 512 << 10;
 
 /// Directory: every batch of at least this many files has a milestone; of the smaller batches, one in this many has one.

@@ -162,7 +162,10 @@ fn uring(facts: &Facts) -> Advice {
     let topic = "FUSE over io_uring";
     match facts.fuse_uring {
         Some(true) => advice(topic, Good, "is switched on", ""),
-        Some(false) => advice(topic, Good, "is switched off, as is best in most cases", ""),
+        Some(false) => {
+            let remedy = "echo Y > /sys/module/fuse/parameters/enable_uring (as root), then mount again";
+            advice(topic, Limited, "is switched off, so mounts with front=fuse use /dev/fuse, which is slower", remedy)
+        }
         None => advice(topic, Good, "is not part of this kernel", ""),
     }
 }

@@ -13,8 +13,8 @@ use rustix::fs::{Access, FlockOperation, access, flock};
 /// The kernel's parameter: `Y` or `N`. Kernels before Linux 6.14 do not have the file.
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// How long to wait for another process that sets up a connection. It needs some milliseconds.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long to wait for other processes that set up a connection. Each needs some milliseconds, on a busy machine more.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The pause between two attempts to take the lock.
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1);

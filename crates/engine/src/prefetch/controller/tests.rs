@@ -144,7 +144,7 @@ fn the_next_files_of_a_walk_follow_what_is_used() {
             assert!(files.iter().all(|ahead| cached.insert(ahead.file.nid.0)), "nothing twice");
         }
     }
-    assert!(batches[0] < 30 && batches.iter().max() == Some(&(FILES_MAX - 1)), "{batches:?}");
+    assert!(batches[0] < 30 && batches.iter().any(|count| *count > FILES_MAX / 3), "{batches:?}");
     let (used, wasted) = controller.directory_feedback.used_and_wasted();
     assert!(used > 50 && wasted < 3, "{used} {wasted}");
 }
