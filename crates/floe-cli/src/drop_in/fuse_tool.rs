@@ -144,7 +144,7 @@ fn run(name: &str, help: fn() -> String, arguments: &[OsString], sandbox: Mode) 
 fn as_libfuse() -> Settings {
     let mut settings = Settings { front: Front::Fuse, ..Settings::default() };
     settings.mount.checks_permissions = false;
-    settings.mount.acl = false;
+    settings.mount.acl = Some(false);
     settings
 }
 

@@ -218,7 +218,7 @@ fn values_reach_their_settings() {
     assert_eq!(mount.busy_polling, Some(Duration::from_micros(70)));
     assert_eq!((mount.uid, mount.gid), (Some(5), Some(6)));
     assert_eq!((mount.background_max.get(), mount.read_ahead_bytes), (9, Some(1 << 20)));
-    assert_eq!((mount.readdir, mount.acl, mount.clone_fd), (Readdir::Plain, false, true));
+    assert_eq!((mount.readdir, mount.acl, mount.clone_fd), (Readdir::Plain, Some(false), true));
     assert_eq!((mount.access, mount.subtype.as_str()), (Some(Access::Owner), "kind"));
     assert_eq!(mount.kernel_options, ["context=system_u:object_r:a:s0:c1,c2"]);
     assert_eq!(source.as_deref(), Some("name"));

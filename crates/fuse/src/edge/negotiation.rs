@@ -51,7 +51,7 @@ pub(crate) fn terms(offer: &Offer, options: &MountOptions, circumstances: Circum
         Readdir::Adaptive | Readdir::Plus => flags |= InitFlags::DO_READDIRPLUS,
         Readdir::Auto => flags |= InitFlags::DO_READDIRPLUS | InitFlags::READDIRPLUS_AUTO,
     }
-    let acl = options.acl && circumstances.has_acls;
+    let acl = options.applies_acls() && circumstances.has_acls;
     if acl {
         flags |= InitFlags::POSIX_ACL;
     }

@@ -162,7 +162,7 @@ impl HiddenMount {
             // Older kernels do not have this option.
             let _ = fsconfig_set_flag(&context, "directio");
         }
-        if !options.acl {
+        if !options.applies_acls() {
             fsconfig_set_flag(&context, "noacl").map_err(|error| explained(context.as_fd(), error))?;
         }
         for option in &options.kernel_options {

@@ -56,8 +56,9 @@ pub struct MountOptions {
     pub access: Option<Access>,
     /// Whether the kernel checks the modes and owners in the image. If not, everybody who may enter may read everything.
     pub checks_permissions: bool,
-    /// Whether the kernel checks permissions by the access control lists in the image.
-    pub acl: bool,
+    /// Whether the kernel applies the access control lists of the image; `None`: if other users than the owner and root may
+    /// enter. To apply them, the kernel requests the list of each file that a program other than root's opens.
+    pub acl: Option<bool>,
     /// The flags of the mount.
     pub flags: KernelFlags,
     /// Whether the mount is unmounted when this process dies. Needs fusermount3, or a keeper for a front.
@@ -162,7 +163,7 @@ impl Default for MountOptions {
             subtype: "floe".to_owned(),
             access: None,
             checks_permissions: true,
-            acl: true,
+            acl: None,
             flags: KernelFlags::default(),
             auto_unmount: false,
             uid: None,
@@ -192,6 +193,11 @@ impl MountOptions {
     pub(crate) fn access(&self) -> Access {
         let is_root = || rustix::process::geteuid().is_root();
         self.access.unwrap_or_else(|| if is_root() { Access::All } else { Access::Owner })
+    }
+
+    /// Whether the kernel applies the access control lists of the image.
+    pub fn applies_acls(&self) -> bool {
+        self.acl.unwrap_or_else(|| self.access() == Access::All)
     }
 }
 

@@ -255,7 +255,7 @@ fn modes_and_access_lists_decide_who_reads() {
             let index = tree.file(name, b"data");
             tree.attr_mut(index).permissions = mode;
         }
-        let mount = TestMount::new(tree, &MountOptions { acl, ..MountOptions::default() });
+        let mount = TestMount::new(tree, &MountOptions { acl: Some(acl), ..MountOptions::default() });
         // Without access control lists, only the mode bits count.
         for (name, can_read) in [("denied", !acl), ("allowed", acl), ("open", true), ("closed", false)] {
             let output = std::process::Command::new("setpriv")

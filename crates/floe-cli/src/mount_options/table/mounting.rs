@@ -155,9 +155,13 @@ pub(super) const PERMISSIONS: &[OptionRow] = &[
         Value::Flag(|to| to.mount.checks_permissions = true),
         "check modes and owners of the image; always on, except under the names erofsfuse and squashfuse",
     ),
-    row("acl", Value::OnOff(|to, is_on| to.mount.acl = is_on), "apply access control lists of the image")
-        .default("on")
-        .shown(|now| if now.mount.acl { "on" } else { "off" }.to_owned()),
+    row(
+        "acl",
+        Value::OnOff(|to, is_on| to.mount.acl = Some(is_on)),
+        "apply access control lists of the image, for which the kernel requests the list of each file",
+    )
+    .default("on if other users may enter")
+    .shown(|now| if now.mount.applies_acls() { "on" } else { "off" }.to_owned()),
     row(
         "uid",
         Value::Count { min: 0, max: u32::MAX as u64, set: |to, id| to.mount.uid = u32::try_from(id).ok() },
