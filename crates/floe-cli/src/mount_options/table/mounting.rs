@@ -160,7 +160,7 @@ pub(super) const PERMISSIONS: &[OptionRow] = &[
         Value::OnOff(|to, is_on| to.mount.acl = Some(is_on)),
         "apply access control lists of the image, for which the kernel requests the list of each file",
     )
-    .default("on if other users may enter")
+    .default_is("on if all users may enter")
     .shown(|now| if now.mount.applies_acls() { "on" } else { "off" }.to_owned()),
     row(
         "uid",
