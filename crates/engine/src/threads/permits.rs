@@ -6,8 +6,8 @@ use std::sync::{
 };
 
 /// Limits the number of session threads that block on a source at the same time. The other session threads continue to
-/// serve requests whose bytes are in memory. Blocking on the session thread that took the request saves two changes of
-/// threads.
+/// serve requests whose bytes are in memory. Blocking on the session thread that took the request saves two thread
+/// switches.
 #[derive(Default)]
 pub(crate) struct BlockingPermits {
     free: AtomicUsize,

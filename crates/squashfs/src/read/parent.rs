@@ -63,7 +63,9 @@ impl Squashfs {
         for inode in self.scan_inodes() {
             let inode = inode?;
             if numbers.len() >= INODES_MAX {
-                return Err(Error::unsupported("lookups by number in a SquashFS image with more than 4194304 inodes and no export table"));
+                return Err(Error::unsupported(
+                    "lookups by number in a SquashFS image with more than 4194304 inodes and no export table",
+                ));
             }
             numbers.push((inode.number, inode.nid));
         }

@@ -260,7 +260,11 @@ impl Walker<'_> {
         for number in 0..volume.superblock.block_size.blocks(inode.size) {
             let block = directory.block(number)?;
             if !block.has_whole_entries() {
-                self.add_finding(Severity::Warning, "first name of a directory block begins inside an entry", Place::inode(nid));
+                self.add_finding(
+                    Severity::Warning,
+                    "first name of a directory block begins inside an entry",
+                    Place::inode(nid),
+                );
             }
             for index in 0..block.entry_count() {
                 if self.is_cancelled() {
