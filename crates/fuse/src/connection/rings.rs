@@ -39,7 +39,7 @@ impl Rings {
     }
 
     /// Whether no mount has taken them.
-    pub(crate) fn are_there(&self) -> bool {
+    pub(crate) fn are_available(&self) -> bool {
         !self.rings.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 

@@ -221,7 +221,8 @@ impl FrontMover {
         Some((stat.stx_dev_major, stat.stx_dev_minor))
     }
 
-    /// Has the front read what it is told to, and drops second copies, until the other end is closed or the mount is gone.
+    /// Executes messages, which read ranges in the front and drop second copies, until the other end is closed or the
+    /// mount is gone.
     pub(crate) fn run(self, mount: &Unmounter) {
         may_wait_for_mount();
         let Ok(table) = File::open(TABLE_PATH) else { return };
@@ -253,7 +254,7 @@ impl FrontMover {
         }
     }
 
-    /// Does what a message says. `open` is the file that was read last.
+    /// Executes the records of a message. `open` is the file that was read last.
     fn note(&self, message: &[u8], open: &mut Option<(u64, OwnedFd)>, copies: &mut SecondCopies) {
         let (records, _) = message.as_chunks();
         for record in records.iter().map(Record::from_bytes) {
@@ -269,7 +270,7 @@ impl FrontMover {
         }
     }
 
-    /// Has the front read a range of a file. Errors are ignored: a reader of the same range receives them.
+    /// Reads a range of a file in the front. Errors are ignored: a reader of the same range receives them.
     fn read(&self, record: Record, open: &mut Option<(u64, OwnedFd)>) {
         let Some(files) = &self.files else { return };
         if open.as_ref().is_none_or(|(other, _)| *other != record.nid) {
@@ -283,7 +284,7 @@ impl FrontMover {
         }
     }
 
-    /// Drops the oldest second copies until no more than so many bytes are left.
+    /// Drops the oldest second copies until at most `bytes_max` bytes are left.
     fn drop_copies(&self, copies: &mut SecondCopies, bytes_max: u64) {
         while copies.bytes > bytes_max
             && let Some(range) = copies.take_oldest()

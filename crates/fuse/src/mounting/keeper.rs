@@ -93,7 +93,7 @@ impl Keeper {
         }
     }
 
-    /// Has the keeper mount. It does so only once.
+    /// Asks the keeper to mount. The keeper mounts only once.
     pub(crate) fn connect(&self, directory: &Path) -> Result<Connected, MountError> {
         let refused = |error| MountError::Refused { path: directory.to_owned(), error };
         let (answer, descriptors) = self.ask(Question::Mount).map_err(refused)?;
@@ -115,14 +115,14 @@ impl Keeper {
         }
     }
 
-    /// Has the keeper take over the mount that another process has made on the directory, instead of mounting.
+    /// Asks the keeper to take over the mount that another process has made on the directory, instead of mounting.
     pub(crate) fn adopt(&self, directory: &Path) -> Result<(), MountError> {
         let refused = |error| MountError::Refused { path: directory.to_owned(), error };
         let (answer, _) = self.ask(Question::Adopt).map_err(refused)?;
         if answer.kind == DONE { Ok(()) } else { Err(refused(answer.error())) }
     }
 
-    /// Has the keeper create the hidden FUSE mount. Returns its descriptor of the device.
+    /// Asks the keeper to create the hidden FUSE mount. Returns its descriptor of the device.
     pub(crate) fn hide(&self) -> Result<OwnedFd, MountError> {
         let refused = |error: io::Error| MountError::Front(FrontRefusal::new(&error));
         let (answer, descriptors) = self.ask(Question::MountHidden).map_err(refused)?;
@@ -134,8 +134,8 @@ impl Keeper {
         }
     }
 
-    /// Has the keeper mount the kernel's EROFS in front of the hidden mount, which must be served already. If this fails, no
-    /// mount stays. Returns the sending end of the transfer into the front; the keeper has the receiving end.
+    /// Asks the keeper to mount the kernel's EROFS in front of the hidden mount, which must be served already. If this
+    /// fails, no mount stays. Returns the sending end of the transfer into the front; the keeper has the receiving end.
     pub(crate) fn put_front(&self) -> Result<Option<FrontTransfer>, MountError> {
         may_wait_for_mount();
         let answer = self.ask(Question::MountFront);
@@ -146,7 +146,7 @@ impl Keeper {
         }
     }
 
-    /// Has the keeper unmount its mount.
+    /// Asks the keeper to unmount its mount.
     pub(crate) fn unmount(&self, directory: &Path, detach: Detach) -> Result<(), UnmountError> {
         let question = if detach == Detach::Lazily { Question::UnmountLazily } else { Question::Unmount };
         let path = directory.to_owned();
@@ -163,7 +163,7 @@ impl Keeper {
         }
     }
 
-    /// Has the keeper set the kernel's readahead of the mount as the options say.
+    /// Asks the keeper to set the kernel's readahead of the mount as the options say.
     pub(crate) fn set_read_ahead(&self) -> io::Result<()> {
         let (answer, _) = self.ask(Question::ReadAhead)?;
         if answer.kind == DONE { Ok(()) } else { Err(answer.error()) }
@@ -294,8 +294,8 @@ impl Held {
         self.mounted = Some(mount);
     }
 
-    /// Has the connection of the mount with this device number aborted if the parent is killed and cannot end. Returns whether
-    /// that is possible.
+    /// Arranges that the connection of the mount with this device number is aborted if the parent is killed and cannot
+    /// end. Returns whether that is possible.
     fn abort_when_stuck(&mut self, device: Option<(u32, u32)>) -> bool {
         let abort = device.and_then(|device| Abort::open(device).ok());
         let Some((abort, parent)) = abort.zip(self.parent.clone()) else { return false };

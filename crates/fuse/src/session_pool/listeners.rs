@@ -14,13 +14,13 @@ use crate::connection::pending::Pending;
 /// idle mount all threads listen.
 const REST: Duration = Duration::from_millis(50);
 
-/// The share of requests behind which others waited is a moving average over about this many requests.
+/// The number of requests over which the moving average of [`Listeners::note`] extends.
 const AVERAGED_REQUESTS: u32 = 32;
 
 /// Shares are fixed-point numbers in units of 1 / `WHOLE`.
 const WHOLE: u32 = 1 << 16;
 
-/// The share from which on all threads listen.
+/// The share of requests behind which others waited from which on all threads listen.
 const CROWDED: u32 = WHOLE / 2;
 
 /// Lets one session thread listen as long as one is enough, and all of them if requests queue up.
