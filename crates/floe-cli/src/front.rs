@@ -108,8 +108,8 @@ fn virtual_image(image: &Image, options: &MountOptions) -> floe_image::Result<(R
     let engine = image.reader().engine();
     let owners = Owners { uid: options.uid, gid: options.gid };
     let original = owners.of(Arc::clone(image.file_system()));
-    let (waiting, at_hand) = (engine.block_reader(Blocking::Allowed), engine.block_reader(Blocking::Never));
-    let rendered = Arc::new(VirtualImage::open(original, &waiting, at_hand)?);
+    let (waiting, non_blocking) = (engine.block_reader(Blocking::Allowed), engine.block_reader(Blocking::Never));
+    let rendered = Arc::new(VirtualImage::open(original, &waiting, non_blocking)?);
     let reader = Reader::new(Arc::clone(engine), Arc::clone(&rendered) as Arc<dyn FileSystem>);
     Ok((reader, Arc::new(Rendered(rendered))))
 }

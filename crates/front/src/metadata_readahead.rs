@@ -66,7 +66,7 @@ pub(crate) struct Ahead {
     range: Range<u64>,
 }
 
-/// The blocks with inodes that were listed last, each block at a position, in the order of the listings.
+/// The blocks with the inodes of recent listings, each at a position, in the order of the listings.
 #[derive(Default)]
 struct Listed {
     /// The position of the first block.
@@ -128,7 +128,7 @@ pub(crate) struct Window {
     pub(crate) len: u64,
 }
 
-/// The action for a directory that a walk comes to.
+/// The action for the next directory of a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Read its block ahead.
@@ -290,7 +290,7 @@ impl MetadataReadahead {
         tree.children.insert(number, children);
     }
 
-    /// The directory that a walk comes to after this one, as far as the tree is known.
+    /// The next directory of a walk after this one, as far as the tree is known.
     pub(crate) fn next_directory(&self, number: u64) -> Option<u64> {
         let tree = lock(&self.tree);
         if let Some(first) = tree.children.get(&number).and_then(|children| children.first()) {
@@ -315,8 +315,9 @@ impl Listed {
     }
 }
 
-/// The block at which a readahead that has come to `start` continues. If its reader has overtaken it, that is some blocks ahead
-/// of the reader, who would otherwise request each block while it is being read ahead.
+/// The block at which a readahead that has come to `start` continues. If its reader has overtaken it, readahead
+/// continues some blocks ahead of the reader. Otherwise the reader would request each block while it is being read
+/// ahead.
 fn ahead_of(reader: u64, start: u64) -> u64 {
     if start > reader { start } else { reader + 1 + LEAD_BLOCKS }
 }

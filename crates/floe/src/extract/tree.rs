@@ -115,7 +115,7 @@ impl TreeDirectory {
     }
 }
 
-/// The open directories of a thread. Only a few stay open, so that all threads together keep within the limit of the
+/// The open directories of a thread. Only a few stay open, so that all threads together stay within the limit of the
 /// process. A closed directory is opened again from its nearest open ancestor.
 pub(super) struct Directories {
     open: HashMap<usize, OwnedFd>,
