@@ -75,7 +75,7 @@ impl Front {
         options: &MountOptions,
     ) -> Result<Fronted, MountError> {
         let obstacle = match (self, &mountpoint) {
-            (Self::Fuse, _) => Obstacle::Asked,
+            (Self::Fuse, _) => Obstacle::Requested,
             (_, Mountpoint::Descriptor(_)) => Obstacle::Options("another program mounts (/dev/fd/N)"),
             (_, Mountpoint::Directory(_)) if !matches!(options.access, None | Some(Access::All)) => {
                 Obstacle::Options("the kernel's EROFS lets all users in, unlike private and allow_root")
@@ -150,7 +150,7 @@ impl FrontImage for Rendered {
 impl FrontReport {
     fn kernel(front: Front) -> Self {
         let reason =
-            if front == Front::Kernel { Obstacle::Asked.to_string() } else { "the kernel supports it".to_owned() };
+            if front == Front::Kernel { Obstacle::Requested.to_string() } else { "the kernel supports it".to_owned() };
         Self { kind: "kernel".to_owned(), reason }
     }
 
@@ -162,7 +162,7 @@ impl FrontReport {
 /// The reason why the kernel's EROFS is not in front.
 enum Obstacle {
     /// `front=fuse` was given.
-    Asked,
+    Requested,
     /// Other options exclude it.
     Options(&'static str),
     /// The kernel refuses.
@@ -172,7 +172,7 @@ enum Obstacle {
 impl fmt::Display for Obstacle {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Self::Asked => "requested by an option",
+            Self::Requested => "requested by an option",
             Self::Options(reason) => reason,
             Self::Refused(reason) => reason,
         })

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How many processes are named.
+/// The number of processes that are named.
 const NAMED_MAX: usize = 5;
 
 /// The processes that use a mount, as far as `/proc` shows them to this user.

@@ -11,7 +11,7 @@ use crate::fail::Fail;
 /// Whether the kernel offers FUSE over io_uring: `Y` or `N`. Kernels before Linux 6.14 do not have the file.
 const ENABLED: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// How requests are to come from the kernel.
+/// The requested transport for the kernel's requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum TransportChoice {
     /// Over io_uring where the kernel offers it and the mount need not outlive its process.
@@ -23,7 +23,7 @@ pub(crate) enum TransportChoice {
     Uring,
 }
 
-/// Whether the mount continues beyond one process, which io_uring cannot.
+/// Whether the mount outlives its serving process, which io_uring does not support.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Continuity {
     /// It ends with this process.
@@ -34,12 +34,12 @@ pub(crate) enum Continuity {
     TakenOver,
 }
 
-/// How requests come from the kernel, and why.
+/// The transport of the kernel's requests, and the reason for it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
 pub(crate) struct TransportReport {
     /// `uring` or `dev`.
     pub(crate) kind: String,
-    /// Why it is this one; one line.
+    /// The reason, in one line.
     pub(crate) reason: String,
 }
 
@@ -47,15 +47,16 @@ impl TransportChoice {
     /// Creates the rings that the mount needs, before the process is confined. Returns why there are none.
     ///
     /// # Errors
-    /// There can be none, but they were asked for.
+    /// Rings were requested but are not possible.
     pub(crate) fn prepare(self, options: &mut MountOptions, continuity: Continuity) -> Result<Option<String>, Fail> {
         let obstacle = match (continuity, self) {
-            (_, Self::Device) => Some("it was asked for".to_owned()),
+            (_, Self::Device) => Some("requested by an option".to_owned()),
             (Continuity::TakenOver, _) => Some("the mount was taken over from another process".to_owned()),
             (Continuity::Managed, Self::Auto) => {
                 Some("the service manager can then restart it (transport=uring gives that up)".to_owned())
             }
-            // fusermount3 looks once whether the mount is dead, and the kernel ends rings only after their process.
+            // fusermount3 checks only once whether the mount is dead, and the kernel ends rings only after their
+            // process.
             (_, _) if options.auto_unmount => Some("auto-unmount needs /dev/fuse".to_owned()),
             (_, Self::Auto) if has_few_descriptors() => Some("the limit of open files is low (ulimit -n)".to_owned()),
             (_, Self::Auto) if !is_offered() => {
@@ -75,10 +76,10 @@ impl TransportChoice {
     /// How the requests of a mount come from the kernel. `obstacle` is the result of [`TransportChoice::prepare`].
     ///
     /// # Errors
-    /// Not over io_uring, although that was asked for.
+    /// io_uring was requested, but the kernel does not use it for this mount.
     pub(crate) fn report(self, mount: &Mount, obstacle: Option<String>) -> Result<TransportReport, Fail> {
         let (kind, reason) = match mount.transport() {
-            Transport::Rings(_) if self == Self::Uring => ("uring", "it was asked for".to_owned()),
+            Transport::Rings(_) if self == Self::Uring => ("uring", "requested by an option".to_owned()),
             Transport::Rings(_) => ("uring", "the kernel offers it".to_owned()),
             Transport::DeviceWithout(reason) if self == Self::Uring => return Err(refused(reason)),
             Transport::DeviceWithout(reason) => ("dev", reason.clone()),

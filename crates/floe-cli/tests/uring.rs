@@ -111,7 +111,7 @@ fn mounts_show_the_same_over_io_uring() {
             let (over_ring, over_device) = (serving(image, "uring"), serving(image, "dev"));
             let kinds = (transport(&over_ring), transport(&over_device));
             let mut told = Vec::new();
-            if kinds != ("uring (it was asked for)".to_owned(), "dev (it was asked for)".to_owned()) {
+            if kinds != ("uring (requested by an option)".to_owned(), "dev (requested by an option)".to_owned()) {
                 told.push(format!("{kinds:?}"));
             }
             let shown = |serving: &Serving| walk::directory(&serving.place.path, EVERYTHING).expect("walked");

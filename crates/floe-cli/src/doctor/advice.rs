@@ -162,7 +162,7 @@ fn uring(facts: &Facts) -> Advice {
     let topic = "FUSE over io_uring";
     match facts.fuse_uring {
         Some(true) => advice(topic, Good, "is switched on", ""),
-        Some(false) => advice(topic, Good, "is switched off, as is best in most cases", ""),
+        Some(false) => advice(topic, Good, "is switched off, which is best in most cases", ""),
         None => advice(topic, Good, "is not part of this kernel", ""),
     }
 }
