@@ -16,7 +16,7 @@ fn exported() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_header_is_what_the_sources_say() {
+fn the_header_matches_the_sources() {
     let root = workspace_root().join("crates/capi");
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("the configuration");
     let mut builder = cbindgen::Builder::new().with_config(config);

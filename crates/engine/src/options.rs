@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_are_read_as_they_are_written() {
+    fn option_values_round_trip() {
         for value in ["auto", "fifo:1", "fifo:99", "nice:-20", "nice:19", "slice", "normal"] {
             assert_eq!(value.parse::<Priority>().expect("a priority").to_string(), value);
         }

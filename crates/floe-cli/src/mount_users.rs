@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_are_found_by_what_they_use() {
+    fn processes_are_found_by_their_use_of_the_mount() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("file");
         fs::write(&file, "").expect("a file");

@@ -195,7 +195,7 @@ fn a_mount_over_io_uring_is_neither_handed_over_nor_unmounted_by_fusermount() {
 }
 
 #[test]
-fn what_the_kernel_does_not_offer_is_said() {
+fn a_missing_kernel_feature_is_reported() {
     let Some(_disabled) = Parameter::set("N") else { return };
     let place = Place::new();
     let mount = |options: &str| run(floe().arg("mount").arg(demo()).arg(&place.path).args(["-o", options]));

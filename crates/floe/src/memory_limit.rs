@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_the_machine_is_the_most() {
+    fn the_memory_of_the_machine_is_an_upper_bound() {
         assert_eq!(memory_of_machine("MemTotal:        2048 kB\nMemFree: 1 kB\n"), Some(2048 * 1024));
         assert_eq!(memory_of_machine("MemTotal: much"), None);
         assert!((1 << 20..u64::MAX).contains(&memory_limit_bytes()), "there is a machine");

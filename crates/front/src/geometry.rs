@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_found_where_they_stand() {
+    fn slots_are_found_at_their_offsets() {
         for number_max in [0, 1, 63, 64, 1_000_000, 1 << 38] {
             let geometry = Geometry::new(number_max).expect("there is room");
             for class in [Class::Dense, Class::Medium, Class::Page, Class::BrokenDirectory, Class::Huge] {

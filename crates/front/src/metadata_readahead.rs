@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_readahead_goes_on_behind_the_reader() {
+    fn a_late_readahead_continues_ahead_of_the_reader() {
         let readahead = MetadataReadahead::default();
         let windows = [10, 11, 12, 14].map(|block| readahead.note_block(block));
         let mut ahead = windows.into_iter().flatten().last().expect("a run");
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn scattered_blocks_are_no_run() {
+    fn scattered_blocks_do_not_form_a_run() {
         let readahead = MetadataReadahead::default();
         for block in [5, 3, 9, 7, 1, 30, 20] {
             assert!(readahead.note_block(block).is_none(), "{block}");
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_ends_where_its_reader_is_farther() {
+    fn a_walk_ends_where_its_reader_is_ahead() {
         let readahead = tree();
         let slow = readahead.note_directory(1).expect("a walk begins");
         assert_eq!(readahead.step(slow.walk, 2), Step::Leave);

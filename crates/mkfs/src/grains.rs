@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_data_is_cut_alike() {
+    fn equal_data_is_cut_at_equal_positions() {
         let data = noise(1 << 20);
         let cutter = GrainCutter::new(11);
         let grains: Vec<Grain> = cutter.cut(&data).collect();

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_text_is_refused_before_it_fills_memory() {
+    fn oversized_profiles_are_refused_before_they_fill_memory() {
         let error = Profile::read(std::io::repeat(b'#')).err().map(|error| error.to_string());
         assert!(error.as_ref().is_some_and(|error| error.contains("at most 16 MiB")), "{error:?}");
         assert!(Profile::read(&b"\xff\xfe"[..]).is_err());

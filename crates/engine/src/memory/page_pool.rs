@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_of_a_cache_that_fills_are_there_before_they_are_wanted() {
+    fn pages_of_a_growing_cache_are_backed_ahead_of_reads() {
         let pool = pool(8, 16);
         let mut kept = Vec::new();
         for _ in 0..16 {

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_permits_are_taken_than_there_are() {
+    fn the_number_of_permits_is_a_limit() {
         let (permits, taken) = (BlockingPermits::default(), Arc::new(AtomicUsize::new(0)));
         assert!(permits.take().is_none());
         let told = Arc::clone(&taken);

@@ -132,7 +132,7 @@ impl Sink for Reading {
 }
 
 #[test]
-fn a_page_cache_that_reads_by_itself_is_told_what_to_read() {
+fn a_page_cache_that_reads_by_itself_receives_requests() {
     let clusters = [0, 1, 2].map(|number| ByteRange::new(number * CLUSTER_BYTES, CLUSTER_BYTES)).to_vec();
     let block_bytes = u64::from(COSTLY_BLOCK_BYTES);
     let block = ByteRange::new(block_bytes, block_bytes);

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_directory_that_is_ones_own_will_do() {
+    fn only_a_private_directory_is_accepted() {
         let place = tempfile::tempdir().expect("a directory");
         let user_id = rustix::process::geteuid().as_raw();
         let own = place.path().join("own");

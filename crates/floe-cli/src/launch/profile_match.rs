@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_limited() {
+    fn remembered_files_are_limited() {
         let profile_match = ProfileMatch::default();
         (0..10_000).for_each(|number| profile_match.note(read(number)));
         profile_match.add(Nid(1));

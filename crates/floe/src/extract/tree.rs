@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_took_the_place_of_a_directory_is_not_entered() {
+    fn a_replaced_directory_is_not_entered() {
         let folder = tempfile::tempdir().expect("a folder");
         let (target, outside) = (folder.path().join("target"), folder.path().join("outside"));
         fs::create_dir_all(outside.join("b")).expect("made");

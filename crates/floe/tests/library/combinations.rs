@@ -118,7 +118,7 @@ fn complaints_where_half_is_at_hand(corpus: &Corpus, record: &ImageRecord) -> Ve
 }
 
 #[test]
-fn images_are_read_exactly_where_half_of_them_is_at_hand() {
+fn images_are_read_exactly_while_half_of_them_is_in_memory() {
     let corpus = Corpus::locate_or_fixtures();
     let mut rows = corpus.images();
     rows.retain(|image| !image.huge && image.devices.is_empty());

@@ -94,7 +94,7 @@ impl Conversation {
 }
 
 #[test]
-fn a_recorded_conversation_is_answered_as_it_was() {
+fn a_recorded_conversation_gets_the_same_replies() {
     let messages = read_recording(&recording());
     let heard = heard(&messages);
     for opcode in OPCODES {
@@ -123,7 +123,7 @@ fn a_recorded_conversation_is_answered_as_it_was() {
 }
 
 #[test]
-fn a_kernel_is_answered_whatever_it_asks() {
+fn every_request_of_a_kernel_gets_a_reply() {
     if !can_mount() {
         return;
     }

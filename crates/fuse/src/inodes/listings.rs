@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_nobody_looks_up_come_without_attributes_in_the_end() {
+    fn unused_attributes_are_no_longer_listed() {
         let listings = Listings::default();
         let given: u32 = (0..100).map(|_| list(&listings, 7, 1000)).sum();
         assert_eq!(given, FIRST_CREDIT);

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_is_sent_later() {
+    fn refused_records_are_sent_later() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
         let transfer = FrontTransfer::new(ours);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_follow_each_other_are_one() {
+    fn adjacent_ranges_are_merged() {
         let mut copies = SecondCopies::default();
         for (offset, len) in [(0, 4096), (4096, 4096), (16384, 4096)] {
             copies.add(ByteRange::new(offset, len));

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_program_at_a_time_is_waited_for() {
+    fn polling_serves_only_one_caller() {
         let (polling, _writer) = busy_polling(Duration::ZERO);
         assert_eq!([7, 7, 8, 7].map(|caller| polling.note(caller)), [false, true, false, false]);
     }

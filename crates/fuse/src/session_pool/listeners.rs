@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waits_promotes_one_that_rests_where_nobody_listens() {
+    fn a_thread_that_waits_promotes_a_resting_one_if_none_listens() {
         let listeners = listeners(3);
         let rests = rest(&listeners);
         listeners.begin();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_rests_in_a_crowd_and_those_who_do_are_called() {
+    fn under_load_no_thread_rests_and_resting_ones_are_woken() {
         let listeners = listeners(3);
         let rests = rest(&listeners);
         (0..AVERAGED_REQUESTS).for_each(|_| listeners.note(true));

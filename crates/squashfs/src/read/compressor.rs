@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn dictionaries_are_as_the_kernel_takes_them() {
+    fn xz_dictionary_sizes_are_those_of_the_kernel() {
         for (bytes, expected) in
             [(0, false), (1, true), (3, true), (5, false), (8192, true), (98_304, true), (7, false)]
         {

@@ -171,7 +171,7 @@ fn ambiguous_parent() -> Parts {
 type Read = fn(&Squashfs) -> Result<()>;
 
 #[test]
-fn what_a_read_refuses_is_a_finding() {
+fn faults_that_reads_refuse_are_findings() {
     let names: Read = |squashfs| squashfs.xattr_names(squashfs.root()).map(drop);
     let values: Read = |squashfs| squashfs.xattrs(squashfs.root(), &mut |_| std::ops::ControlFlow::Continue(()));
     let parent: Read = |squashfs| squashfs.lookup(nid(2 * DIRECTORY_LEN), b"..").map(drop);

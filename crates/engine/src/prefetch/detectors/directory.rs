@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_from_file_to_file_has_to_ask_for_few() {
+    fn a_walk_in_directory_order_needs_few_requests() {
         let (mut walks, mut cached) = walking();
         walks.note_listed(Nid(1 << 41), true, &files(1_000..2_000));
         walks.note_listed(Nid(1 << 41), false, &files(2_000..3_000));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_ends_with_the_directory_and_a_file_that_was_come_by_is_left() {
+    fn a_batch_ends_with_its_directory_and_omits_read_files() {
         let (mut walks, _) = walking();
         walks.note_listed(Nid(1 << 41), true, &files(1_000..1_008));
         walks.note_listed(Nid(1 << 42), true, &files(2_000..2_008));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn who_jumps_about_has_nothing_read_ahead() {
+    fn scattered_reads_cause_no_directory_readahead() {
         let mut walks = DirectoryReadahead::default();
         walks.note_listed(Nid(1 << 40), true, &files(0..10_000));
         for index in 0..1_000 {
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_one_file_of_each_directory_ends_the_walk() {
+    fn reading_one_file_per_directory_ends_the_walk() {
         let (mut walks, _) = walking();
         let mut batch_count = 0;
         for directory in 0..100 {

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_once_from_end_to_end_is_let_go_a_little_later() {
+    fn regions_read_once_are_dropped_with_a_delay() {
         for block_bytes in [1000, 4096, 50_000, 65_536, 1 << 20] {
             let regions = 20 * REGION_BYTES / block_bytes;
             let gone = let_go(block_bytes, 0..regions);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_again_is_not() {
+    fn regions_read_again_are_kept() {
         let mut random = floe_testkit::Random::new(1);
         let at_random: Vec<u64> = (0..20_000).map(|_| random.below(1600)).collect();
         let gone = let_go(65_536, at_random);

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_that_follow_one_another_are_a_run() {
+    fn consecutive_reads_form_a_run() {
         const KIB: u64 = 1 << 10;
         // The offsets of reads of 4 KiB, and the run after the last one.
         for (name, offsets, run, next) in [
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn going_elsewhere_cancels() {
+    fn a_jump_of_the_reader_cancels_its_window() {
         let mut sequential = SequentialReadahead::default();
         let ahead = sequential.note(Nid(7), ByteRange::new(0, 65536)).read_ahead(ByteRange::new(65536, 1 << 20));
         assert!(!ahead.is_cancelled());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_side_by_side_do_not_disturb_each_other() {
+    fn concurrent_readers_have_separate_runs() {
         const REQUEST: u64 = 64 << 10;
         let mut sequential = SequentialReadahead::default();
         // Two files with entries of their own.
