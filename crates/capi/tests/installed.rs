@@ -101,7 +101,7 @@ fn unpack(image: &Path, tree: &Path) {
     }
 }
 
-/// Runs a program that must succeed; what it writes to its standard output.
+/// Runs a program that must succeed, and returns its standard output.
 fn passes(command: &mut Command) -> String {
     let run = run_bounded(command, PATIENCE).expect("it runs");
     let said = String::from_utf8_lossy(&run.stdout).into_owned();

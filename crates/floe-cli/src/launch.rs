@@ -36,7 +36,7 @@ pub(crate) enum ProfileChoice {
     Off,
 }
 
-/// What a mount does with launches: replay one, learn one, or neither. This is decided before the process is confined.
+/// The launch task of a mount: to replay a launch, to learn one, or neither. It is set before the process is confined.
 pub(crate) struct LaunchPlan {
     task: Task,
     progress: Arc<Progress>,

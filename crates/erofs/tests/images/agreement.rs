@@ -1,4 +1,4 @@
-//! What a read refuses is a finding of the check: images built byte by byte.
+//! The check reports each fault that reads refuse. The images are built byte by byte.
 
 use std::sync::Arc;
 

@@ -53,7 +53,7 @@ const SECOND_COPIES_BYTES_MAX: u64 = 8 << 20;
 /// The maximum number of their ranges.
 const SECOND_COPIES_MAX: usize = 1 << 14;
 
-/// After so long without a record, all second copies are dropped.
+/// The time without a record after which all second copies are dropped.
 const QUIET: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The number in a record that has no file: the kernel has read the range, or soon will have.
