@@ -62,7 +62,7 @@ pub(crate) fn stay_on(cpu: usize) {
     let _ = sched_setaffinity(None, &set);
 }
 
-/// The number of CPUs in a list such as `0-3,8`, up to the last one.
+/// One more than the highest CPU number in a list such as `0-3,8`.
 fn count(list: &str) -> Option<u16> {
     list.trim().rsplit(['-', ',']).next()?.parse::<u16>().ok()?.checked_add(1)
 }

@@ -20,7 +20,7 @@ const EARNED: u32 = 2 * PROBE_INTERVAL;
 /// The maximum of a credit: the largest directory whose entries are all listed with attributes.
 const CREDIT_MAX: u32 = 128 << 10;
 
-/// The number of threads whose credit is remembered. When it is exceeded, all of them start anew.
+/// The number of threads whose credit is remembered. When it is exceeded, all credits return to the initial value.
 const LISTERS_MAX: usize = 1024;
 
 /// The number of directories whose last lister is remembered. When it is exceeded, all of them are forgotten.

@@ -163,7 +163,7 @@ impl Keeper {
         }
     }
 
-    /// Asks the keeper to set the kernel's readahead of the mount as the options say.
+    /// Asks the keeper to set the kernel's readahead of the mount to the value in the options.
     pub(crate) fn set_read_ahead(&self) -> io::Result<()> {
         let (answer, _) = self.ask(Question::ReadAhead)?;
         if answer.kind == DONE { Ok(()) } else { Err(answer.error()) }
@@ -266,7 +266,7 @@ fn keep(socket: &OwnedFd, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
 /// Whether a mount that nobody serves any more is still there after the time that fusermount3 needs.
 fn stays_dead(mounted: &Unmounter, kept: Kept<'_>) -> bool {
     thread::sleep(FUSERMOUNT_TIME_MAX);
-    // The kernel may know the attributes still.
+    // The kernel may still have the attributes in its cache.
     let is_dead = |directory| rustix::fs::statfs(directory).is_err_and(|error| error == Errno::NOTCONN);
     mounted.is_mounted() && kept.directory.is_some_and(is_dead)
 }

@@ -64,7 +64,7 @@ pub enum WalkAction {
     ReadLink,
     /// List a directory.
     List,
-    /// Have the kernel read a range of a file.
+    /// Ask the kernel to read a range of a file.
     ReadAhead(ByteRange),
 }
 
