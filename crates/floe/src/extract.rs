@@ -154,7 +154,7 @@ pub enum ExtractEvent<'a> {
     Made,
     /// This many bytes were written to files.
     Written(u64),
-    /// A part of the extraction failed; the rest goes on.
+    /// A part of the extraction failed; the other parts continue.
     Warning(&'a ExtractWarning),
 }
 

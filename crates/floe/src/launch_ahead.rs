@@ -26,7 +26,7 @@ pub(crate) fn stored_runs(file_system: &dyn FileSystem, ranges: &[(Nid, ByteRang
             let (device, offset, len) = match extent.data {
                 ExtentData::Hole => continue,
                 ExtentData::Plain { device, offset } => {
-                    // The extent may begin before the range, and go on behind it.
+                    // The extent may begin before the range, and end after it.
                     let part = extent.range.intersection(range);
                     (device, offset.saturating_add(part.offset() - extent.range.offset()), part.len())
                 }

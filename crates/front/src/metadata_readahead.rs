@@ -315,7 +315,7 @@ impl Listed {
     }
 }
 
-/// The block at which a readahead that has come to `start` continues. If its reader has overtaken it, readahead
+/// The block at which a readahead that has reached `start` continues. If its reader has overtaken it, readahead
 /// continues some blocks ahead of the reader. Otherwise the reader would request each block while it is being read
 /// ahead.
 fn ahead_of(reader: u64, start: u64) -> u64 {

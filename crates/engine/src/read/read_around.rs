@@ -202,7 +202,7 @@ impl Reader {
         }
     }
 
-    /// Stores the rest of a block soon; returns whether there is room to hold the block until then.
+    /// Schedules the storing of the rest of a block. Returns whether there is room to hold the block until then.
     fn store_soon(&self, nid: Nid, wanted: ByteRange, neighbour: Neighbour, cached: &Arc<CachedBlock>) -> bool {
         let len = cached.bytes().len() as u64;
         let Some(held) = cached.hold(|| self.prefetch().hold(len)) else { return false };

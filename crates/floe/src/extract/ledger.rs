@@ -48,7 +48,7 @@ impl ExtractSummary {
     }
 }
 
-/// An entry that is missing or incomplete in the target. The extraction goes on.
+/// An entry that is missing or incomplete in the target. The extraction continues.
 #[derive(Debug)]
 pub struct ExtractWarning {
     /// The path in the image.
