@@ -36,7 +36,7 @@ pub(crate) enum TailRule {
 /// The end of a compressed segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Tail {
-    /// Nothing special.
+    /// The last extent is stored like the others.
     None,
     /// The stored bytes of the last extent, which follow the inode.
     Inline(Vec<u8>),
