@@ -143,7 +143,7 @@ fn files_that_are_not_archives_are_refused_by_type() {
         ("late", &late, "neither a directory nor a tar archive"),
         ("zeros", &vec![0; 2 << 20], "neither a directory nor a tar archive"),
         ("text", &b"text\n".repeat(1000), "neither a directory nor a tar archive"),
-        ("cut", b"", "cut off"),
+        ("cut", b"", "truncated"),
     ];
     for (name, bytes, _) in files {
         fs::write(folder.path().join(name), bytes).expect("written");
@@ -173,7 +173,7 @@ fn members_with_overflowing_sizes_are_refused() {
             let (code, said) = run(&folder, &["made.tar"]);
             assert!(matches!(code, Some(0 | 1)) && said.lines().count() <= 1, "{}: {size}: {said}", char::from(kind));
             if kind == b'D' {
-                assert!(said.contains("cut off"), "{said}");
+                assert!(said.contains("truncated"), "{said}");
             }
         }
     }
