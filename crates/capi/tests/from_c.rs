@@ -66,7 +66,7 @@ fn a_c_program_reads_an_image() {
 }
 
 #[test]
-fn a_c_program_uses_memory_rightly() {
+fn a_c_program_has_no_memory_errors() {
     let directory = tempfile::tempdir().expect("a directory");
     let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     let Ok(program) = compiled(directory.path(), &sanitizers) else {

@@ -16,7 +16,7 @@ fn exported() -> BTreeSet<String> {
 }
 
 #[test]
-fn the_header_is_what_the_sources_say() {
+fn the_header_matches_the_sources() {
     let root = workspace_root().join("crates/capi");
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).expect("the configuration");
     let mut builder = cbindgen::Builder::new().with_config(config);
@@ -101,7 +101,7 @@ fn unpack(image: &Path, tree: &Path) {
     }
 }
 
-/// Runs a program that must succeed; what it writes to its standard output.
+/// Runs a program that must succeed, and returns its standard output.
 fn passes(command: &mut Command) -> String {
     let run = run_bounded(command, PATIENCE).expect("it runs");
     let said = String::from_utf8_lossy(&run.stdout).into_owned();

@@ -170,7 +170,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_are_those_of_the_data(sequences in sequences(), window in 0..WINDOWS.len(), at in any::<[prop::sample::Index; 2]>()) {
+        fn decoded_parts_equal_those_of_the_data(sequences in sequences(), window in 0..WINDOWS.len(), at in any::<[prop::sample::Index; 2]>()) {
             let window_bytes = WINDOWS[window];
             let (stored, data) = block(&sequences, window_bytes);
             let mut whole = vec![0; data.len()];
@@ -191,7 +191,7 @@ mod tests {
         }
 
         #[test]
-        fn what_liblz4_takes_is_taken(sequences in sequences(), window in 0..WINDOWS.len(), at in any::<prop::sample::Index>(),
+        fn blocks_that_liblz4_accepts_are_accepted(sequences in sequences(), window in 0..WINDOWS.len(), at in any::<prop::sample::Index>(),
             edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4), cut in 0_usize..8) {
             let window_bytes = WINDOWS[window];
             let (mut stored, data) = block(&sequences, window_bytes);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_blocks_are_refused_by_name() {
+    fn broken_blocks_are_refused_with_their_rule() {
         let sequence =
             |distance: u16| [&[0x1f_u8, b'x'][..], &distance.to_le_bytes(), &[10], &[0x50], b"tails"].concat();
         for (stored, expected) in [

@@ -146,8 +146,8 @@ impl Engine {
         self.decode_marks.begin(file)
     }
 
-    /// Permits `count` session threads to block on a source at the same time, which spares a miss two changes of
-    /// threads. The other session threads continue to serve requests whose bytes are in memory. A thread calls
+    /// Permits `count` session threads to block on a source at the same time, which saves each of their misses two
+    /// thread switches. The other session threads continue to serve requests whose bytes are in memory. A thread calls
     /// `before_blocking` before it blocks, so that another thread listens in its place.
     pub fn permit_blocking(&self, count: usize, before_blocking: impl Fn() + Send + Sync + 'static) {
         self.workers.blocking_permits.give(count, before_blocking);
@@ -208,8 +208,8 @@ impl Engine {
     /// it.
     pub(crate) fn fetch(&self, device: DeviceId, offset: u64, output: &mut [u8], blocking: Blocking) -> Result<()> {
         let fetch = || self.sources.fetch_data(device, offset, output, blocking);
-        if let Some(spent) = self.latencies.time(Stage::Fetch, fetch)? {
-            self.workers.run_around(Box::new(move || spent.release()));
+        if let Some(droppable) = self.latencies.time(Stage::Fetch, fetch)? {
+            self.workers.run_around(Box::new(move || droppable.release()));
         }
         Ok(())
     }

@@ -15,8 +15,9 @@ const METADATA_BLOCKS_MAX: usize = 1 << 20;
 pub struct EngineOptions {
     /// The budget of the cache of decoded blocks, in bytes.
     pub cache_bytes: u64,
-    /// How many bytes the cache of decoded blocks may take besides while memory is ample. It grows where blocks are decoded
-    /// again that it had to evict, and shrinks back when memory gets scarce or when it is not used for some minutes.
+    /// How far the cache of decoded blocks may grow beyond `cache_bytes` while memory is ample, in bytes. The cache
+    /// grows when reads miss blocks that it recently evicted. It shrinks to `cache_bytes` when memory becomes scarce or
+    /// the cache is unused for five minutes.
     pub cache_growth_bytes: u64,
     /// The number of 4 KiB pages that the page pool holds in reserve.
     pub reserved_pages: usize,
@@ -33,8 +34,8 @@ pub struct EngineOptions {
     pub priority: Priority,
     /// Where blocks are decoded.
     pub sync_decompress: SyncDecompress,
-    /// Whether to read more than was requested. If false, fault-around is off, and of the kinds of prefetch only
-    /// [`PrefetchKind::RestOfBlock`] and [`PrefetchKind::DropBehind`] work.
+    /// Whether to read more than was requested. If false, fault-around and all kinds of prefetch except
+    /// [`PrefetchKind::RestOfBlock`] and [`PrefetchKind::DropBehind`] are off.
     pub read_around: bool,
     /// The enabled kinds of prefetch.
     pub prefetch: PrefetchSet,
@@ -51,7 +52,7 @@ pub struct EngineOptions {
     pub spill_file_directory: Option<PathBuf>,
 }
 
-/// The block cache takes at most one part in `CACHE_PART` of the available memory, also when it has grown.
+/// The block cache takes at most one part in `CACHE_PART` of the available memory, including its growth.
 const CACHE_PART: u64 = 8;
 
 /// The block cache never grows beyond this, in bytes.
@@ -94,7 +95,7 @@ impl EngineOptions {
 }
 
 impl Default for EngineOptions {
-    /// The defaults with ample memory, of which nothing is used beyond the budgets.
+    /// The defaults for a machine with ample memory. The block cache does not grow.
     fn default() -> Self {
         Self {
             cache_bytes: 64 << 20,
@@ -451,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn switches_are_read_as_they_are_written() {
+    fn option_values_round_trip() {
         for value in ["auto", "fifo:1", "fifo:99", "nice:-20", "nice:19", "slice", "normal"] {
             assert_eq!(value.parse::<Priority>().expect("a priority").to_string(), value);
         }

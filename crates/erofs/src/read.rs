@@ -1,4 +1,4 @@
-//! The reader: from the superblock to the extents of files.
+//! The reader: parses an image, from the superblock to the extents of files.
 
 mod algorithms;
 mod block_size;

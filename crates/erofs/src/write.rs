@@ -1,7 +1,7 @@
 //! The encoder of metadata: pure functions from values to on-disk bytes.
 //!
-//! The caller decides placement and compression. Arguments must be within the limits of the format that each function
-//! names.
+//! The caller decides placement and compression. Arguments must be within the format's limits, which each function
+//! states.
 
 mod chunk_map;
 mod compact_index;

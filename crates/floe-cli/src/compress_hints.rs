@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_say_how_files_are_compressed() {
+    fn hint_lines_are_parsed() {
         let algorithms = [Compression::Deflate { level: 1 }, Compression::Deflate { level: 9 }];
         let algorithm = |index: usize, _| algorithms.get(index).copied();
         let hint = |expression: &str, coding: Option<(usize, u32)>| Hint {

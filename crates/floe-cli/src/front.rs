@@ -75,7 +75,7 @@ impl Front {
         options: &MountOptions,
     ) -> Result<Fronted, MountError> {
         let obstacle = match (self, &mountpoint) {
-            (Self::Fuse, _) => Obstacle::Asked,
+            (Self::Fuse, _) => Obstacle::Requested,
             (_, Mountpoint::Descriptor(_)) => Obstacle::Options("another program mounts (/dev/fd/N)"),
             (_, Mountpoint::Directory(_)) if !matches!(options.access, None | Some(Access::All)) => {
                 Obstacle::Options("the kernel's EROFS lets all users in, unlike private and allow_root")
@@ -108,8 +108,8 @@ fn virtual_image(image: &Image, options: &MountOptions) -> floe_image::Result<(R
     let engine = image.reader().engine();
     let owners = Owners { uid: options.uid, gid: options.gid };
     let original = owners.of(Arc::clone(image.file_system()));
-    let (waiting, at_hand) = (engine.block_reader(Blocking::Allowed), engine.block_reader(Blocking::Never));
-    let rendered = Arc::new(VirtualImage::open(original, &waiting, at_hand)?);
+    let (waiting, non_blocking) = (engine.block_reader(Blocking::Allowed), engine.block_reader(Blocking::Never));
+    let rendered = Arc::new(VirtualImage::open(original, &waiting, non_blocking)?);
     let reader = Reader::new(Arc::clone(engine), Arc::clone(&rendered) as Arc<dyn FileSystem>);
     Ok((reader, Arc::new(Rendered(rendered))))
 }
@@ -150,7 +150,7 @@ impl FrontImage for Rendered {
 impl FrontReport {
     fn kernel(front: Front) -> Self {
         let reason =
-            if front == Front::Kernel { Obstacle::Asked.to_string() } else { "the kernel supports it".to_owned() };
+            if front == Front::Kernel { Obstacle::Requested.to_string() } else { "the kernel supports it".to_owned() };
         Self { kind: "kernel".to_owned(), reason }
     }
 
@@ -162,7 +162,7 @@ impl FrontReport {
 /// The reason why the kernel's EROFS is not in front.
 enum Obstacle {
     /// `front=fuse` was given.
-    Asked,
+    Requested,
     /// Other options exclude it.
     Options(&'static str),
     /// The kernel refuses.
@@ -172,7 +172,7 @@ enum Obstacle {
 impl fmt::Display for Obstacle {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Self::Asked => "requested by an option",
+            Self::Requested => "requested by an option",
             Self::Options(reason) => reason,
             Self::Refused(reason) => reason,
         })

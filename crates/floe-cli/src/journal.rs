@@ -1,7 +1,7 @@
 //! systemd's journal, by its native protocol (systemd.io/JOURNAL_NATIVE_PROTOCOL).
 //!
-//! Crates for it address each message to the journal's socket, which the sandbox forbids. So this connects once, before
-//! the process confines itself.
+//! Existing crates send each message to the address of the journal's socket, which the sandbox forbids. This module
+//! connects once, before the process confines itself.
 
 use std::{env, fs::File, io, os::fd::AsFd, os::unix::fs::MetadataExt, os::unix::net::UnixDatagram};
 
@@ -34,7 +34,7 @@ impl Journal {
         Ok(Self { socket })
     }
 
-    /// Writes an entry. One that the journal does not take is lost.
+    /// Writes an entry. If the journal does not accept it, it is lost.
     pub(crate) fn send(&self, priority: Priority, message: &str, fields: &[(&str, &str)]) {
         let level = (priority as u8).to_string();
         let always = [("MESSAGE", message), ("PRIORITY", &level), ("SYSLOG_IDENTIFIER", "floe")];

@@ -1,8 +1,8 @@
 //! Launches of a mount: replays a recorded launch ahead of its programs, or records one.
 
-mod judge;
 mod learned;
 mod learning;
+mod profile_match;
 mod recorder;
 mod replay;
 mod report;
@@ -15,9 +15,9 @@ use floe_mkfs::Profile;
 use floe_sandbox::Policy;
 
 use self::{
-    judge::Judge,
     learned::LearnedPlace,
     learning::Learning,
+    profile_match::ProfileMatch,
     replay::Replay,
     report::{LaunchState, Progress},
 };
@@ -36,7 +36,7 @@ pub(crate) enum ProfileChoice {
     Off,
 }
 
-/// What a mount does with launches: replay one, learn one, or neither. This is decided before the process is confined.
+/// The launch task of a mount: to replay a launch, to learn one, or neither. It is set before the process is confined.
 pub(crate) struct LaunchPlan {
     task: Task,
     progress: Arc<Progress>,
@@ -46,7 +46,7 @@ enum Task {
     /// Nothing.
     Nothing,
     /// Replay the launch of this profile, or of the one in the image.
-    Replay(Option<Profile>, Arc<Judge>),
+    Replay(Option<Profile>, Arc<ProfileMatch>),
     /// Record the first launch.
     Learn(Learning),
 }
@@ -65,7 +65,7 @@ pub(crate) struct Mounted {
 pub(crate) struct Launches {
     progress: Arc<Progress>,
     requests: RequestCounts,
-    judge: Option<Arc<Judge>>,
+    profile_match: Option<Arc<ProfileMatch>>,
     learning: Option<Arc<Learning>>,
     image: Image,
 }
@@ -114,30 +114,30 @@ impl LaunchPlan {
                 Some(profile)
             }
         };
-        let judge = Arc::new(Judge::default());
-        let noting = Arc::clone(&judge);
-        let sink: TouchSink = Arc::new(move |touch| noting.note(touch));
+        let profile_match = Arc::new(ProfileMatch::default());
+        let touched = Arc::clone(&profile_match);
+        let sink: TouchSink = Arc::new(move |touch| touched.note(touch));
         settings.mount.touches = Some(sink);
-        Ok(Self { task: Task::Replay(profile, judge), progress })
+        Ok(Self { task: Task::Replay(profile, profile_match), progress })
     }
 
     /// Starts the replay or the recording.
     pub(crate) fn start(self, mounted: Mounted) -> Arc<Launches> {
         let Self { task, progress } = self;
         let (image, requests) = (mounted.image.clone(), mounted.requests.clone());
-        let (mut judge, mut learning) = (None, None);
+        let (mut profile_match, mut learning) = (None, None);
         // The mount also works without this thread.
         let run =
             |work: Box<dyn FnOnce() + Send>| drop(thread::Builder::new().name("floe-launch".to_owned()).spawn(work));
         match task {
             Task::Nothing => run(Box::new(move || mounted.image.read_ahead_of_launch())),
-            Task::Replay(profile, judging) => {
-                judge = Some(Arc::clone(&judging));
+            Task::Replay(profile, matching) => {
+                profile_match = Some(Arc::clone(&matching));
                 let progress = Arc::clone(&progress);
                 run(Box::new(move || {
                     mounted.image.read_ahead_of_launch();
-                    replay(profile, mounted, &judging, &progress);
-                    judging.end();
+                    replay(profile, mounted, &matching, &progress);
+                    matching.end();
                 }));
             }
             Task::Learn(task) => {
@@ -146,20 +146,20 @@ impl LaunchPlan {
                 run(Box::new(move || learner.run(&mounted.image)));
             }
         }
-        Arc::new(Launches { progress, requests, judge, learning, image })
+        Arc::new(Launches { progress, requests, profile_match, learning, image })
     }
 }
 
 impl Launches {
     /// The progress of the replay or the recording.
     pub(crate) fn report(&self) -> LaunchReport {
-        self.progress.report(&self.requests, self.judge.as_deref().map_or(0, Judge::outside_count))
+        self.progress.report(&self.requests, self.profile_match.as_deref().map_or(0, ProfileMatch::outside_count))
     }
 
     /// Ends the replay or the recording, after the mount has ended. The profile of a recording is written.
     pub(crate) fn end(&self) {
-        if let Some(judge) = &self.judge {
-            judge.end();
+        if let Some(profile_match) = &self.profile_match {
+            profile_match.end();
         }
         if let Some(learning) = &self.learning {
             learning.end(&self.image);
@@ -168,7 +168,7 @@ impl Launches {
 }
 
 /// Waits for the launch, and replays it.
-fn replay(profile: Option<Profile>, mounted: Mounted, judge: &Arc<Judge>, progress: &Arc<Progress>) {
+fn replay(profile: Option<Profile>, mounted: Mounted, profile_match: &Arc<ProfileMatch>, progress: &Arc<Progress>) {
     let profile = match profile {
         Some(profile) => profile,
         None => match embedded(&mounted.image, progress) {
@@ -191,7 +191,8 @@ fn replay(profile: Option<Profile>, mounted: Mounted, judge: &Arc<Judge>, progre
     mounted.requests.set_walker(walk.thread());
     let is_front = mounted.front.kind == "kernel";
     let Mounted { image, reader, .. } = mounted;
-    Replay { image, reader, walk, is_front, judge: Arc::clone(judge), progress: Arc::clone(progress) }.run(&profile);
+    Replay { image, reader, walk, is_front, profile_match: Arc::clone(profile_match), progress: Arc::clone(progress) }
+        .run(&profile);
 }
 
 /// The profile in the image.

@@ -11,7 +11,7 @@ use floe_fuse::FaultSink;
 
 use crate::journal::{self, Journal, Priority};
 
-/// The number of different faults that are logged: a broken image has as many as it has inodes.
+/// The number of different faults that are logged: a broken image may have one for each inode.
 const FAULTS_MAX: usize = 64;
 
 /// The log of a mount while it is served.

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// How many processes are named.
+/// The number of processes that are named.
 const NAMED_MAX: usize = 5;
 
 /// The processes that use a mount, as far as `/proc` shows them to this user.
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_are_found_by_what_they_use() {
+    fn processes_are_found_by_their_use_of_the_mount() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("file");
         fs::write(&file, "").expect("a file");

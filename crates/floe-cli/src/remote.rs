@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_told_from_paths_and_shown_without_credentials() {
+    fn urls_are_distinguished_from_paths_and_shown_without_credentials() {
         for (image, expected) in [
             ("https://user:secret@example.org/a?token=x", Some("https://example.org/a")),
             ("oci://ghcr.io/a", Some("oci://ghcr.io/a:latest")),

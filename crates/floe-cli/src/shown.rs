@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_show_what_they_are() {
+    fn hostile_names_are_quoted() {
         for (name, shown, json) in [
             (&b"plain name.txt"[..], "plain name.txt", "plain name.txt"),
             ("größe".as_bytes(), "größe", "größe"),

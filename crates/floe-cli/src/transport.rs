@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{fail::Fail, front::Front};
 
-/// How requests are to come from the kernel.
+/// The requested transport for the kernel's requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum TransportChoice {
     /// Over io_uring where the kernel offers it and the mount need not outlive its process.
@@ -20,7 +20,7 @@ pub(crate) enum TransportChoice {
     Uring,
 }
 
-/// Whether the mount continues beyond one process, which io_uring cannot.
+/// Whether the mount outlives its serving process, which io_uring does not support.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Continuity {
     /// It ends with this process.
@@ -31,12 +31,12 @@ pub(crate) enum Continuity {
     TakenOver,
 }
 
-/// How requests come from the kernel, and why.
+/// The transport of the kernel's requests, and the reason for it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
 pub(crate) struct TransportReport {
     /// `uring` or `dev`.
     pub(crate) kind: String,
-    /// Why it is this one; one line.
+    /// The reason, in one line.
     pub(crate) reason: String,
 }
 
@@ -53,7 +53,7 @@ impl TransportPlan {
     /// Creates the rings that the mount needs, before the process is confined.
     ///
     /// # Errors
-    /// There can be none, but they were asked for.
+    /// Rings were requested but are not possible.
     pub(crate) fn new(
         choice: TransportChoice,
         options: &mut MountOptions,
@@ -63,12 +63,13 @@ impl TransportPlan {
         let is_general = Rings::are_permitted();
         let is_offered = is_general || (front != Front::Fuse && Rings::can_be_permitted());
         let obstacle = match (continuity, choice) {
-            (_, TransportChoice::Device) => Some("it was asked for".to_owned()),
+            (_, TransportChoice::Device) => Some("requested by an option".to_owned()),
             (Continuity::TakenOver, _) => Some("the mount was taken over from another process".to_owned()),
             (Continuity::Managed, TransportChoice::Auto) => {
                 Some("the service manager can then restart it (transport=uring gives that up)".to_owned())
             }
-            // fusermount3 looks once whether the mount is dead, and the kernel ends rings only after their process.
+            // fusermount3 checks only once whether the mount is dead, and the kernel ends rings only after their
+            // process.
             (_, _) if options.auto_unmount => Some("auto-unmount needs /dev/fuse".to_owned()),
             (_, TransportChoice::Auto) if has_few_descriptors() => {
                 Some("the limit of open files is low (ulimit -n)".to_owned())
@@ -92,11 +93,11 @@ impl TransportPlan {
     /// How the requests of the mount come from the kernel.
     ///
     /// # Errors
-    /// Not over io_uring, although that was asked for.
+    /// io_uring was requested, but the kernel does not use it for this mount.
     pub(crate) fn report(self, mount: &Mount) -> Result<TransportReport, Fail> {
         let is_asked = self.choice == TransportChoice::Uring;
         let (kind, reason) = match mount.transport() {
-            Transport::Rings(_) if is_asked => ("uring", "it was asked for".to_owned()),
+            Transport::Rings(_) if is_asked => ("uring", "requested by an option".to_owned()),
             Transport::Rings(_) if self.is_general => ("uring", "the kernel offers it".to_owned()),
             Transport::Rings(_) => ("uring", "permitted to this mount alone".to_owned()),
             Transport::DeviceWithout(reason) if is_asked => return Err(refused(reason)),

@@ -61,7 +61,7 @@ fn the_library_survives_corrupt_images() {
 }
 
 #[test]
-fn what_check_calls_sound_reads_whole() {
+fn images_that_check_accepts_can_be_read_completely() {
     // The images of the corpus are included.
     check_images_of(&Corpus::fixtures(), |path| {
         let options = CheckOptions { jobs: 1, data: true };

@@ -24,7 +24,7 @@ const TIME_MAX: Duration = Duration::from_secs(60);
 const BATCH: usize = 64;
 
 #[test]
-fn fronts_show_what_manifests_and_the_kernel_say() {
+fn fronts_match_manifests_and_the_kernel() {
     if !ready() {
         return;
     }

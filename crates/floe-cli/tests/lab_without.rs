@@ -69,7 +69,7 @@ impl Reachable {
 }
 
 #[test]
-fn what_can_be_measured_is_and_what_cannot_is_told() {
+fn missing_capabilities_are_reported_and_the_rest_is_measured() {
     if !ready(&[Need::Root, Need::Fuse, Need::Peer("fusermount3")]) {
         return;
     }
@@ -121,7 +121,7 @@ fn what_can_be_measured_is_and_what_cannot_is_told() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_in_one_line() {
+fn impossible_measurements_are_refused_in_one_line() {
     if !ready(&[Need::Root, Need::Fuse, Need::Peer("fusermount3")]) {
         return;
     }

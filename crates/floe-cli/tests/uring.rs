@@ -112,7 +112,7 @@ fn mounts_show_the_same_over_io_uring() {
             let (over_ring, over_device) = (serving(image, "uring"), serving(image, "dev"));
             let kinds = (transport(&over_ring), transport(&over_device));
             let mut told = Vec::new();
-            if kinds != ("uring (it was asked for)".to_owned(), "dev (it was asked for)".to_owned()) {
+            if kinds != ("uring (requested by an option)".to_owned(), "dev (requested by an option)".to_owned()) {
                 told.push(format!("{kinds:?}"));
             }
             let shown = |serving: &Serving| walk::directory(&serving.place.path, EVERYTHING).expect("walked");
@@ -196,7 +196,7 @@ fn a_mount_over_io_uring_is_neither_handed_over_nor_unmounted_by_fusermount() {
 }
 
 #[test]
-fn what_the_kernel_does_not_offer_is_said() {
+fn a_missing_kernel_feature_is_reported() {
     let Some(_disabled) = Parameter::set("N") else { return };
     let place = Place::new();
     let mount = |options: &str| run(floe().arg("mount").arg(demo()).arg(&place.path).args(["-o", options]));
@@ -229,7 +229,7 @@ fn a_front_is_permitted_rings_that_other_mounts_are_not() {
         unmount(front);
     }
     let device = serve("front=kernel,transport=dev");
-    assert_eq!(transport(&device), "dev (it was asked for)");
+    assert_eq!(transport(&device), "dev (requested by an option)");
     unmount(device);
 }
 

@@ -62,7 +62,7 @@ pub struct CheckSummary {
 
 /// Checks the image in the file `path`: the superblock and its checksum, every inode, the order of names, bounds and
 /// overlaps of stored data, link counts, cycles, and that all data decodes. Passes each finding to `tell`, from any
-/// thread, in no particular order. Setting `cancel` ends the check soon.
+/// thread, in no particular order. The check ends soon after `cancel` is set.
 ///
 /// # Errors
 /// The file cannot be read, or is no EROFS or SquashFS image. A broken image is a finding, not an error.
@@ -88,7 +88,7 @@ pub fn check_files(
     cancel: &AtomicBool,
 ) -> Result<CheckSummary, OpenError> {
     let ImageFiles { path, source, format, devices: added, .. } = files;
-    // A check needs every block once, so it reads metadata on this thread alone, and data without the engine's caches.
+    // A check needs each block once, so it reads metadata on this thread alone, and data without the engine's caches.
     let engine_options =
         EngineOptions { workers: WorkerMode::Inline, reserved_pages: 0, read_around: false, ..engine_options.clone() };
     let mut devices = vec![source];

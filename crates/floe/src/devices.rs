@@ -28,7 +28,8 @@ pub(crate) struct AddedDevices {
 
 /// Adds the extra devices of the image at `path` to its engine: the files of [`OpenOptions::devices`] for the first
 /// slots of the device table, and files from [`OpenOptions::device_directory`] for the others. With neither option,
-/// adds none, since the devices may be part of the image file. An image alone never makes Floe open another file.
+/// adds none, since the devices may be part of the image file. Floe never opens another file just because an image
+/// names it.
 ///
 /// # Errors
 /// There are more or fewer files than the image has devices, a file cannot be opened, or the image breaks the format.

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, ops::ControlFlow, sync::Arc};
 
 use floe_image::{DirectoryCursor, Error, FileSystem, FileType, Nid};
 
-/// How many entries are read from a directory at a time, which bounds the memory for huge directories.
+/// The number of entries read from a directory at a time. It bounds the memory for huge directories.
 const BATCH_COUNT: usize = 512;
 
 /// One entry of a directory.
@@ -22,7 +22,8 @@ pub struct DirectoryEntry {
 
 /// Iterates over the entries of one directory, without `.` and `..`, in the order of the image. Ends after an error.
 ///
-/// Only a corrupt image has `.` or `..` more than once; the repetitions are returned like any other name.
+/// In a corrupt directory, `.` or `..` may occur more than once; the iterator returns the repetitions like any other
+/// name.
 pub struct ReadDir {
     file_system: Arc<dyn FileSystem>,
     directory: Nid,

@@ -154,7 +154,7 @@ pub enum ExtractEvent<'a> {
     Made,
     /// This many bytes were written to files.
     Written(u64),
-    /// A part of the extraction failed; the rest goes on.
+    /// A part of the extraction failed; the other parts continue.
     Warning(&'a ExtractWarning),
 }
 
@@ -183,7 +183,7 @@ pub enum ExtractError {
 /// be read completely is removed again.
 ///
 /// Files are read in the order in which they are stored, and one thread reads all files that share a block, so that
-/// each block is decoded once. Setting `cancel` ends the extraction soon.
+/// each block is decoded once. The extraction ends soon after `cancel` is set.
 ///
 /// # Errors
 /// The target cannot be used, a path is not in the image, or the extraction was cancelled. All other failures are

@@ -118,8 +118,8 @@ impl Image {
         &self.format_image
     }
 
-    /// Requests the bytes that a recorded launch will need, if the image contains a launch list, and returns without
-    /// waiting for them. Entries that cannot be resolved are skipped.
+    /// Requests the bytes of the image's launch list, if it has one, so that its source reads them ahead. Does not
+    /// wait. Entries that cannot be resolved are skipped.
     pub fn read_ahead_of_launch(&self) {
         let FormatImage::Erofs(erofs) = &self.format_image else { return };
         for run in self.stored_runs(&erofs.launch_list().unwrap_or_default(), GAP_MAX) {
@@ -174,7 +174,7 @@ impl Image {
         resolve(self.file_system().as_ref(), path.as_ref(), false)
     }
 
-    /// Fills `output` with the bytes of a file from `offset` on. Returns their number, which is less than the length of
+    /// Fills `output` with the bytes of a file from `offset` on. Returns the number of bytes, which is smaller than
     /// `output` only at the end of the file.
     ///
     /// # Errors

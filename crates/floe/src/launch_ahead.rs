@@ -9,8 +9,8 @@ pub(crate) const GAP_MAX: u64 = 64 << 10;
 /// The assumed stored length of a block whose length is unknown before it is read, in bytes.
 const UNKNOWN_LEN: u64 = 8 << 10;
 
-/// Returns where the image file stores the data of `ranges`, in their order, as offsets and lengths. Runs with at most
-/// `gap_max` bytes between them are joined; ranges that cannot be resolved are skipped.
+/// Returns the offsets and lengths at which the image file stores the data of `ranges`, in their order. Runs with at
+/// most `gap_max` bytes between them are joined; ranges that cannot be resolved are skipped.
 pub(crate) fn stored_runs(file_system: &dyn FileSystem, ranges: &[(Nid, ByteRange)], gap_max: u64) -> Vec<(u64, u64)> {
     let (mut runs, mut extents, mut bytes) = (Vec::<(u64, u64)>::new(), Vec::new(), 0);
     for (nid, range) in ranges {
@@ -26,7 +26,7 @@ pub(crate) fn stored_runs(file_system: &dyn FileSystem, ranges: &[(Nid, ByteRang
             let (device, offset, len) = match extent.data {
                 ExtentData::Hole => continue,
                 ExtentData::Plain { device, offset } => {
-                    // The extent may begin before the range, and go on behind it.
+                    // The extent may begin before the range, and end after it.
                     let part = extent.range.intersection(range);
                     (device, offset.saturating_add(part.offset() - extent.range.offset()), part.len())
                 }

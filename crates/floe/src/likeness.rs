@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_known_by_their_magic() {
+    fn files_are_recognised_by_magic_numbers() {
         for (offset, bytes, expected) in [
             (0, &b"\x7fELF\x02"[..], Some("an ELF program without an image in it")),
             (1080, b"\x53\xef", Some("an ext2, ext3 or ext4 file system")),

@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit};
 /// The maximum memory of a decoding thread: its stack, a decoded block of 12 MiB, and its buffers.
 const THREAD_BYTES: u64 = 32 << 20;
 
-/// How many of `wanted` decoding threads fit into the limit of the address space; at least 1.
+/// The number of decoding threads, at most `wanted`, that fit into the limit of the address space; at least 1.
 pub(crate) fn threads_within_limit(wanted: usize) -> usize {
     let room = address_space_left().map_or(u64::MAX, |left| left / THREAD_BYTES);
     wanted.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1)
@@ -19,8 +19,8 @@ pub(crate) fn threads_within_limit(wanted: usize) -> usize {
 /// The address space that a thread needs to start: its stack, and what the runtime maps for it.
 const THREAD_START_BYTES: u64 = 3 << 20;
 
-/// Checks that a thread can start. The runtime ends the process if the limit of the address space allows the stack of a
-/// thread, but not the stack of its signal handlers.
+/// Checks that a thread can start. If the limit of the address space allows the stack of a thread but not that of its
+/// signal handlers, the Rust runtime aborts the process.
 ///
 /// # Errors
 /// `OutOfMemory`.
@@ -31,7 +31,7 @@ pub(crate) fn check_thread_start() -> io::Result<()> {
     }
 }
 
-/// How many more bytes of address space this process may take; `None` if `RLIMIT_AS` does not limit it.
+/// The number of bytes by which the address space of this process may grow; `None` if `RLIMIT_AS` does not limit it.
 fn address_space_left() -> Option<u64> {
     let limit = getrlimit(Resource::As).current?;
     let said = fs::read_to_string("/proc/self/statm").unwrap_or_default();
@@ -39,8 +39,8 @@ fn address_space_left() -> Option<u64> {
     Some(limit.saturating_sub(taken.saturating_mul(rustix::param::page_size() as u64)))
 }
 
-/// How many bytes of memory this process, and the processes that share its limits, may use: the machine's memory, or
-/// less if a control group of either version, or `RLIMIT_AS`, limits it. Without `/proc`, the result is the maximum.
+/// The memory in bytes that this process and those that share its limits may use: the machine's memory, or less if a
+/// control group of either version or `RLIMIT_AS` limits it. Without `/proc`, the result is the maximum.
 pub(crate) fn memory_limit_bytes() -> u64 {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let machine = memory_of_machine(&read("/proc/meminfo"));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_the_machine_is_the_most() {
+    fn the_memory_of_the_machine_is_an_upper_bound() {
         assert_eq!(memory_of_machine("MemTotal:        2048 kB\nMemFree: 1 kB\n"), Some(2048 * 1024));
         assert_eq!(memory_of_machine("MemTotal: much"), None);
         assert!((1 << 20..u64::MAX).contains(&memory_limit_bytes()), "there is a machine");

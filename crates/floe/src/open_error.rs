@@ -62,9 +62,9 @@ pub enum OpenError {
     TooManyDevices {
         /// The image.
         path: PathBuf,
-        /// How many were given.
+        /// The number of given devices.
         given_count: usize,
-        /// How many the image has.
+        /// The number of devices of the image.
         expected_count: usize,
     },
 }

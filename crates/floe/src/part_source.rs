@@ -26,7 +26,7 @@ impl PartSource {
         }
     }
 
-    /// Passes on the part of a hint that concerns this source.
+    /// Passes a hint to the whole source, limited to the bytes of this one.
     fn hint(&self, offset: u64, len: u64, tell: impl Fn(u64, u64)) {
         let len = len.min(self.len.saturating_sub(offset));
         if len > 0 {

@@ -24,7 +24,8 @@ pub struct ReadRequest<'a> {
     pub output: &'a mut [u8],
 }
 
-/// How many reads a thread takes at a time: neighbours from one block then rarely meet on two threads.
+/// The number of reads that a thread takes at a time. Reads from one block are adjacent, so they rarely run on two
+/// threads.
 const RUN_LEN: usize = 16;
 
 impl Image {
@@ -38,7 +39,7 @@ impl Image {
         let mut slots: Vec<_> = requests.iter_mut().zip(&mut results).collect();
         slots.sort_by_key(|(request, _)| (request.nid, request.offset));
         let thread_count = thread::available_parallelism().map_or(1, NonZero::get).min(slots.len());
-        // Each run is locked only once. The lock exists for the borrow checker.
+        // Each run is locked once; the lock only satisfies the borrow checker.
         let runs: Vec<_> = slots.chunks_mut(RUN_LEN).map(Mutex::new).collect();
         let next = AtomicUsize::new(0);
         let work = || {

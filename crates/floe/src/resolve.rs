@@ -7,8 +7,8 @@ use crate::PathError;
 /// The maximum number of symbolic links in one path, as in Linux.
 const LINKS_MAX: u32 = 40;
 
-/// Resolves `path` to an inode. The image is a closed world: an absolute link begins at its root, and `..` never leads
-/// out of it. `follow_last` decides whether a symbolic link at the end of the path is followed.
+/// Resolves `path` to an inode. Paths never leave the image: an absolute link begins at its root, and `..` of the root
+/// is the root. `follow_last` decides whether a symbolic link at the end of the path is followed.
 pub(crate) fn resolve(file_system: &dyn FileSystem, path: &[u8], follow_last: bool) -> Result<Nid, PathError> {
     let root = file_system.root();
     // The directories from the root down to the current one, each with its name.

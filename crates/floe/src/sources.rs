@@ -69,7 +69,7 @@ fn not_an_image(
 ) -> OpenError {
     let mut head = vec![0; source.len().min(HEAD_BYTES as u64) as usize];
     let likeness = source.read_at(0, &mut head).ok().and_then(|()| Likeness::of(&head));
-    // Searching in places that the caller did not name only serves the advice in the error.
+    // Without `Offset::Auto`, the search in other places only serves the advice in the error.
     let found_at = offset.and_then(|_| {
         let whole = open(0).ok()?;
         locate(whole.as_ref()).ok()?.map(|location| location.offset)

@@ -19,26 +19,26 @@ use xxhash_rust::xxh64::xxh64;
 
 use crate::{Image, Offset, OpenError, OpenOptions};
 
-/// How many bytes of two files that should be equal are compared at once.
+/// The number of bytes of two duplicate files that one step compares.
 const DUPLICATE_STEP_LEN: u64 = 8 << 20;
 
-/// How many bytes of data a sample has.
+/// The size of a sample in bytes of data.
 const SAMPLE_BYTES: u64 = 64 << 20;
 /// The number of places in the image from which the sample is taken.
 const SAMPLE_PLACES: u64 = 32;
-/// How many pieces or inodes a thread takes at a time. Adjacent ones are often in the same block.
+/// The number of pieces or inodes that a thread takes at a time. Adjacent ones are often in the same block.
 const BATCH_COUNT: usize = 32;
-/// The weight of a hole in a sample, in bytes; also how much of it is read at either end.
+/// The weight of a hole in a sample, in bytes; also the number of bytes read at either end of it.
 const HOLE_WEIGHT: u64 = 4096;
 const HOLE_SAMPLE_LEN: usize = 1 << 20;
-/// How much of a hole is read at once, in bytes.
+/// The number of bytes of a hole that one read covers.
 const HOLE_STEP_LEN: u64 = 64 << 20;
 /// The interval of progress reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
-/// How many inodes are compared between two checks for cancellation.
+/// The number of inodes compared between two checks for cancellation.
 const INODE_INTERVAL: usize = 4096;
 
-/// How much is read back.
+/// The amount of data that is read back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Thoroughness {
     /// All metadata, and up to 64 MiB of the data, from places all over the image.
@@ -51,7 +51,7 @@ pub enum Thoroughness {
 /// Reads an image back through [`Image`] and compares it with its sources.
 #[derive(Clone, Copy, Debug)]
 pub struct ImageVerifier {
-    /// How much is read back.
+    /// The amount of data that is read back.
     pub thoroughness: Thoroughness,
     /// The number of reading threads.
     pub jobs: NonZeroUsize,
@@ -216,12 +216,12 @@ struct Content<'a> {
     image: &'a Image,
     expected: &'a Expected<'a>,
     nids: &'a [Nid],
-    /// How many bytes of a hole are read at its start and at its end.
+    /// The number of bytes of a hole that are read at its start and at its end.
     hole_part_len: usize,
 }
 
 impl Content<'_> {
-    /// Compares pieces on several threads. Returns how many bytes they have.
+    /// Compares pieces on several threads. Returns their total length in bytes.
     fn compare(
         &self,
         pieces: &[&PieceDigest],
@@ -321,7 +321,8 @@ impl Content<'_> {
     }
 }
 
-/// Compares items on several threads, each with its own buffer. Returns how many bytes they have, according to `len`.
+/// Compares items on several threads, each with its own buffer. Returns their total length in bytes, according to
+/// `len`.
 fn on_threads<Item: Sync>(
     jobs: NonZeroUsize,
     items: &[Item],

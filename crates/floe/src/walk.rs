@@ -8,9 +8,9 @@ use crate::{EntryLimit, ReadDir};
 
 /// Iterates over an inode and everything below it, directories before their content, in the order of the image.
 ///
-/// Each directory is entered once: if it is found again, in itself or elsewhere, the walk returns an error for it and
-/// does not enter it. The walk ends if it finds more entries than the image has room for ([`EntryLimit`]). After an
-/// error, the walk continues with the next entry.
+/// The walk enters each directory once. If it finds the directory again, in itself or elsewhere, it returns an error
+/// instead of entering it. The walk ends if it finds more entries than the image has room for ([`EntryLimit`]). After
+/// an error, the walk continues with the next entry.
 pub struct Walk {
     file_system: Arc<dyn FileSystem>,
     start: Option<Result<WalkEntry, WalkError>>,

@@ -10,14 +10,14 @@ use crate::geometry::{BLOCK_BYTES, DATA_BLOCK, LARGE_BLOCK, LARGE_BLOCK_COUNT, M
 /// The table of runs grows by this part of its size at a time, so that its unused capacity stays small.
 const GROWTH_DIVISOR: usize = 4;
 
-/// The metadata block of runs that belong to no data.
-pub(crate) const NOTHING: u64 = u64::MAX;
+/// The metadata block number of retired runs, which belong to no data.
+pub(crate) const RETIRED: u64 = u64::MAX;
 
-/// The maximum number of unassigned blocks that one read can consume: the kernel's readahead goes beyond the last assigned
-/// block, and what it read there stays in its page cache.
-const NOTHING_BLOCKS_MAX: u32 = 512;
+/// The maximum number of unassigned blocks that one read retires: the kernel's readahead goes beyond the last assigned
+/// block, and its page cache keeps the bytes.
+const RETIRED_BLOCKS_MAX: u32 = 512;
 
-/// Data that needs addresses.
+/// A piece of data that needs addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wanted {
     /// The index of the data within its metadata block: the number of a slot, or of a chunk.
@@ -26,12 +26,12 @@ pub(crate) struct Wanted {
     pub(crate) block_count: u64,
 }
 
-/// The device that data is on.
+/// The device that contains a piece of data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Device {
     /// The file with the metadata.
     Image,
-    /// The file of large files. Its blocks follow [`LARGE_BLOCK`] here.
+    /// The large file. Its blocks follow [`LARGE_BLOCK`] here.
     Large,
 }
 
@@ -71,9 +71,9 @@ pub(crate) struct Addresses {
 
 /// The addresses of one device.
 struct Region {
-    /// The block before its block 0 in [`Run`]s.
+    /// The number of its block 0 in [`Run`]s.
     base: u64,
-    /// The block after its last that data can have.
+    /// The block after the last one that data can have.
     end: u32,
     given: RwLock<Given>,
 }
@@ -107,8 +107,8 @@ struct Group {
 }
 
 impl Addresses {
-    /// The first blocks on `device` of the data that `metadata_block` refers to, in the order of `wanted`; the same at each
-    /// call. `None` if there was no room at the first call.
+    /// Returns the first blocks on `device` of the data to which `metadata_block` refers, in the order of `wanted`.
+    /// Each call returns the same blocks. `None` if there was no room at the first call.
     pub(crate) fn assign(&self, device: Device, metadata_block: u64, wanted: &[Wanted]) -> Option<Vec<u32>> {
         match device {
             Device::Image => self.image.assign(metadata_block, wanted),
@@ -124,10 +124,10 @@ impl Addresses {
         runs
     }
 
-    /// Marks the unassigned blocks from `start` to `end` as never to be assigned, because the kernel reads them and keeps what
-    /// it read in its page cache. Returns `false` if there are too many of them.
-    pub(crate) fn give_to_nothing(&self, start: u64, end: u64) -> bool {
-        self.region(start).give_to_nothing(start, end)
+    /// Retires the unassigned blocks from `start` to `end`: they are never assigned, because the kernel reads them now
+    /// and its page cache keeps the bytes. Returns `false` if there are too many.
+    pub(crate) fn retire(&self, start: u64, end: u64) -> bool {
+        self.region(start).retire(start, end)
     }
 
     /// The data at `block`, if there is any.
@@ -171,17 +171,17 @@ impl Region {
         (first..first + group.run_count as usize).filter_map(|run| given.run(self.base, group, run)).collect()
     }
 
-    fn give_to_nothing(&self, start: u64, end: u64) -> bool {
+    fn retire(&self, start: u64, end: u64) -> bool {
         let mut given = self.given.write().unwrap_or_else(PoisonError::into_inner);
         let free = self.base + u64::from(given.free);
         if start < free {
-            // They were assigned meanwhile.
+            // Another thread has assigned or retired them meanwhile.
             return true;
         }
-        let room_end = u64::from(given.free.saturating_add(NOTHING_BLOCKS_MAX).min(self.end));
+        let room_end = u64::from(given.free.saturating_add(RETIRED_BLOCKS_MAX).min(self.end));
         let end = end.min(self.base + room_end);
         if end > start {
-            given.add_nothing((end - self.base) as u32);
+            given.add_retired((end - self.base) as u32);
         }
         end > start
     }
@@ -212,11 +212,11 @@ impl Given {
         Some(Run { metadata_block: group.metadata_block, item, start, end })
     }
 
-    /// Marks the blocks from the first free one to `end` as never to be assigned.
-    fn add_nothing(&mut self, end: u32) {
-        let extends_last = self.groups.last().is_some_and(|group| group.metadata_block == NOTHING);
+    /// Retires the blocks from the first free one to `end`.
+    fn add_retired(&mut self, end: u32) {
+        let extends_last = self.groups.last().is_some_and(|group| group.metadata_block == RETIRED);
         if !extends_last {
-            self.groups.push(Group { metadata_block: NOTHING, first_run: self.runs.len() as u32, run_count: 1 });
+            self.groups.push(Group { metadata_block: RETIRED, first_run: self.runs.len() as u32, run_count: 1 });
             self.runs.push(StoredRun { start: self.free, item: 0 });
         }
         self.free = end;
@@ -283,10 +283,10 @@ mod tests {
         for (start, end, is_given) in
             [(267, 270, true), (268, 271, true), (270, 280, true), (275, 276, true), (280 + 512, 900, false)]
         {
-            assert_eq!(addresses.give_to_nothing(start, end), is_given, "{start}");
+            assert_eq!(addresses.retire(start, end), is_given, "{start}");
         }
         assert_eq!(addresses.assign(Device::Image, 17, &wanted(&[2])), Some(vec![280]));
-        for (block, expected) in [(266, 16), (267, NOTHING), (279, NOTHING), (280, 17)] {
+        for (block, expected) in [(266, 16), (267, RETIRED), (279, RETIRED), (280, 17)] {
             assert_eq!(addresses.find(block).map(|run| run.metadata_block), Some(expected), "{block}");
         }
         assert_eq!(addresses.of(90).len(), 3);
@@ -306,8 +306,8 @@ mod tests {
         assert_eq!(items, [(0, first, first_end), (1, 256, 258), (3, last, last_end), (5, 258, 259)]);
         assert_eq!(addresses.find(LARGE_BLOCK + 31).map(|run| run.item), Some(0));
         assert_eq!(addresses.find(LARGE_BLOCK + 72), None);
-        assert!(addresses.give_to_nothing(LARGE_BLOCK + 72, LARGE_BLOCK + 74));
-        assert_eq!(addresses.find(LARGE_BLOCK + 73).map(|run| run.metadata_block), Some(NOTHING));
+        assert!(addresses.retire(LARGE_BLOCK + 72, LARGE_BLOCK + 74));
+        assert_eq!(addresses.find(LARGE_BLOCK + 73).map(|run| run.metadata_block), Some(RETIRED));
         assert_eq!(addresses.find(259), None);
     }
 }

@@ -8,13 +8,13 @@ use crate::{
     view::View,
 };
 
-/// The maximum number of directories that a walk passes before the kernel has to ask again.
+/// The maximum number of directories that a walk passes until the next request of the kernel.
 const STEPS_MAX: u64 = 4096;
 
 /// The blocks of the next directories of a walk along the tree.
 pub(crate) struct Descent {
     view: View,
-    /// The directory that the walk came to last.
+    /// The last directory of the walk so far.
     number: u64,
     window: Window,
     /// The number of directories of the window that are left.

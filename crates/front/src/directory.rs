@@ -16,12 +16,13 @@ use crate::{
 };
 
 /// The largest directory that a non-blocking view reads whole.
-const AT_HAND_BYTES_MAX: u64 = 64 << 10;
+const NON_BLOCKING_BYTES_MAX: u64 = 64 << 10;
 
 /// The maximum number of subdirectories of one directory that are read ahead.
 const CHILDREN_MAX: usize = 4096;
 
-/// How often the targets of a directory block's entries are requested before they are waited for.
+/// The number of non-blocking attempts to read the targets of a directory block's entries before the view waits for
+/// them.
 const TARGET_REQUESTS: usize = 2;
 
 /// The longest name to which a slash can be appended.
@@ -74,7 +75,7 @@ impl Listing {
 }
 
 impl View {
-    /// Tells the readahead of metadata the subdirectories of directory `number`, as far as they can be read.
+    /// Passes the subdirectories of directory `number` to metadata readahead, as far as they can be read.
     pub(crate) fn learn_children(&self, number: u64) {
         let readahead = &self.shared.readahead;
         if readahead.knows(number) {
@@ -144,7 +145,7 @@ impl View {
         self.directory_bytes(node, &listing, next_is_broken)
     }
 
-    /// The entries of a block of the original, which the virtual image keeps together.
+    /// The entries of a block of the original, which stay in one block of the virtual image.
     fn kept_block(&self, node: &Node, block: u64) -> Result<Listing> {
         let corrupt = |rule| Error::corrupt(rule, Place::inode(node.nid));
         let start = block * BLOCK_BYTES;
@@ -177,7 +178,7 @@ impl View {
         if let Some(directory) = self.shared.packed_directories.kept(node.nid) {
             return Ok(directory);
         }
-        if !self.may_wait && node.attr().size > AT_HAND_BYTES_MAX {
+        if !self.may_wait && node.attr().size > NON_BLOCKING_BYTES_MAX {
             return Err(Error::WouldBlock);
         }
         PackedDirectory::new(self.file_system.as_ref(), node.nid).map(Arc::new)
@@ -217,12 +218,13 @@ impl View {
         Ok(directory_bytes(&entries, BLOCK_BYTES))
     }
 
-    /// Has the kernel read what [`View::entry_target`] needs, for all entries at once: an attempt to read without waiting starts
-    /// the kernel's readahead. The inodes of subdirectories tell where their blocks are, hence the second attempt.
+    /// Requests the bytes that [`View::entry_target`] needs, for all entries at once: a non-blocking read that fails
+    /// starts the kernel's readahead. The first attempt fetches the inodes of subdirectories, which locate their
+    /// blocks; the second attempt fetches these blocks.
     fn request_targets(&self, directory: &Node, listing: &Listing) {
-        let Some(at_hand) = self.at_hand() else { return };
+        let Some(non_blocking) = self.non_blocking_view() else { return };
         for _ in 0..TARGET_REQUESTS {
-            let attempts = listing.entries().map(|(name, nid)| at_hand.entry_target(directory, name, nid));
+            let attempts = listing.entries().map(|(name, nid)| non_blocking.entry_target(directory, name, nid));
             if !attempts.fold(false, |is_missing, attempt| is_missing | matches!(attempt, Err(Error::WouldBlock))) {
                 break;
             }

@@ -8,8 +8,8 @@ pub(crate) const BLOCK_BYTES: u64 = 4096;
 /// log2 of [`BLOCK_BYTES`].
 pub(crate) const BLOCK_LOG2: u8 = 12;
 
-/// The first block of the metadata area. Inode numbers count from it, so they have 64 bits; data addresses have 32, of which
-/// erofs-utils take the first for a sign.
+/// The first block of the metadata area. Nids count from it and have 64 bits. Data addresses have 32 bits, and
+/// erofs-utils interpret the highest one as a sign, so data ends here.
 pub(crate) const META_BLOCK: u32 = 0x7fff_f000;
 
 /// The first byte of the metadata area.
@@ -22,23 +22,23 @@ pub(crate) const BROKEN_DIRECTORY_BLOCK: u32 = 128;
 /// The size of that placeholder. With three blocks, every lookup begins in the second.
 pub(crate) const BROKEN_DIRECTORY_BYTES: u64 = 3 * BLOCK_BYTES;
 
-/// This block and all that follow it up to [`DATA_BLOCK`] can never be read.
+/// The blocks from this one up to [`DATA_BLOCK`] can never be read.
 pub(crate) const DEAD_BLOCK: u32 = 192;
 
 /// The first block for data.
 pub(crate) const DATA_BLOCK: u32 = 256;
 
-/// The first block of the file of large files, where blocks of both files have one number. The blocks of the virtual image are
-/// all before it.
+/// The first block of the large file in block numbers that cover both files. All blocks of the virtual image are before
+/// it.
 pub(crate) const LARGE_BLOCK: u64 = 1 << 51;
 
-/// The first byte of the file of large files, where bytes of both files have one number.
+/// The first byte of the large file in addresses that cover both files.
 pub(crate) const LARGE_START: u64 = LARGE_BLOCK << BLOCK_LOG2;
 
-/// The number of blocks in the file of large files.
+/// The number of blocks in the large file.
 pub(crate) const LARGE_BLOCK_COUNT: u32 = META_BLOCK;
 
-/// The number of the device with the file of large files, in chunk maps.
+/// The device number of the large file in chunk maps.
 pub(crate) const LARGE_DEVICE: u16 = 1;
 
 /// The maximum size of an inode with what is behind it: 64 bytes of inode, 256 KiB of attributes, and two million chunks.
@@ -51,7 +51,7 @@ const META_BYTES_MAX: u64 = 1 << 62;
 /// the order of the original's inode numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
-    /// The root, alone, so that its number has the 16 bits that a superblock has room for.
+    /// The root alone, so that its nid fits into the 16 bits of the superblock's field.
     Root,
     /// The placeholder for inodes that cannot be read.
     BrokenFile,
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_found_where_they_stand() {
+    fn slots_are_found_at_their_offsets() {
         for number_max in [0, 1, 63, 64, 1_000_000, 1 << 38] {
             let geometry = Geometry::new(number_max).expect("there is room");
             for class in [Class::Dense, Class::Medium, Class::Page, Class::BrokenDirectory, Class::Huge] {

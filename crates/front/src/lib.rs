@@ -1,8 +1,8 @@
-//! An image as a virtual EROFS image that the kernel mounts.
+//! Shows an image of any format as a virtual EROFS image that the kernel mounts.
 //!
-//! [`VirtualImage`] shows the tree of any image as one file in the EROFS format, uncompressed. The file does not exist: its
-//! metadata is rendered when it is read, and its file data is the original's. The kernel's EROFS mounts that file. It then
-//! answers lookups, attributes and cached reads itself, and parses only metadata that this crate rendered.
+//! [`VirtualImage`] shows the tree of any image as one file in the EROFS format, uncompressed. No disk contains this
+//! file: reads of its metadata render it, and its file data is the original's. The kernel's EROFS mounts that file. It
+//! then answers lookups, attributes and cached reads itself, and parses only metadata that this crate rendered.
 //!
 //! # Layout
 //!
@@ -41,11 +41,12 @@
 //!
 //! # Addresses of data
 //!
-//! Data gets its addresses when the metadata block that refers to it is rendered for the first time, and keeps them. The table
-//! of addresses only grows: 8 bytes per run, and about 40 per metadata block that refers to data. Addresses that belong to no
-//! data yet can be read only just behind the assigned ones, where the kernel's readahead reads: they are then never assigned,
-//! because the kernel's page cache keeps the bytes. Once 8 TiB of addresses of a device are assigned, further files cannot be
-//! read. 48-bit addresses would need Linux 6.15, whereas file-backed mounts need 6.12; no image has needed more so far.
+//! Data gets its addresses when the metadata block that refers to it is rendered for the first time, and keeps them.
+//! The table of addresses only grows: 8 bytes per run, and about 40 per metadata block that refers to data. The
+//! kernel's readahead also reads addresses just behind the assigned ones, which belong to no data yet. They are then
+//! never assigned, because the kernel's page cache keeps the bytes. Addresses farther behind cannot be read. Once 8 TiB
+//! of addresses of a device are assigned, further files cannot be read. 48-bit addresses would need Linux 6.15, whereas
+//! file-backed mounts need 6.12; no image has needed more so far.
 //!
 //! A metadata block is a function of the original and of these addresses, so each rendering gives the same bytes. A block also
 //! has slots for inode numbers that no directory refers to. In an EROFS original, the bytes at such a number can be anything.

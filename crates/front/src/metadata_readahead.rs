@@ -66,7 +66,7 @@ pub(crate) struct Ahead {
     range: Range<u64>,
 }
 
-/// The blocks with inodes that were listed last, each block at a position, in the order of the listings.
+/// The blocks with the inodes of recent listings, each at a position, in the order of the listings.
 #[derive(Default)]
 struct Listed {
     /// The position of the first block.
@@ -128,7 +128,7 @@ pub(crate) struct Window {
     pub(crate) len: u64,
 }
 
-/// The action for a directory that a walk comes to.
+/// The action for the next directory of a walk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Read its block ahead.
@@ -290,7 +290,7 @@ impl MetadataReadahead {
         tree.children.insert(number, children);
     }
 
-    /// The directory that a walk comes to after this one, as far as the tree is known.
+    /// The next directory of a walk after this one, as far as the tree is known.
     pub(crate) fn next_directory(&self, number: u64) -> Option<u64> {
         let tree = lock(&self.tree);
         if let Some(first) = tree.children.get(&number).and_then(|children| children.first()) {
@@ -315,8 +315,9 @@ impl Listed {
     }
 }
 
-/// The block at which a readahead that has come to `start` continues. If its reader has overtaken it, that is some blocks ahead
-/// of the reader, who would otherwise request each block while it is being read ahead.
+/// The block at which a readahead that has reached `start` continues. If its reader has overtaken it, readahead
+/// continues some blocks ahead of the reader. Otherwise the reader would request each block while it is being read
+/// ahead.
 fn ahead_of(reader: u64, start: u64) -> u64 {
     if start > reader { start } else { reader + 1 + LEAD_BLOCKS }
 }
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_readahead_goes_on_behind_the_reader() {
+    fn a_late_readahead_continues_ahead_of_the_reader() {
         let readahead = MetadataReadahead::default();
         let windows = [10, 11, 12, 14].map(|block| readahead.note_block(block));
         let mut ahead = windows.into_iter().flatten().last().expect("a run");
@@ -405,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn scattered_blocks_are_no_run() {
+    fn scattered_blocks_do_not_form_a_run() {
         let readahead = MetadataReadahead::default();
         for block in [5, 3, 9, 7, 1, 30, 20] {
             assert!(readahead.note_block(block).is_none(), "{block}");
@@ -449,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_ends_where_its_reader_is_farther() {
+    fn a_walk_ends_where_its_reader_is_ahead() {
         let readahead = tree();
         let slow = readahead.note_directory(1).expect("a walk begins");
         assert_eq!(readahead.step(slow.walk, 2), Step::Leave);

@@ -20,7 +20,7 @@ pub(crate) const INODE_BYTES: u64 = InodeExtended::SIZE as u64;
 /// such a block; each of them wastes at most this much of the address space.
 const SHARED_FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// The smallest regular file whose data is in the file of large files.
+/// The smallest regular file whose data is in the large file.
 const LARGE_FILE_BYTES_MIN: u64 = 128 << 10;
 
 /// The longest symbolic link, as Linux reads it: `PATH_MAX`.
@@ -132,7 +132,7 @@ impl Node {
         self.slot.class.stride().min(BLOCK_BYTES).saturating_sub(self.body_end())
     }
 
-    /// Whether the data is in the file of large files.
+    /// Whether the data is in the large file.
     pub(crate) fn is_large(&self) -> bool {
         is_large(&self.outline) && self.xattrs != Xattrs::Broken
     }
@@ -167,7 +167,7 @@ impl Node {
     }
 
     /// The bytes of the inode of a large file, its extended attributes, and a map with one chunk that begins with block `start`
-    /// of the file of large files.
+    /// of the large file.
     pub(crate) fn large_to_bytes(&self, start: u32) -> Vec<u8> {
         let size = self.attr().size;
         let chunk_log2 = size.checked_next_power_of_two().map_or(CHUNK_LOG2_MAX, |len| len.ilog2().min(CHUNK_LOG2_MAX));

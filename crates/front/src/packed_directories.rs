@@ -20,8 +20,8 @@ const DIRECTORY_BYTES_MAX: u64 = 4 << 30;
 /// The two entries that every directory has, in the order of their names.
 const DOTS: [&[u8]; 2] = [b".", b".."];
 
-/// The index of a directory that is packed anew: block after block is filled with the entries in the order of their names,
-/// and the index says which entry each block starts with.
+/// The index of a directory that is packed anew. Packing fills block after block with the entries in the order of their
+/// names; the index contains the first entry of each block.
 ///
 /// It takes eight bytes per block. It depends on the directory alone, so it may be dropped and built again.
 #[derive(Debug)]

@@ -1,11 +1,12 @@
-//! A small cache of answers that never change.
+//! A small cache of values that never change.
 
 use std::sync::{Mutex, PoisonError};
 
 /// The number of entries. Requests of the kernel's readahead touch some dozens of files at a time.
 const ENTRY_COUNT: usize = 1 << 12;
 
-/// Remembers values by number. Each number has one possible entry, so a new value replaces an older one there.
+/// Caches values by number. It is direct-mapped: each number has one possible entry, so a new value replaces an older
+/// one there.
 pub(crate) struct Recent<V> {
     entries: Vec<Mutex<Option<(u64, V)>>>,
 }
@@ -17,7 +18,7 @@ impl<V> Default for Recent<V> {
 }
 
 impl<V: Copy> Recent<V> {
-    /// The value of `number`: the remembered one, or that of `compute`, which must be the same at each call.
+    /// Returns the cached value of `number`, or that of `compute`, which must return the same value at each call.
     ///
     /// # Errors
     /// As `compute`.

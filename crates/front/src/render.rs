@@ -9,7 +9,7 @@ use floe_erofs::{
 use floe_image::{ByteRange, Extent, ExtentData, FileSystemInfo, FileType, Nid, Result};
 
 use crate::{
-    addresses::{Device, NOTHING, Run, Wanted},
+    addresses::{Device, RETIRED, Run, Wanted},
     directory::DirectoryContent,
     geometry::{
         BLOCK_BYTES, BLOCK_LOG2, BROKEN_DIRECTORY_BLOCK, BROKEN_DIRECTORY_BYTES, Class, DATA_BLOCK, DEAD_BLOCK,
@@ -53,7 +53,7 @@ enum Content {
     Inline(Vec<u8>),
     /// The size in bytes of data in one run of blocks.
     Blocks(u64),
-    /// The size in bytes of data in one run of blocks of the file of large files.
+    /// The size in bytes of data in one run of blocks of the large file.
     Large(u64),
     /// Runs of chunks.
     Chunks(ChunkMap),
@@ -81,12 +81,12 @@ impl View {
         Ok(bytes)
     }
 
-    /// The data that the addresses of `run` are assigned to.
+    /// Returns the data to which the addresses of `run` are assigned.
     ///
     /// # Errors
     /// The original cannot be read now.
     pub(crate) fn placed(&self, run: &Run) -> Result<Placed> {
-        if run.metadata_block == NOTHING {
+        if run.metadata_block == RETIRED {
             let nothing = ByteRange::new(0, 0);
             return Ok(Placed { nid: self.file_system.root(), front_nid: 0, range: nothing, is_file: true });
         }
@@ -355,14 +355,15 @@ pub(crate) fn superblock(original: &FileSystemInfo, root_nid: u64) -> Vec<u8> {
         inode_count: original.inode_count,
         epoch: original.built,
         build_time: 0,
-        // For statfs, which shows the size of the original.
+        // `statfs` shows this number: the size of the original.
         blocks: bytes.div_ceil(BLOCK_BYTES).min(u32::MAX.into()),
         metadata_block: META_BLOCK,
         xattr_block: 0,
         uuid: original.uuid.unwrap_or_default(),
         volume_name,
         configurations: Vec::new(),
-        // Without blocks of its own, so that statfs shows the original's size. Chunks with a device number need no more.
+        // The device has no blocks of its own, so that statfs shows the original's size. Chunks with a device number
+        // need only its entry.
         devices: vec![DeviceRecord { tag: LARGE_NAME.into(), blocks: 0, unified_block: 0 }],
         long_prefixes: Vec::new(),
         packed_nid: 0,

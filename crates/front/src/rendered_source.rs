@@ -6,12 +6,12 @@ use floe_image::{Error, ImageSource};
 
 use crate::{geometry::BLOCK_BYTES, view::View};
 
-/// Both views of an image.
+/// The blocking and the non-blocking view of an image.
 pub(crate) struct Views {
     /// May wait for the original's metadata.
     pub(crate) waiting: View,
     /// Fails with [`Error::WouldBlock`] instead of waiting.
-    pub(crate) at_hand: View,
+    pub(crate) non_blocking: View,
 }
 
 /// The rendered parts of the virtual image, at their addresses. File data is not among them.
@@ -49,7 +49,7 @@ impl ImageSource for RenderedSource {
     }
 
     fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
-        match self.read(offset, output, |views| &views.at_hand) {
+        match self.read(offset, output, |views| &views.non_blocking) {
             Err(Error::WouldBlock) => Ok(false),
             result => result.map(|()| true).map_err(io::Error::other),
         }

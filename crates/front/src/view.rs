@@ -26,14 +26,14 @@ pub(crate) struct Shared {
     pub(crate) superblock: Vec<u8>,
 }
 
-/// Renders the original, which it reads with a reader that may wait or with a non-blocking one.
+/// Renders the original, which it reads with a blocking or a non-blocking reader.
 ///
 /// All rendered bytes are a function of the original, except the addresses of data, which are assigned once.
 #[derive(Clone)]
 pub(crate) struct View {
     pub(crate) file_system: Arc<dyn FileSystem>,
     pub(crate) shared: Arc<Shared>,
-    /// Whether it may wait for the source, and do work that takes long.
+    /// Whether it may wait for the source and do long work.
     pub(crate) may_wait: bool,
     /// The original with a non-blocking reader, for a view that may wait.
     pub(crate) non_blocking: Option<Arc<dyn FileSystem>>,
@@ -48,8 +48,8 @@ impl View {
         Node::read(self.file_system.as_ref(), nid, self.shared.geometry.number_max())
     }
 
-    /// This view with the non-blocking reader.
-    pub(crate) fn at_hand(&self) -> Option<Self> {
+    /// The same view with the non-blocking reader, if there is one.
+    pub(crate) fn non_blocking_view(&self) -> Option<Self> {
         let file_system = Arc::clone(self.non_blocking.as_ref()?);
         Some(Self { file_system, shared: Arc::clone(&self.shared), may_wait: false, non_blocking: None })
     }
@@ -74,7 +74,7 @@ impl View {
     }
 }
 
-/// The value of `answer`, or `None` for an error that lasts: the original breaks its format or is too short.
+/// The value of `answer`; `None` for a permanent error: the original breaks its format or is too short.
 ///
 /// # Errors
 /// The original cannot be read now.

@@ -56,8 +56,8 @@ pub struct FrontPart {
     pub image_offset: u64,
 }
 
-/// An image of any format as a virtual EROFS image: the same tree, uncompressed, in a file that does not exist. To its users
-/// it is a file system with this file alone, so a mount can serve it like any image.
+/// An image of any format as a virtual EROFS image: the same tree, uncompressed, in files that are rendered when they
+/// are read. It implements [`FileSystem`] with these files alone, so a mount can serve it like any image.
 ///
 /// Mapping the file gives the original's extents for file data. Everything else maps to an extra source, which renders its
 /// bytes when they are read. The crate's documentation describes the layout.
@@ -77,18 +77,19 @@ impl VirtualImage {
     /// The nid of the virtual image.
     pub const NID: Nid = IMAGE;
 
-    /// The name of the file of large files in the root: an extra device of the virtual image.
+    /// The name of the large file in the root: an extra device of the virtual image.
     pub const LARGE_NAME: &'static str = LARGE_NAME;
 
-    /// The nid of the file of large files.
+    /// The nid of the large file.
     pub const LARGE_NID: Nid = LARGE;
 
-    /// The length of the file of large files in bytes.
+    /// The length of the large file in bytes.
     pub const LARGE_LEN: u64 = LARGE_BLOCK_COUNT as u64 * BLOCK_BYTES;
 
-    /// The virtual image of `original`, whose reader is `reader`. Rendering that may not wait reads with `non_blocking`.
+    /// Opens the virtual image of `original`, whose reader is `reader`. Non-blocking rendering reads with
+    /// `non_blocking`.
     ///
-    /// The time does not depend on the number of inodes.
+    /// The time for this does not depend on the number of inodes.
     ///
     /// # Errors
     /// The root cannot be read, the image has inode numbers beyond 2^38, or the reader does not support derived sources.
@@ -112,11 +113,11 @@ impl VirtualImage {
             placed: Default::default(),
             readahead: Default::default(),
         };
-        let at_hand = Arc::clone(&original).with_reader(non_blocking);
+        let non_blocking = Arc::clone(&original).with_reader(non_blocking);
         let waiting =
-            View { file_system: original, shared: Arc::new(shared), may_wait: true, non_blocking: Some(at_hand) };
-        let at_hand = waiting.at_hand().ok_or_else(unreadable)?;
-        let views = Arc::new(Views { waiting: waiting.clone(), at_hand });
+            View { file_system: original, shared: Arc::new(shared), may_wait: true, non_blocking: Some(non_blocking) };
+        let non_blocking = waiting.non_blocking_view().ok_or_else(unreadable)?;
+        let views = Arc::new(Views { waiting: waiting.clone(), non_blocking });
         let source = RenderedSource { views: Arc::downgrade(&views), len: geometry.image_len() };
         let rendered = reader.add_derived(Arc::new(source))?;
         let keeps_directory_sizes = has_blocks_to_keep(&root);
@@ -134,12 +135,13 @@ impl VirtualImage {
         self.view.shared.geometry.image_len()
     }
 
-    /// Whether the virtual image is empty, which it never is.
+    /// Whether the virtual image is empty: always `false`.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// The offset in the addresses of both files of a byte of one of them. The other functions take such offsets.
+    /// The address of a byte of one of the files, in addresses that cover both. The other functions take such
+    /// addresses.
     pub fn address(nid: Nid, offset: u64) -> u64 {
         if nid == LARGE { offset.saturating_add(LARGE_START) } else { offset }
     }
@@ -168,7 +170,7 @@ impl VirtualImage {
             let end = range.end().min(run.end_bytes());
             let part = ByteRange::new(within, end - position).intersection(placed.range);
             if !part.is_empty() {
-                // A range that begins behind the file's last byte holds none of it.
+                // A range behind the file's last byte contains none of its data.
                 let image_offset = position;
                 parts.push(FrontPart { nid: placed.front_nid, original: placed.nid, range: part, image_offset });
             }
@@ -177,7 +179,7 @@ impl VirtualImage {
         Ok((position > range.offset()).then_some(parts))
     }
 
-    /// The parts of `range` that are data of files, as far as this can be told without reading the original.
+    /// The parts of `range` that are known to be file data without a read of the original.
     pub fn file_data_in(&self, range: ByteRange) -> Vec<ByteRange> {
         let mut parts: Vec<ByteRange> = Vec::new();
         let mut position = range.offset();
@@ -196,19 +198,19 @@ impl VirtualImage {
         parts
     }
 
-    /// Whether a run is data of a file, as far as this can be told without reading the original.
+    /// Whether a run is known to be file data without a read of the original.
     fn is_file_run(&self, run: &Run) -> bool {
         // Directories do not share the blocks of their inodes.
         let offset = run.metadata_block.checked_sub(META_BLOCK_64).and_then(|block| block.checked_mul(BLOCK_BYTES));
         match offset.and_then(|offset| self.view.shared.geometry.slot_at(offset)) {
             Some((slot, _)) if slot.class.stride() < BLOCK_BYTES => true,
-            Some(_) => self.views.at_hand.placed(run).is_ok_and(|placed| placed.is_file),
+            Some(_) => self.views.non_blocking.placed(run).is_ok_and(|placed| placed.is_file),
             None => false,
         }
     }
 
-    /// Notes that the kernel reads `range`, and returns the ranges of metadata, in bytes, to store in its page cache ahead of
-    /// it. The iterator reads the original and may wait.
+    /// Notes that the kernel reads `range`, and returns the ranges of metadata, in bytes, to store in its page cache
+    /// ahead of its requests. The iterator reads the original and may wait.
     pub fn metadata_ahead(&self, range: ByteRange) -> Option<Box<dyn Iterator<Item = ByteRange> + Send>> {
         // The kernel reads metadata page by page.
         if range.len() != BLOCK_BYTES || range.offset() >= LARGE_START {
@@ -290,7 +292,7 @@ impl VirtualImage {
                     let Some((run, placed)) = self.placed_at(position)? else {
                         // The kernel keeps the bytes in its page cache, so these addresses may never be assigned.
                         let (start, end) = (position / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
-                        if !self.view.shared.addresses.give_to_nothing(start, end) {
+                        if !self.view.shared.addresses.retire(start, end) {
                             return Err(unreadable());
                         }
                         continue;

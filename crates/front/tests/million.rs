@@ -177,7 +177,7 @@ fn open(grid: &Arc<Grid>) -> (Arc<DirectReader>, Arc<VirtualImage>) {
 }
 
 #[test]
-fn opening_asks_as_much_of_a_million_inodes_as_of_a_hundred() {
+fn opening_costs_the_same_for_a_million_inodes() {
     let _alone = ALONE.lock();
     let mut counts = Vec::new();
     for (directory_count, files_per_directory) in [(10, 9), (1000, 1000)] {

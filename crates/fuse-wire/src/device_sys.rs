@@ -38,7 +38,7 @@ pub(crate) fn join(device: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd>
 /// Duplicates the descriptor `number` of this process.
 ///
 /// # Errors
-/// Nothing is open under that number.
+/// This process has no open descriptor with that number.
 pub fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
     if number < 0 {
         return Err(Errno::BADF.into());

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_put_together_and_checked() {
+    fn requests_are_assembled_and_checked() {
         let mut slot = Slot::new(0, 0, 3, 8192).expect("memory");
         let mut buffer = [0; 64];
         let mut check = |len: u32, structure: &[u8], payload: &[u8], expected: Option<usize>| {

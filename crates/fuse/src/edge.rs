@@ -1,4 +1,4 @@
-//! Requests of the kernel, answered.
+//! Translates the kernel's requests into calls of the reader and the file system, and their results into replies.
 
 pub(crate) mod front_pages;
 pub(crate) mod kernel_pages;
@@ -27,30 +27,30 @@ use crate::{
     session_pool::{SessionPool, gate::Gate},
 };
 
-use self::negotiation::{Circumstances, NeedlessOpens};
+use self::negotiation::{MountProperties, ZeroMessageOpens};
 
 /// `FS_IOC_GETFSLABEL`: `_IOR(0x94, 49, char[256])`.
 const GET_LABEL: u32 = rustix::ioctl::opcode::read::<[u8; 256]>(0x94, 49);
 
-/// A mounted image, as the kernel asks it.
+/// Answers the kernel's requests for a mounted image.
 ///
-/// Requests go to the reader, which answers them on this thread where nothing has to be waited for, and on threads that
-/// may wait where something has.
+/// Requests whose bytes are in memory are answered on the session thread that took them. The reader answers the others
+/// on threads that may wait.
 pub(crate) struct FuseEdge {
     reader: Reader,
     served: Arc<Served>,
     deadlines: Arc<Deadlines>,
     threads: SessionPool,
     options: MountOptions,
-    circumstances: Circumstances,
-    needless: NeedlessOpens,
+    properties: MountProperties,
+    zero_message_opens: ZeroMessageOpens,
     has_xattrs: bool,
-    /// Who may enter beside root; none: whom the kernel lets in.
+    /// The only user besides root whose requests are answered; `None` leaves this check to the kernel.
     owner: Option<u32>,
 }
 
 impl FuseEdge {
-    /// An edge over a reader. With `is_closed`, it takes no requests until its gate is opened.
+    /// Creates an edge over a reader. If it `is_closed`, it takes no requests until its gate is opened.
     ///
     /// # Errors
     /// The root cannot be read.
@@ -73,36 +73,36 @@ impl FuseEdge {
             threads,
             deadlines,
             options: options.clone(),
-            circumstances: Circumstances { checks_permissions, has_acls },
-            needless: NeedlessOpens::default(),
+            properties: MountProperties { checks_permissions, has_acls },
+            zero_message_opens: ZeroMessageOpens::default(),
             has_xattrs,
             owner: is_owners.then(|| rustix::process::geteuid().as_raw()),
         })
     }
 
-    /// What is served, to whom, and what is to show whether more requests wait.
+    /// Returns the reader, the state of the mounted image, and the view of waiting requests.
     pub(crate) fn parts(&self) -> (Reader, Arc<Served>, Arc<Pending>) {
         (self.reader.clone(), Arc::clone(&self.served), Arc::clone(self.threads.pending()))
     }
 
-    /// Keeps the session threads from taking requests.
+    /// The gate, which keeps the session threads from taking requests while it is closed.
     pub(crate) fn gate(&self) -> &Arc<Gate> {
         self.threads.gate()
     }
 
-    /// Comes to terms with the kernel.
+    /// Negotiates the terms of the connection with the kernel (INIT).
     ///
     /// # Errors
-    /// The kernel is too old, or the mount went away.
+    /// The kernel is too old, or the mount no longer exists.
     pub(crate) fn negotiate(&mut self, channel: &Channel) -> io::Result<Agreement> {
-        let agreement = channel.negotiate(|offer| negotiation::terms(offer, &self.options, self.circumstances))?;
+        let agreement = channel.negotiate(|offer| negotiation::terms(offer, &self.options, self.properties))?;
         self.resume(agreement);
         Ok(agreement)
     }
 
-    /// Continues on the terms that another process has agreed upon with the kernel.
+    /// Adopts the terms that another process has negotiated with the kernel.
     pub(crate) fn resume(&mut self, agreement: Agreement) {
-        self.needless = NeedlessOpens::new(&agreement, &self.options);
+        self.zero_message_opens = ZeroMessageOpens::new(&agreement, &self.options);
     }
 
     /// Lets session threads without rings block on the source.
@@ -110,8 +110,8 @@ impl FuseEdge {
         self.threads.permit_blocking();
     }
 
-    /// Answers requests that come over a ring until the file system is unmounted. The calling thread is the one that has
-    /// started the ring.
+    /// Answers the requests of a ring until the file system is unmounted. Must be called on the thread that started the
+    /// ring.
     ///
     /// # Errors
     /// The connection failed.
@@ -127,7 +127,7 @@ impl FuseEdge {
         }
     }
 
-    /// Answers requests until the file system is unmounted. The calling thread is the session thread with this index.
+    /// Answers requests until the file system is unmounted. The calling thread is session thread number `thread`.
     ///
     /// # Errors
     /// The connection failed or was aborted.
@@ -139,7 +139,7 @@ impl FuseEdge {
             gate.pass(thread);
             let mut receipt = channel.receive(&mut buffer);
             if matches!(receipt, Ok(Receipt::Nothing)) {
-                // Another program may have opened the device so that it does not wait.
+                // The device does not block if another program opened it with `O_NONBLOCK`.
                 receipt = channel.wait().map(|()| Receipt::Interrupted);
             }
             gate.leave(thread);
@@ -154,62 +154,67 @@ impl FuseEdge {
     fn take(&self, thread: usize, received: Received<'_>) {
         let Received { request, reply } = received;
         match request {
-            Ok(Request { header, operation }) => self.dispatch(Asked { edge: self, thread, header, reply }, operation),
+            Ok(Request { header, operation }) => {
+                self.dispatch(AcceptedRequest { edge: self, thread, header, reply }, operation)
+            }
             Err(_) => reply.refuse(Errno::IO),
         }
     }
 
-    fn dispatch(&self, asked: Asked<'_>, operation: Operation<'_>) {
+    fn dispatch(&self, request: AcceptedRequest<'_>, operation: Operation<'_>) {
         let counts = &self.served.counts;
-        if let Some(kind) = RequestKind::of(Opcode(asked.header.opcode)) {
-            counts.note(kind, asked.header.pid);
+        if let Some(kind) = RequestKind::of(Opcode(request.header.opcode)) {
+            counts.note(kind, request.header.pid);
         }
-        if !self.lets_in(&asked.header, &operation) {
-            return asked.reply.refuse(Errno::ACCESS);
+        if !self.may_enter(&request.header, &operation) {
+            return request.reply.refuse(Errno::ACCESS);
         }
         match operation {
-            Operation::Lookup(name) => asked.lookup(name),
-            Operation::Getattr(_) => asked.getattr(),
-            Operation::Readlink => asked.readlink(),
-            Operation::Open(_) if self.needless.files => asked.reply.refuse(Errno::NOSYS),
-            Operation::Open(_) if self.is_direct(asked.header.nodeid) => asked.opened(OpenFlags::DIRECT_IO),
-            Operation::Open(_) => asked.opened(OpenFlags::KEEP_CACHE | OpenFlags::NOFLUSH),
-            Operation::Read(read) => asked.read(&read),
-            Operation::Opendir(_) if self.needless.directories => asked.reply.refuse(Errno::NOSYS),
-            Operation::Opendir(_) => asked.opened(OpenFlags::KEEP_CACHE | OpenFlags::CACHE_DIR),
-            Operation::Readdir(read) => asked.readdir(&read),
-            Operation::Readdirplus(read) => asked.readdirplus(&read),
-            Operation::Statfs => asked.statfs(),
-            Operation::Getxattr(..) | Operation::Listxattr(_) if !self.has_xattrs => asked.reply.refuse(Errno::NOSYS),
-            Operation::Getxattr(size, name) => asked.getxattr(size, name),
-            Operation::Listxattr(size) => asked.listxattr(size),
-            Operation::Lseek(seek) => asked.lseek(&seek),
-            Operation::Ioctl(ioctl, _) => asked.ioctl(&ioctl),
-            // A node's number tells its inode, so nothing is to be forgotten; and the kernel waits for no reply.
+            Operation::Lookup(name) => request.lookup(name),
+            Operation::Getattr(_) => request.getattr(),
+            Operation::Readlink => request.readlink(),
+            Operation::Open(_) if self.zero_message_opens.files => request.reply.refuse(Errno::NOSYS),
+            Operation::Open(_) if self.is_direct(request.header.nodeid) => request.opened(OpenFlags::DIRECT_IO),
+            Operation::Open(_) => request.opened(OpenFlags::KEEP_CACHE | OpenFlags::NOFLUSH),
+            Operation::Read(read) => request.read(&read),
+            Operation::Opendir(_) if self.zero_message_opens.directories => request.reply.refuse(Errno::NOSYS),
+            Operation::Opendir(_) => request.opened(OpenFlags::KEEP_CACHE | OpenFlags::CACHE_DIR),
+            Operation::Readdir(read) => request.readdir(&read),
+            Operation::Readdirplus(read) => request.readdirplus(&read),
+            Operation::Statfs => request.statfs(),
+            Operation::Getxattr(..) | Operation::Listxattr(_) if !self.has_xattrs => request.reply.refuse(Errno::NOSYS),
+            Operation::Getxattr(size, name) => request.getxattr(size, name),
+            Operation::Listxattr(size) => request.listxattr(size),
+            Operation::Lseek(seek) => request.lseek(&seek),
+            Operation::Ioctl(ioctl, _) => request.ioctl(&ioctl),
+            // Node numbers are functions of the image, so there is no state to forget. The kernel expects no reply.
             Operation::Forget(_) | Operation::BatchForget(_) => {}
-            Operation::Release(_) | Operation::Releasedir(_) | Operation::Destroy => asked.reply.done(),
-            // Without opens, the kernel knows no NOFLUSH. Told that there is nothing to flush, it stops asking: otherwise each
-            // close would need the server, even the closes of a process that is about to become the server.
-            Operation::Flush(_) => asked.reply.refuse(Errno::NOSYS),
-            Operation::Other(opcode) if changes(opcode) => asked.reply.refuse(Errno::ROFS),
-            // The kernel stops asking for what it is told does not exist.
-            _ => asked.reply.refuse(Errno::NOSYS),
+            Operation::Release(_) | Operation::Releasedir(_) | Operation::Destroy => request.reply.done(),
+            // With zero-message opens, the kernel never receives NOFLUSH. After ENOSYS, it sends no further FLUSH.
+            // Otherwise each close would need the server, even the closes of a process that is about to become the
+            // server.
+            Operation::Flush(_) => request.reply.refuse(Errno::NOSYS),
+            Operation::Other(opcode) if is_write(opcode) => request.reply.refuse(Errno::ROFS),
+            // After ENOSYS, the kernel no longer sends this kind of request.
+            _ => request.reply.refuse(Errno::NOSYS),
         }
     }
 
-    /// Whether the kernel is to read a file past its page cache.
+    /// Whether the kernel reads this file past its page cache.
     fn is_direct(&self, node: u64) -> bool {
         self.options.direct_io.is_some_and(|nid| nid == self.served.nid(node))
     }
 
-    /// Whether a read goes beyond what anybody asked for: a request of the kernel's readahead in the image behind a front. It may
-    /// reach into bytes that only look like an inode's. If it fails, the kernel reads what was asked for page by page.
+    /// Whether a read is a request of the kernel's readahead in the image behind a front. Such a read may reach bytes
+    /// that only look like an inode. If it fails, the kernel repeats the needed part page by page, so the failure is
+    /// not reported.
     fn is_readahead(&self, nid: Nid, len: u32) -> bool {
         self.options.direct_io.is_some_and(|direct| direct != nid) && len as usize > machine_page_bytes()
     }
 
-    /// Whether whoever asks may enter. Reads of what was opened, and what the kernel asks by itself, are let through.
-    fn lets_in(&self, header: &InHeader, operation: &Operation<'_>) -> bool {
+    /// Whether the user who sent a request may enter the mount. Reads of open files and requests that the kernel sends
+    /// by itself are always accepted.
+    fn may_enter(&self, header: &InHeader, operation: &Operation<'_>) -> bool {
         let Some(owner) = self.owner else { return true };
         [0, owner].contains(&header.uid)
             || matches!(
@@ -226,9 +231,9 @@ impl FuseEdge {
     }
 }
 
-/// Whether a request would change the file system. The kernel refuses every change by itself, as long as nobody remounts
-/// with "rw".
-fn changes(opcode: Opcode) -> bool {
+/// Whether a request would change the file system. The kernel rejects changes itself unless the mount was remounted
+/// with `rw`.
+fn is_write(opcode: Opcode) -> bool {
     matches!(
         opcode,
         Opcode::SETATTR
@@ -248,8 +253,8 @@ fn changes(opcode: Opcode) -> bool {
     )
 }
 
-/// A request that was let in.
-struct Asked<'edge> {
+/// A request whose user may enter the mount.
+struct AcceptedRequest<'edge> {
     edge: &'edge FuseEdge,
     /// The session thread that has taken it.
     thread: usize,
@@ -257,8 +262,8 @@ struct Asked<'edge> {
     reply: Reply,
 }
 
-impl Asked<'_> {
-    /// The receiver of the names and ranges that this request touches.
+impl AcceptedRequest<'_> {
+    /// The receiver of touches; `None` if this request does not count as one.
     fn touches(&self) -> Option<&TouchSink> {
         self.edge.options.touches.as_ref().filter(|_| !self.edge.served.counts.is_walker(self.header.pid))
     }
@@ -320,7 +325,7 @@ impl Asked<'_> {
                 }
             });
         };
-        // The reply is dropped with the completion where this panics, and then says EIO.
+        // A panic drops the completion and the reply in it, which then sends EIO.
         let _ = catch_unwind(AssertUnwindSafe(read));
     }
 
@@ -343,7 +348,7 @@ impl Asked<'_> {
             Ok(directory::names_and_attributes(file_system, directory, offset, len_max, served, allowed)?)
         };
         self.answer(entries, move |reply, listed| {
-            // Before the answer, as what is listed is read right after it.
+            // Before the reply, because programs read the listed files right after it.
             reader.note_listed(directory, offset == 0, &listed.files);
             served.listings.end(lister, allowed, listed.left);
             reply.bytes(listed.entries.as_bytes());
@@ -358,7 +363,7 @@ impl Asked<'_> {
 
     fn statfs(self) {
         let info = self.edge.reader.file_system().info();
-        // The kernel's EROFS says that there is room for more inodes without an end; its SquashFS, that there is none.
+        // As the kernel's mounts: EROFS reports unlimited free inodes, SquashFS none.
         let inode_max = if info.format == "erofs" { u64::MAX } else { info.inode_count };
         let st = Kstatfs {
             blocks: info.block_count,
@@ -405,7 +410,8 @@ impl Asked<'_> {
         self.reply.pieces([IoctlOut::default().as_bytes(), &label]);
     }
 
-    /// Answers a request that reads metadata with what `work` gives, which may run twice. A panic costs this one request.
+    /// Runs `work`, which reads metadata and may run twice, and answers the request with its result through `send`.
+    /// After a panic in `work`, the request gets EIO.
     fn answer<T: 'static>(
         self,
         work: impl Fn(&Served, &dyn FileSystem) -> Result<T, Refusal> + Send + 'static,

@@ -1,7 +1,7 @@
 //! The FUSE edge: mounts an image and serves it to the kernel.
 //!
 //! [`Mount`] mounts a [`Reader`](floe_engine::Reader) on a directory and serves it until it is unmounted: as root with
-//! `mount(2)`, as a user with `fusermount3`. The edge is thin. It translates requests of the kernel into calls of the
+//! `mount(2)`, as a user with `fusermount3`. The edge only translates requests of the kernel into calls of the
 //! [`FileSystem`](floe_image::FileSystem) and the reader, and their results into replies, which any thread may send.
 //! Because an image never changes, all replies that the kernel can cache are valid forever.
 //!

@@ -184,7 +184,7 @@ impl Mount {
                     reads(nid, offset, len);
                 }
                 if let Some(touches) = &touches {
-                    // A request of the kernel's readahead goes on into files that nobody has touched.
+                    // A request of the kernel's readahead can continue into files that no program has read.
                     let count = if has_direct_io { usize::MAX } else { 1 };
                     let parts = noted_image.originals_in(range);
                     parts.into_iter().take(count).for_each(|(nid, range)| touches(Touch::Read(nid, range)));
@@ -387,7 +387,7 @@ fn serve(
     });
     let transport = Transport::begin(&session, &channel, agreement, options)?;
     let thread_count = match transport {
-        // FORGET and INTERRUPT alone.
+        // The device delivers only FORGET and INTERRUPT.
         Transport::Rings(_) => 1,
         Transport::Device | Transport::DeviceWithout(_) => NonZero::get(options.threads),
     };
@@ -437,7 +437,7 @@ impl Drop for Session {
         if failure.is_none() {
             self.unmounter.note_end();
         }
-        // There may be no waiter any more.
+        // The waiter may be gone.
         let _ = self.ended.send(failure.map_or(Ended::Unmounted, Ended::Failed));
     }
 }

@@ -42,8 +42,8 @@ impl SessionPool {
         Self { reader, deadlines, pending, busy_polling, listeners, gate, device_threads: thread_count }
     }
 
-    /// Lets half of the threads block on the source at the same time. Not for threads with rings: while one of them blocked,
-    /// nobody would take the requests of its CPU.
+    /// Permits half of the threads to block on the source at the same time. Threads with rings must not block: no other
+    /// thread would take the requests of their CPU.
     pub(crate) fn permit_blocking(&self) {
         let promoting = Arc::clone(&self.listeners);
         self.reader.engine().permit_blocking(self.device_threads / 2, move || promoting.promote());
@@ -54,12 +54,12 @@ impl SessionPool {
         self.device_threads
     }
 
-    /// Shows whether requests wait for a thread.
+    /// The view of requests that wait for a thread.
     pub(crate) fn pending(&self) -> &Arc<Pending> {
         &self.pending
     }
 
-    /// Keeps the threads from taking requests.
+    /// The gate, which keeps the threads from taking requests while it is closed.
     pub(crate) fn gate(&self) -> &Arc<Gate> {
         &self.gate
     }

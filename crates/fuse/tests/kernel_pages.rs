@@ -85,7 +85,7 @@ fn pushed_pages_at_the_end_of_a_file_show_no_wrong_bytes_after_failed_reads() {
 
 /// Stores at the ends of files, concurrent with failing reads, killed reads and dropped pages.
 #[test]
-fn reads_beside_pushes_failures_and_kills_are_right_or_fail() {
+fn reads_during_pushes_failures_and_kills_are_right_or_fail() {
     if !can_mount() {
         return;
     }

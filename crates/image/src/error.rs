@@ -7,13 +7,13 @@ use crate::{DeviceId, Nid};
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an image could not be read. Cheap to clone, because one failure may answer many waiters.
+/// Why an image could not be read. Cheap to clone, because several waiting threads may receive the same error.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {
     /// Reading the source failed.
     Io {
-        /// Where in the source.
+        /// The location in the source.
         place: Place,
         /// The error of the operating system.
         error: Arc<io::Error>,
@@ -22,7 +22,7 @@ pub enum Error {
     Corrupt {
         /// The violated rule, as a short phrase that describes the fault: "dirent name past block".
         rule: &'static str,
-        /// Where the violation is.
+        /// The location of the violation.
         place: Place,
     },
     /// The image uses a feature that Floe does not support.
@@ -113,9 +113,9 @@ impl fmt::Display for Error {
             Self::Corrupt { rule, place } => write!(formatter, "corrupt image: {rule}{place}"),
             Self::Unsupported { feature } => write!(formatter, "not supported: {feature}"),
             Self::WrongType { expected, nid } => write!(formatter, "inode {nid} is not {expected}"),
-            Self::NoMemory => formatter.write_str("no memory within the budget"),
-            Self::WouldBlock => formatter.write_str("not in memory"),
-            Self::Cancelled => formatter.write_str("cancelled before it was done"),
+            Self::NoMemory => formatter.write_str("the memory budget is exhausted"),
+            Self::WouldBlock => formatter.write_str("the bytes are not in memory"),
+            Self::Cancelled => formatter.write_str("cancelled"),
         }
     }
 }

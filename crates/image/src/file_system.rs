@@ -60,7 +60,8 @@ pub trait FileSystem: Send + Sync {
     fn attr(&self, nid: Nid) -> Result<Attr>;
 
     /// Computes the inode with this [`Attr::inode_number`] from the number alone, without reading the image. `None` if
-    /// the format cannot. A format supports this for all of its inode numbers or for none. The inode need not exist.
+    /// the format does not support this. A format supports this for all of its inode numbers or for none. The inode
+    /// need not exist.
     fn nid_of(&self, inode_number: u64) -> Option<Nid> {
         let _ = inode_number;
         None
@@ -80,11 +81,12 @@ pub trait FileSystem: Send + Sync {
         u64::MAX
     }
 
-    /// The inode numbers at which inodes can be, among the 64 from `first` on: a set of bits, of which the lowest stands for
-    /// `first`. It contains all numbers of inodes, and possibly others. A caller that tries many numbers need not try the rest.
+    /// Returns which of the 64 inode numbers from `first` on may belong to an inode, as a bit set; the lowest bit
+    /// stands for `first`. A clear bit means that no inode has this number; a set bit promises nothing. A scan of many
+    /// numbers skips the clear bits.
     ///
     /// # Errors
-    /// The metadata cannot be read now.
+    /// Reading the metadata failed for a transient reason ([`Error::is_transient`](crate::Error::is_transient)).
     fn possible_numbers(&self, first: u64) -> Result<u64> {
         let _ = first;
         Ok(u64::MAX)
@@ -149,7 +151,7 @@ pub trait FileSystem: Send + Sync {
     fn xattr_names(&self, nid: Nid) -> Result<Vec<Vec<u8>>>;
 
     /// Visits all extended attributes with full name and value, in the order of the format, until the visitor breaks.
-    /// It reads the attributes once; a lookup of each name would read all of them each time.
+    /// One call reads the attributes once, whereas each [`FileSystem::xattr`] may read all of them.
     ///
     /// # Errors
     /// As for [`FileSystem::xattr_names`]. The attributes before the fault have been visited.

@@ -7,7 +7,7 @@ use crate::{Error, Place};
 /// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Severity {
-    /// Everything can be read, but the image is inconsistent or contains what no tool writes.
+    /// Everything can be read, but the image is inconsistent or has a structure that no known tool writes.
     Warning,
     /// Something cannot be read, or is read wrongly.
     Error,

@@ -1,4 +1,4 @@
-//! The vocabulary and the interfaces of Floe.
+//! The types and traits that formats, the engine and sources share.
 //!
 //! Formats *map*: a [`FileSystem`] turns an inode and a [`ByteRange`] into [`Extent`]s. The engine *reads*: it fetches,
 //! decodes and caches the [`StoredBlock`]s of those extents, and serves metadata to formats through a [`BlockReader`].

@@ -33,7 +33,7 @@ pub trait ImageSource: Send + Sync {
         let _ = (offset, len);
     }
 
-    /// Hints that the `len` bytes from `offset` on will hardly be read again, so that a cache may drop them. Never
+    /// Hints that the `len` bytes from `offset` on are unlikely to be read again, so that a cache may drop them. Never
     /// fails.
     fn dont_need(&self, offset: u64, len: u64) {
         let _ = (offset, len);

@@ -20,9 +20,9 @@ use crate::stage::{Stage, StageOptions, Surroundings};
 use crate::statistics::{Interval, Summary, difference_percent};
 use crate::{Error, Result};
 
-/// A longer round means that its process was killed, or that the machine is stalled.
+/// The time limit of a round. A longer round means that its process was killed, or that the machine is stalled.
 const ROUND_TIME_MAX: Duration = Duration::from_secs(30);
-/// With less memory next to the hog, processes are killed.
+/// The minimum of memory that the hog leaves to other processes. With less, they are killed.
 const LEFT_BYTES_MIN: u64 = 5 << 19;
 /// The maximum number of pages per request.
 const PAGES_MAX: usize = 65_536;
@@ -105,7 +105,7 @@ fn run_here(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport
             stage.load.confine_process(allocator.child.pid())?;
         }
         if is_pressed {
-            // Until the group is full.
+            // Waits until the group is full.
             std::thread::sleep(Duration::from_secs(1));
         }
         let mut rounds_ns = [Vec::new(), Vec::new()];

@@ -75,7 +75,7 @@ impl Archive {
     }
 
     fn truncated(&self) -> Error {
-        Error::unfit(&*self.path, "the archive is cut off: it has no end marker")
+        Error::unfit(&*self.path, "the archive is truncated: it has no end marker")
     }
 
     /// An error about the header at `offset`.

@@ -24,8 +24,8 @@ use crate::{
 
 /// The copy size in bytes.
 const COPY_LEN: usize = 1 << 20;
-/// A file's end is taken from an existing fragment only if that end is this many times longer than the space that the
-/// data before it takes.
+/// The end of a file refers to an existing fragment only if the shared end is at least this many times as long as the
+/// stored data before it.
 const KNOWN_END_FACTOR: usize = 3;
 
 /// Writes pieces to the image and records the storage of each file.
@@ -61,7 +61,7 @@ struct Current {
     algorithm: u8,
     /// Whether repeats refer to it.
     is_source: bool,
-    /// How many bytes before the next piece are not stored yet.
+    /// The number of bytes before the next piece that are not stored yet.
     left_len: u64,
     extents: Vec<CompressedExtent>,
     /// `None` unless the file is stored in chunks.
@@ -239,7 +239,7 @@ impl<'a> Assembler<'a> {
         Ok(())
     }
 
-    /// Refers to existing data, and stores what cannot be referred to.
+    /// Adds a repeat: refers to the source's pclusters as far as possible, and compresses the rest.
     fn add_repeat(&mut self, repeat: &Repeat, rule: TailRule, content: &Content, stored: &[StoredFile]) -> Result<()> {
         let mut start = repeat.start - self.current.left_len;
         let cut = self.cuts.get(&(repeat.source, repeat.source_start));

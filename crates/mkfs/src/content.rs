@@ -25,7 +25,7 @@ const BLOCKS_UNIT: u64 = 512;
 /// The origin of a file's bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
-    /// A file that is opened when it is read; it must then still be the listed file.
+    /// A file that is opened for each read. The open file must still be the listed one.
     Listed {
         root: Arc<SourceRoot>,
         /// The path below the source root.
@@ -34,7 +34,7 @@ pub(crate) enum Content {
         /// The size of its allocated blocks in bytes.
         allocated_len: u64,
     },
-    /// A region of an open file. Our own files have no `identity` and are not checked for changes.
+    /// A region of an open file. Temporary files of the build have no `identity`, because they cannot change.
     Region { file: Arc<File>, path: Arc<Path>, offset: u64, size: u64, identity: Option<Identity> },
     /// Runs of an open file with holes between them.
     Sparse { file: Arc<File>, path: Arc<Path>, runs: Arc<[Run]>, size: u64, identity: Option<Identity> },

@@ -1,8 +1,8 @@
 //! Splits files so that repeated data is stored once.
 //!
-//! An extent can only refer to the beginning of a pcluster. So a pcluster must begin wherever data begins that is
-//! repeated later; this position is a cut. An lcluster can contain the beginning of only one extent, so boundaries must
-//! keep a distance.
+//! An extent can only refer to the beginning of a pcluster. So a pcluster must begin at each position to which a repeat
+//! refers; such a position is a cut. An lcluster can contain the beginning of only one extent, so boundaries must keep
+//! a distance.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -90,7 +90,8 @@ impl FileSplits {
         self.block_size * DISTANCE_BLOCKS
     }
 
-    /// How far a beginning must move to be on an existing boundary or at the minimum distance from all.
+    /// The number of bytes from `start` to the next position that is an existing boundary, or at the minimum distance
+    /// from all boundaries.
     fn skip_from_bounds(&self, split: &FileSplit, start: u64) -> u64 {
         let before = split.bounds.range(..=start).next_back().copied().unwrap_or(0);
         let after = split.bounds.range(start + 1..).next().copied();
@@ -104,8 +105,8 @@ impl FileSplits {
         }
     }
 
-    /// How far a repeat must move so that both files split between lclusters; then the split also works for
-    /// uncompressible data.
+    /// The number of bytes by which a repeat must be shortened at its start, so that both files split between
+    /// lclusters. Only such a split works for incompressible data.
     fn skip_to_lclusters(&self, repeat: &Repeat) -> u64 {
         let is_same = repeat.start % self.block_size == repeat.source_start % self.block_size;
         if is_same { repeat.start.next_multiple_of(self.block_size) - repeat.start } else { 0 }
@@ -121,7 +122,7 @@ impl FileSplit {
 }
 
 impl Repeat {
-    /// Where the repeat ends in the file.
+    /// The end of the repeat in its file.
     pub(crate) fn end(&self) -> u64 {
         self.start + self.len
     }

@@ -22,7 +22,7 @@ pub(crate) struct Grain {
     pub(crate) len: usize,
     /// The hash of its bytes.
     pub(crate) hash: u64,
-    /// Whether its end is content-defined. Data that repeats itself constantly has no such boundaries.
+    /// Whether its end is content-defined. Data with a short period has no such boundaries.
     pub(crate) is_distinct: bool,
 }
 
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_data_is_cut_alike() {
+    fn equal_data_is_cut_at_equal_positions() {
         let data = noise(1 << 20);
         let cutter = GrainCutter::new(11);
         let grains: Vec<Grain> = cutter.cut(&data).collect();

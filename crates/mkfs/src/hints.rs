@@ -29,8 +29,8 @@ pub struct Hint {
     pub coding: Option<Coding>,
 }
 
-/// The number of each visit's coding in [`Options::codings`]; `None` if the file is not compressed. The first matching
-/// hint counts; of several paths, the first.
+/// The number of each file's coding in [`Options::codings`]; `None` if the file is not compressed. The first matching
+/// hint applies. A file with several hard links is matched by its first path.
 pub(crate) fn coding_numbers(tree: &Tree, visits: &[Visit], options: &Options) -> Result<Vec<Option<usize>>> {
     let usual = options.compression.map(|_| 0);
     if options.hints.is_empty() {

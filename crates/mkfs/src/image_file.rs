@@ -32,11 +32,12 @@ const IMAGE_MODE: u32 = 0o644;
 const REPLACEMENT_MODE: u32 = 0o600;
 /// The maximum number of symbolic links to follow, as in the kernel.
 const LINKS_MAX: usize = 40;
-/// The length of the head in bytes, everything up to the superblock's end: without it, a block device has no image.
+/// The length of the image's head in bytes, which contains the superblock. While the head is zero, a block device has
+/// no image.
 const HEAD_LEN: usize = 4096;
 
-/// A file that is written sequentially, with corrections, and named at the end. If it is dropped before that, it leaves
-/// no file behind, and a block device without a superblock.
+/// A file that is written sequentially, except for its head, and named at the end. If it is dropped before
+/// [`ImageFile::finish`], it leaves no file behind; a block device is left without a superblock.
 pub(crate) struct ImageFile {
     file: File,
     /// The path as given, for errors.
@@ -165,7 +166,8 @@ impl ImageFile {
         })
     }
 
-    /// Syncs the file and gives it its name. A replaced file passes on its mode and, if permitted, its owner.
+    /// Syncs the file and gives it its name. The file takes over the mode and, if permitted, the owner of the file that
+    /// it replaces.
     pub(crate) fn finish(mut self) -> Result<()> {
         self.flush()?;
         if let Some(replaced) = &self.replaced {
@@ -282,8 +284,8 @@ fn give_name(file: &File, path: &Path) -> io::Result<()> {
     })
 }
 
-/// Removes a temporary file that a build in this process has left next to the image at `path`, for a program that exits
-/// during a build.
+/// Removes the temporary file of an unfinished build in this process next to the image at `path`. A program that exits
+/// during a build calls it first.
 pub fn remove_unfinished(path: &Path) {
     let target = link_target(path);
     let Some(base) = target.file_name() else { return };

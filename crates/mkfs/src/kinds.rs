@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_the_kind() {
+    fn names_determine_the_similarity_group() {
         for (name, kind) in [
             ("libc.so.6", "so"),
             ("libstdc++.so.6.0.30", "so"),

@@ -46,7 +46,7 @@ impl<'a> Launch<'a> {
         [launch_list(&ranges), launch_profile(self.profile.to_text().as_bytes())].concat()
     }
 
-    /// How many ranges refer to files that the image lacks.
+    /// The number of ranges that refer to files not in the image.
     pub(crate) fn missing(&self) -> u64 {
         self.places.iter().filter(|place| place.is_none()).count() as u64
     }

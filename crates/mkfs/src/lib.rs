@@ -8,10 +8,10 @@
 //! packed inode; and the metadata, which consists of shared xattrs, inodes with their bodies, and directory blocks. The
 //! inodes of a directory are adjacent. Later, smaller inodes fill the gaps that block boundaries leave.
 //!
-//! Equal files, equal pclusters and equal ends of files are stored once. With [`Options::dedupe`], so is data that
-//! files have in common at any offset. For this, content is split into content-defined grains; a sequence of equal
-//! grains is a repeat. An extent can only refer to the beginning of a pcluster, so a pcluster begins wherever a repeat
-//! refers to. All repeats are found before compression starts, so that compression can still use several threads.
+//! Equal files, equal pclusters and equal ends of files are stored once. [`Options::dedupe`] also finds equal data at
+//! different offsets of files. It splits content into content-defined grains; a sequence of grains that occurred before
+//! is a repeat. An extent can only refer to the beginning of a pcluster, so a pcluster begins at each position to which
+//! a repeat refers. All repeats are found before compression starts, so that compression can still use several threads.
 //!
 //! Within runs of a segment's length, fragments of files with the same extension are adjacent, because they compress
 //! better. With large pclusters they stay in tree order.

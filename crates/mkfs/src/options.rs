@@ -34,7 +34,7 @@ pub struct Options {
     pub inline_data: bool,
     /// Whether the last pcluster of a compressed file may follow its inode ("ztailpacking").
     pub inline_pclusters: bool,
-    /// What goes into the packed inode.
+    /// Which data goes into the packed inode.
     pub fragments: Fragments,
     /// Whether equal data is stored once.
     pub dedupe: bool,
@@ -46,7 +46,7 @@ pub struct Options {
     pub wide: bool,
     /// The chunk size in bytes for chunk-based files: a power of two, at least the block size.
     pub chunk_bytes: Option<u64>,
-    /// Whether chunk maps use 8-byte records even if 4 bytes would do.
+    /// Whether chunk maps use 8-byte records even where 4-byte records suffice.
     pub chunk_indexes: bool,
     /// A separate file for chunks.
     pub blob_device: Option<PathBuf>,
@@ -113,7 +113,7 @@ pub enum Whiteouts {
     Overlay,
 }
 
-/// What goes into the packed inode.
+/// Which data goes into the packed inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Fragments {
     /// Nothing; there is no packed inode.
@@ -128,14 +128,14 @@ pub enum Fragments {
 /// The timestamps of inodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Times {
-    /// Their own. The image's timestamp is the latest of them, so that equal trees give equal images.
+    /// Each inode keeps its own. The image's timestamp is the latest of them, so that equal trees give equal images.
     #[default]
     Own,
-    /// Their own; the image's timestamp is this, in seconds since 1970.
+    /// Each inode keeps its own; the image's timestamp is this, in seconds since 1970.
     OwnBuiltAt(i64),
-    /// This for all, in seconds since 1970.
+    /// All inodes and the image get this timestamp, in seconds since 1970.
     All(i64),
-    /// Their own, but at most this, which is also the image's timestamp, in seconds since 1970.
+    /// Each inode keeps its own, but at most this, which is also the image's timestamp; in seconds since 1970.
     AtMost(i64),
 }
 
@@ -146,9 +146,9 @@ pub struct Ownership {
     pub force_uid: Option<u32>,
     /// The group of all inodes.
     pub force_gid: Option<u32>,
-    /// Added to each owner, after the above.
+    /// Added to the owner of each inode, after [`Ownership::force_uid`]; wraps at 2^32.
     pub uid_offset: u32,
-    /// Added to each group, after the above.
+    /// Added to the group of each inode, after [`Ownership::force_gid`]; wraps at 2^32.
     pub gid_offset: u32,
 }
 
@@ -161,12 +161,12 @@ pub struct Xattrs {
     pub share_above: Option<usize>,
     /// Name prefixes that are stored once. Each begins with `user.`, `trusted.` or `security.`.
     pub long_prefixes: Vec<Vec<u8>>,
-    /// Whether inodes have a bloom filter, by which most lookups of absent names need no search.
+    /// Whether inodes have a bloom filter, which answers most lookups of absent names without a search.
     pub filter: bool,
 }
 
-/// Default memory in bytes beyond one segment and its result per thread: enough that no thread waits for another one's
-/// memory.
+/// The part of the default memory limit, in bytes, beyond one segment and its result per thread: enough that no thread
+/// waits for memory that another one holds.
 const MEMORY_SPARE_BYTES: usize = 4 << 20;
 /// The minimum default memory in bytes.
 const MEMORY_BYTES_MIN: usize = 32 << 20;
@@ -300,8 +300,8 @@ impl Options {
         }
     }
 
-    /// Whether equal files are stored once. With fragments they always are: their ends would be shared anyway, and
-    /// comparing the rest costs little.
+    /// Whether equal files are stored once. With fragments, they always are: the fragments of equal files are shared
+    /// anyway, and comparing the rest costs little.
     pub(crate) fn shares_files(&self) -> bool {
         self.dedupe || self.fragments != Fragments::None
     }

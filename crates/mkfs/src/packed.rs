@@ -12,9 +12,9 @@ use crate::{
 
 /// The comparison size in bytes.
 const COMPARE_LEN: usize = 64 << 10;
-/// Fragments are compared if their last bytes, this many, are equal.
+/// The number of last bytes that two fragments must have in common before the rest is compared.
 const END_LEN: usize = 64;
-/// How many fragments with the same last bytes are compared.
+/// The maximum number of fragments with the same last bytes that are compared.
 const SAME_END_MAX: usize = 8;
 
 /// Collects fragments in a temporary file and finds duplicates.

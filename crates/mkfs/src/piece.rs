@@ -18,16 +18,16 @@ use crate::{
     storage_method::StorageMethod,
 };
 
-/// A longer piece is read incrementally while it is compressed, about this many bytes ahead, because segments for large
-/// pclusters are 16 MiB for each thread.
+/// A longer piece is read incrementally, about this many bytes ahead of compression. Large pclusters have segments of
+/// 16 MiB, and each thread would otherwise hold a whole one.
 const READ_AHEAD_LEN: usize = 11 << 19;
-/// If at most this many more bytes remain, they are read at once: the end of a piece is only decided when all of it is
-/// in memory.
+/// If at most this many bytes would remain after the next read, that read takes all of them, because the end of a piece
+/// needs all of its data in memory.
 const READ_MARGIN: usize = 256 << 10;
-/// Uncompressed pieces for the packed inode are at most this long, in bytes.
+/// The maximum length of uncompressed pieces for the packed inode, in bytes.
 const PACK_LEN: usize = 4 << 20;
 
-/// Pieces in holes are at most this long in bytes, or one chunk, so that progress stays visible.
+/// The maximum length of pieces in holes in bytes, unless one chunk is longer; it keeps progress visible.
 const HOLE_LEN_MAX: u64 = 1 << 30;
 /// How files are split into segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -176,7 +176,7 @@ impl<'a> Piece<'a> {
         })
     }
 
-    /// How many bytes have to be read.
+    /// The number of bytes that [`Piece::process`] reads.
     pub(crate) fn read_len(&self) -> usize {
         if matches!(self.method, StorageMethod::Hole { .. }) { 0 } else { self.len }
     }

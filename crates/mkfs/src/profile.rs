@@ -8,10 +8,11 @@ use floe_image::ByteRange;
 
 use crate::error::{Error, Result};
 
-/// The steps of a launch, in order: the ranges that it read, and the names that it needed besides.
+/// The steps of a launch, in order: the ranges that it read, and the names that it used (docs/format/erofs.md, Launch
+/// list).
 ///
-/// A range implies that its file and the directories above it were looked up; these have no names of their own unless
-/// they were needed long before the range.
+/// A range implies lookups of its file and of the directories above it. The profile names them only if another range
+/// lies between the lookup and the range.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Profile {
     ranges: Vec<ProfileRange>,
@@ -27,14 +28,14 @@ pub struct ProfileRange {
     pub range: ByteRange,
 }
 
-/// A name that the launch needed.
+/// A name that the launch used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ProfileName {
     /// The path within the image, with a leading slash.
     pub path: Vec<u8>,
     /// How the launch used it.
     pub usage: NameUsage,
-    /// The number of ranges that the launch had read before.
+    /// The number of ranges before this name.
     ranges_before: usize,
 }
 
@@ -81,8 +82,8 @@ impl Profile {
         Self::of_steps(ranges.into_iter().map(RecordedStep::Range))
     }
 
-    /// Creates a profile of these steps. It merges contiguous ranges, and leaves out repeated names and names that the
-    /// next range implies. Steps beyond [`Profile::STEPS_MAX`] are dropped.
+    /// Creates a profile of these steps. Merges contiguous ranges, and omits repeated names, names that the next range
+    /// implies, and steps beyond [`Profile::STEPS_MAX`].
     pub fn of_steps(steps: impl IntoIterator<Item = RecordedStep>) -> Self {
         let mut profile = Self::default();
         let mut known = HashSet::new();
@@ -148,7 +149,7 @@ impl Profile {
         })
     }
 
-    /// Whether the launch did nothing.
+    /// Whether the profile has no steps.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty() && self.names.is_empty()
     }
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_text_is_refused_before_it_fills_memory() {
+    fn oversized_profiles_are_refused_before_they_fill_memory() {
         let error = Profile::read(std::io::repeat(b'#')).err().map(|error| error.to_string());
         assert!(error.as_ref().is_some_and(|error| error.contains("at most 16 MiB")), "{error:?}");
         assert!(Profile::read(&b"\xff\xfe"[..]).is_err());

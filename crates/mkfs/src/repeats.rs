@@ -16,7 +16,7 @@ use crate::{
     workers,
 };
 
-/// How many bytes are split into grains at once.
+/// The number of bytes that are split into grains at a time.
 const SPAN_LEN: u64 = 4 << 20;
 /// The comparison size in bytes.
 const COMPARE_LEN: usize = 256 << 10;

@@ -152,7 +152,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Lists a directory relative to its descriptor, so that replaced entries are not followed.
+/// Lists a directory relative to its descriptor, so that a symbolic link that replaces an entry is not followed.
 fn list(source: &Arc<SourceRoot>, directory: OpenDirectory, options: &Options, excludes: &Excludes) -> Result<Listing> {
     let OpenDirectory { node, inner_path } = directory;
     let mut listing = Listing { node, whiteouts: Vec::new(), entries: Vec::new(), gone: Vec::new() };

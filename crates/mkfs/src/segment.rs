@@ -36,7 +36,7 @@ pub(crate) enum TailRule {
 /// The end of a compressed segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Tail {
-    /// Nothing special.
+    /// The last extent is stored like the others.
     None,
     /// The stored bytes of the last extent, which follow the inode.
     Inline(Vec<u8>),
@@ -88,7 +88,7 @@ impl TailRule {
         }
     }
 
-    /// The rule for a segment that others follow from `end` on.
+    /// The rule for a segment that ends at `end`, before the end of its file.
     pub(crate) fn within_file(end: u64, block_size: u64) -> Self {
         if end.is_multiple_of(block_size) { Self::Blocks } else { Self::Followed }
     }
@@ -108,8 +108,8 @@ impl SegmentCompressor {
         })
     }
 
-    /// How much is stored uncompressed before compression is tried again: little at first, to find compressible data
-    /// soon, and more after each consecutive failure.
+    /// The number of bytes to store uncompressed before the next attempt to compress: few at first, to find
+    /// compressible data soon, and more after each consecutive failure.
     fn plain_len(&self, failures: u32) -> usize {
         (self.pcluster_len / PLAIN_PARTS)
             .max(self.block_len)
@@ -126,7 +126,7 @@ impl SegmentCompressor {
         (stored_len as u64) + index_len(len as u64, self.block_len as u64) < len as u64
     }
 
-    /// Compresses `data`, which begins at `offset` of its file, and is its last segment or ends as the rule says.
+    /// Compresses a whole segment: `data`, which begins at `offset` of its file. `rule` says how its end is stored.
     pub(crate) fn compress(&mut self, data: &[u8], rule: TailRule, offset: u64) -> Result<CompressedSegment> {
         let mut segment = self.begin();
         self.end(&mut segment, data, rule, offset)?;
@@ -139,8 +139,8 @@ impl SegmentCompressor {
         CompressedSegment { extents: Vec::new(), stored: Vec::new(), tail: Tail::None, left_len: 0, failures: 0 }
     }
 
-    /// Adds the next extent of a segment of which `data` is available and more follows. Returns how much of `data` it
-    /// took, or `None` if more data would fit into the extent.
+    /// Adds the next extent of a segment, with `data` as the available part; more follows. Returns the number of bytes
+    /// taken from `data`, or `None` if more data would fit into the extent.
     pub(crate) fn put_next(&mut self, segment: &mut CompressedSegment, data: &[u8]) -> Result<Option<usize>> {
         let input = &data[..data.len().min(self.extent_len_max)];
         let fit = self.encoder.encode_to_fit(input, &mut self.output)?;

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_follow_no_links() {
+    fn openat2_and_the_fallback_follow_no_links() {
         let folder = tempfile::tempdir().expect("a folder");
         let source = folder.path().join("source");
         fs::create_dir_all(source.join("a/b")).expect("made");

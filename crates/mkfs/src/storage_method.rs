@@ -8,15 +8,17 @@ use crate::{
     segment::TailRule,
 };
 
-/// The maximum length in bytes of chunks while they are read, because each is in memory as a whole. Requested chunks
-/// that are longer are merged from contiguous ones.
+/// The maximum length in bytes of chunks while they are read, because each is in memory as a whole. If the user asks
+/// for longer chunks, contiguous ones are merged.
 const CHUNK_LEN_MAX: usize = 16 << 20;
-/// The minimum chunk size of an uncompressed file with holes in bytes, and the maximum number of its chunks.
+/// The minimum chunk size, in bytes, of an uncompressed file with holes.
 const SPARSE_CHUNK_LEN_MIN: u64 = 64 << 10;
+/// The maximum number of chunks of such a file, as long as chunks can grow.
 const SPARSE_CHUNKS_MAX: u64 = 1 << 20;
-/// A file to be compressed is stored in chunks instead if it has at least this many bytes and consists almost entirely
-/// of holes, by this factor: its index, about 4 bytes per block, would be longer than its data.
+/// The minimum size, in bytes, of a file that is stored in chunks although it could be compressed, because it consists
+/// almost entirely of holes: its index, about 4 bytes per block, would be longer than its data.
 const COMPRESSED_SPARSE_SIZE_MIN: u64 = 16 << 20;
+/// The minimum ratio of such a file's size to its data.
 const COMPRESSED_SPARSE_FACTOR: u64 = 1024;
 
 /// How a piece is stored.
@@ -61,8 +63,8 @@ impl StorageMethod {
     }
 }
 
-/// The chunk size for a file that is stored in chunks without a request, to keep its holes: one with holes that is not
-/// compressed, or whose index would be longer than its data.
+/// The chunk size for a file that is stored in chunks to keep its holes, although the options do not ask for chunks.
+/// This applies to files with holes that are not compressed, or whose index would be longer than their data.
 fn sparse_chunk_len(content: &Content, options: &Options, coding: Option<usize>) -> Result<Option<usize>> {
     let size = content.size();
     let stored_len_max = match coding {
@@ -74,7 +76,7 @@ fn sparse_chunk_len(content: &Content, options: &Options, coding: Option<usize>)
         return Ok(None);
     }
     let chunk_len = (size / SPARSE_CHUNKS_MAX).next_power_of_two().max(SPARSE_CHUNK_LEN_MIN).max(options.block_size());
-    // Only a completely empty chunk is a hole; the block count does not tell.
+    // Only an empty chunk becomes a hole, and the block count does not show whether there is one.
     let data = content.data_ranges(chunk_len)?;
     let data_len: u64 = data.iter().map(|range| range.end - range.start).sum();
     Ok(usize::try_from(chunk_len).ok().filter(|_| data_len < size))

@@ -15,7 +15,7 @@ pub struct Summary {
     pub directories: u64,
     /// The content of all files, each inode counted once.
     pub content_bytes: u64,
-    /// How much of it was found as duplicates.
+    /// The part of it that is stored as duplicates of other data.
     pub duplicate_bytes: u64,
     /// The length of the packed inode.
     pub packed_bytes: u64,
@@ -37,7 +37,7 @@ pub struct Summary {
     pub scan_time: Duration,
     /// The time for reading and compressing.
     pub data_time: Duration,
-    /// How many ranges of the profile refer to files that the image lacks.
+    /// The number of ranges of the profile that refer to files not in the image.
     pub profile_missing: u64,
     /// The extent of the verification; `None` without one.
     pub verified: Option<Verified>,

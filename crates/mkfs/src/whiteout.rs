@@ -42,7 +42,7 @@ impl<'a> Whiteout<'a> {
         })
     }
 
-    /// Applies it to a directory that contains only earlier layers.
+    /// Applies the whiteout to `directory`, which contains only entries of earlier layers.
     pub(crate) fn put(self, tree: &mut Tree, directory: NodeId, whiteouts: Whiteouts) {
         match (self, whiteouts) {
             (Self::Nothing, _) | (_, Whiteouts::Keep) => {}

@@ -21,9 +21,9 @@ const DESCRIPTORS_OF_THREAD: usize = 2;
 const DESCRIPTORS_KEPT: usize = 24;
 
 /// Runs jobs on `threads` threads. `next` returns each job with the memory that it takes until its result is consumed.
-/// At most `cost_max` is in use at once, unless a single job takes more. If `next` returns `None`, it is called again
-/// after each result while results are outstanding. `worker` creates the function that processes jobs, once per thread.
-/// `consume` receives the results in job order on the calling thread. The first error stops everything.
+/// At most `cost_max` is in use at once, unless a single job takes more. If `next` returns `None` while results are
+/// outstanding, it is called again after each result. `worker` creates the function that processes jobs, once per
+/// thread. `consume` receives the results in job order on the calling thread. The first error stops everything.
 pub(crate) fn run<Job: Send, Output: Send, Worker: FnMut(Job) -> Result<Output>>(
     threads: NonZeroUsize,
     cost_max: usize,
@@ -58,7 +58,7 @@ pub(crate) fn run<Job: Send, Output: Send, Worker: FnMut(Job) -> Result<Output>>
                     }
                 }
             });
-            // Fewer threads give the same result.
+            // A build with fewer threads gives the same result.
             if let Err(error) = started {
                 unstarted = (number == 0).then_some(error);
                 break;
@@ -75,7 +75,7 @@ pub(crate) fn run<Job: Send, Output: Send, Worker: FnMut(Job) -> Result<Output>>
     })
 }
 
-/// How many threads can have files open at the same time.
+/// The number of threads that can have files open at the same time.
 fn threads_with_descriptors() -> usize {
     let limit = rustix::process::getrlimit(Resource::Nofile).current;
     let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));

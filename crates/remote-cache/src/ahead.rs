@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readers_from_front_to_back_are_fetched_ahead_of() {
+    fn sequential_readers_are_fetched_ahead() {
         let ahead = Ahead::default();
         assert_eq!(ahead.read(5, 5), None);
         assert_eq!(ahead.read(5, 5), None, "the same chunk");
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_that_jump_are_left_alone() {
+    fn scattered_readers_are_not_fetched_ahead() {
         let ahead = Ahead::default();
         for chunk in [900, 3, 70, 68, 500, 20, 1, 3000, 40, 12, 900_000, 8] {
             assert_eq!(ahead.read(chunk, chunk), None, "{chunk}");

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn locks_exclude_as_they_say_and_end_with_their_holder() {
+    fn locks_exclude_each_other_and_end_with_their_holder() {
         use Exclusion::{Exclusive, Shared};
         let file = tempfile::NamedTempFile::new().expect("a file");
         let open = || Arc::new(File::options().read(true).write(true).open(file.path()).expect("it opens"));

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_before_a_restart_is_held_against_the_root() {
+    fn chunks_of_an_earlier_boot_are_verified_against_the_root() {
         let image = floe_testkit::Random::new(1).noise(300_000);
         let mut wrong = image[..262_144].to_vec();
         wrong[7] ^= 1;

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn demand_goes_first_and_background_makes_way() {
+    fn demand_goes_first_and_cancels_background() {
         let limit = Arc::new(HostLimit::new(3.0));
         let mut first = Box::pin(limit.acquire(limit.queue(false), None));
         let first = poll(&mut first).expect("a place");
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reader_waits_for_by_now_goes_first_and_makes_way_for_none() {
+    fn background_requests_become_demand_when_a_reader_waits() {
         let limit = Arc::new(HostLimit::new(2.0));
         let mut running = Box::pin(limit.acquire(limit.queue(false), None));
         let running = poll(&mut running).expect("a place");
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn who_no_longer_waits_is_forgotten() {
+    fn cancelled_waiters_are_forgotten() {
         let limit = Arc::new(HostLimit::new(1.0));
         let mut first = Box::pin(limit.acquire(limit.queue(true), None));
         let first = poll(&mut first).expect("a place");

@@ -13,8 +13,9 @@ use object_store::{
     },
 };
 
-/// Connects with [`ReqwestConnector`] when the first request is made. Making a client loads the system's certificates, which
-/// takes tens of milliseconds, and most stores never make a request, because their credentials are at hand.
+/// Connects with [`ReqwestConnector`] when the first request is made. Making a client loads the system's certificates,
+/// which takes tens of milliseconds, and most stores never need it, because their credentials are present without a
+/// request.
 #[derive(Debug)]
 pub(crate) struct LateConnector;
 

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_were_told_the_same_second_return_at_different_times() {
+    fn clients_with_the_same_retry_after_return_at_different_times() {
         let mut headers = HeaderMap::new();
         headers.insert(header::RETRY_AFTER, header::HeaderValue::from_static("4"));
         let pauses: BTreeSet<Duration> = (0..100).filter_map(|_| retry_after(&headers)).collect();

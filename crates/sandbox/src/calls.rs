@@ -3,12 +3,12 @@
 /// The system calls that a process needs beyond the basic set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Calls {
-    /// Those for serving a mount: the control socket, unnamed files.
+    /// The calls for serving a mount: the control socket, unnamed files.
     pub serve: bool,
-    /// Those for creating files of all types with all metadata.
+    /// The calls for creating files of all types with all metadata.
     pub create: bool,
-    /// Those for using rings (io_uring) that exist already. The filter does not see the commands in a ring: they must be
-    /// restricted when it is created.
+    /// The calls for using io_uring rings that exist already. The filter does not see the commands in a ring, so a ring
+    /// must be restricted when it is created.
     pub rings: bool,
 }
 

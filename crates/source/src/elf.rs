@@ -4,7 +4,7 @@ use std::io;
 
 use floe_image::ImageSource;
 
-/// Limit of the section headers that are read.
+/// The maximum number of section headers that are read.
 const SECTION_COUNT_MAX: u64 = 1024;
 
 /// `SHT_NOBITS`: the section takes no space in the file.

@@ -30,7 +30,7 @@ pub struct FileSource {
     nowait_reads: NowaitReads,
 }
 
-/// How to find out whether bytes can be read without blocking.
+/// How the source determines whether it can read bytes without blocking.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum NowaitReads {
     /// The file system supports `RWF_NOWAIT`.

@@ -15,7 +15,7 @@ pub const SCAN_ALIGNMENT: u64 = 512;
 /// A search ends at this offset, in bytes.
 pub const SCAN_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
-/// How much one step of a search reads, in bytes; a multiple of [`SCAN_ALIGNMENT`].
+/// The number of bytes that one step of a search reads; a multiple of [`SCAN_ALIGNMENT`].
 const SCAN_STEP_LEN: usize = 1024 * 1024;
 
 /// The location of a file system.

@@ -13,7 +13,7 @@ pub enum ImageFormat {
     Squashfs,
 }
 
-/// How many bytes at the start of an image are needed to recognise it.
+/// The number of bytes at the start of an image that are needed to recognise it.
 pub(crate) const HEAD_LEN: usize = EROFS_SUPERBLOCK_OFFSET + EROFS_SUPERBLOCK_LEN;
 
 /// Offset and minimum length of the EROFS superblock, in bytes.

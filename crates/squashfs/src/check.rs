@@ -1,8 +1,8 @@
 //! The check of a whole image.
 //!
-//! [`run`] reads all metadata and compares redundant statements. It decodes no data and starts no threads. It passes
-//! each data and fragment block once, as a [`BlockToDecode`], to the caller, who decodes it on any thread;
-//! [`BlockToDecode::judge`] evaluates the result.
+//! [`run`] reads all metadata and compares the fields that repeat each other. It decodes no data and starts no threads.
+//! It passes each data and fragment block once, as a [`BlockToDecode`], to the caller. The caller decodes the block on
+//! any thread and passes the result to [`BlockToDecode::judge`].
 //!
 //! Memory is proportional to the number of inodes and of distinct data blocks: about 100 bytes each.
 

@@ -1,4 +1,4 @@
-//! The reader.
+//! The reader: parses an image, from the superblock to the extents of files.
 
 mod block_index;
 mod block_list;

@@ -26,18 +26,18 @@ impl HeldSource {
         Self { inner, is_held: Mutex::new(false), released: Condvar::new() }
     }
 
-    /// Has all reads from now on wait.
+    /// Makes all reads from now on wait.
     pub fn hold(&self) {
         *self.lock() = true;
     }
 
-    /// Has all reads go on.
+    /// Releases all reads that wait.
     pub fn release(&self) {
         *self.lock() = false;
         self.released.notify_all();
     }
 
-    /// Whether reads wait: no longer so if one has waited too long.
+    /// Whether reads wait. A read that has waited too long releases all.
     pub fn is_held(&self) -> bool {
         *self.lock()
     }

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn overrides_change_take_away_and_remove() {
+    fn overrides_change_and_remove_entries() {
         let overrides = serde_json::from_str(
             r#"{"/c":null,"/s":{"size":9,"target":"x"},"/a%20b":{"xattrs":null},"/a+b":{"link_of":null}}"#,
         );

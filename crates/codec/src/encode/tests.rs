@@ -139,7 +139,7 @@ fn text(len: usize, seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn every_encoder_fills_rooms_that_decode_to_the_input() {
+fn every_encoder_output_decodes_to_the_input() {
     let inputs = [
         text(300_000, 7),
         vec![0; 1_000_000],
@@ -158,7 +158,7 @@ fn every_encoder_fills_rooms_that_decode_to_the_input() {
 }
 
 #[test]
-fn rooms_are_used_up() {
+fn encoders_fill_the_output_space() {
     let input = text(4_000_000, 3);
     for compression in all() {
         for room in [4096, 65536] {
@@ -243,7 +243,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_input_fits_any_room(
+    fn any_input_fits_any_output_space(
         pieces in proptest::collection::vec((proptest::collection::vec(any::<u8>(), 1..40), 1usize..60), 1..60),
         room in 1usize..6000,
     ) {

@@ -15,7 +15,7 @@ use floe_image::{DecodedLen, Decompressor, Encoding, Padding};
 const LEN: usize = 100_000;
 
 #[test]
-fn the_count_counts_rust_and_c() {
+fn the_allocator_counts_rust_and_c() {
     let (count, largest) = allocations(|| drop(Vec::<u8>::with_capacity(12_345)));
     assert_eq!((count, largest), (1, 12_345));
     let (count, _) = allocations(|| drop(encoder_sys::micro_lzma(b"abc", 4096)));

@@ -111,7 +111,7 @@ fn earlier_contents_of_memory_do_not_leak() {
 }
 
 #[test]
-fn a_strict_decoder_refuses_what_parts_refuse() {
+fn a_whole_decode_refuses_blocks_that_partial_decodes_refuse() {
     // A literal, a match at some distance that makes the rest lie past the window, and the last literals.
     let block =
         |distance: u16| [&[0x1f, b'x'][..], &distance.to_le_bytes(), &[255; 400], &[0, 0x50], b"tails"].concat();
@@ -136,7 +136,7 @@ fn a_strict_decoder_refuses_what_parts_refuse() {
 
 proptest! {
     #[test]
-    fn random_bytes_are_survived(
+    fn random_bytes_give_errors_or_data(
         encoding in encodings(), decoded_len in decoded_lens(),
         stored in prop::collection::vec(any::<u8>(), 0..2000), at in any::<[Index; 2]>(),
     ) {
@@ -144,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn mutated_blocks_are_survived(
+    fn mutated_blocks_give_errors_or_data(
         len in 1..80_000_usize, which in any::<Index>(), bound in 0..3_u8, off_by in -3..4_i64,
         edits in prop::collection::vec((any::<Index>(), any::<u8>()), 0..4),
         cut in prop_oneof![3 => Just(None), 1 => any::<Index>().prop_map(Some)], at in any::<[Index; 2]>(),

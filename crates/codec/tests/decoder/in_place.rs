@@ -55,7 +55,7 @@ fn blocks_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn only_lz4_with_a_known_end_can() {
+fn only_lz4_with_a_known_end_decodes_in_place() {
     for (encoding, _) in sample::stored_forms(b"abc") {
         let can = matches!(encoding, Encoding::Lz4 { .. });
         assert_eq!(Decoder::new().in_place_margin(&encoding, 1000).is_some(), can, "{encoding:?}");

@@ -22,7 +22,7 @@ fn check(decoded_len: DecodedLen, output_len: usize, expected: impl Fn(&Encoding
 }
 
 #[test]
-fn an_exact_length_is_neither_more_nor_less() {
+fn blocks_of_another_than_the_exact_length_are_refused() {
     check(DecodedLen::Exact(LEN), LEN as usize, |_| Some(LEN as usize));
     check(DecodedLen::Exact(LEN - 1), LEN as usize - 1, |_| None);
     check(DecodedLen::Exact(LEN + 1), LEN as usize + 1, |_| None);
@@ -30,14 +30,14 @@ fn an_exact_length_is_neither_more_nor_less() {
 }
 
 #[test]
-fn a_lower_bound_is_not_less() {
+fn blocks_below_the_lower_bound_are_refused() {
     check(DecodedLen::AtLeast(LEN - 1), LEN as usize - 1, |_| Some(LEN as usize - 1));
     check(DecodedLen::AtLeast(LEN), LEN as usize, |_| Some(LEN as usize));
     check(DecodedLen::AtLeast(LEN + 1), LEN as usize + 1, |_| None);
 }
 
 #[test]
-fn an_upper_bound_is_not_more() {
+fn blocks_above_the_upper_bound_are_refused() {
     // A MicroLZMA stream does not mark its own end.
     let known = |len| move |encoding: &Encoding| (!matches!(encoding, Encoding::MicroLzma { .. })).then_some(len);
     check(DecodedLen::AtMost(LEN), LEN as usize, known(LEN as usize));
@@ -68,7 +68,7 @@ fn requests_past_the_end_are_refused() {
 }
 
 #[test]
-fn padding_is_no_part_of_a_block() {
+fn padding_is_not_part_of_a_block() {
     let data = sample::text(LEN as usize);
     let mut decoder = Decoder::new();
     for (encoding, stored) in sample::stored_forms(&data) {

@@ -27,8 +27,8 @@ use crate::{
 /// The number of shards, each with its own lock.
 const SHARD_COUNT: usize = 16;
 
-/// A cache grows by this many times the size of a block that it had evicted too early, because other blocks that were evicted
-/// at about the same time will be missed too.
+/// A miss of a block that was evicted too early lets the cache grow by this many times the size of the block, because
+/// misses of other blocks evicted at about the same time will follow.
 const GROWTH_FACTOR: u64 = 8;
 
 /// The cache of decoded blocks that reads share, within a budget of bytes.
@@ -47,7 +47,7 @@ pub(crate) struct BlockCache {
     /// How far the cache may grow, in bytes.
     growth_bytes: AtomicU64,
     evicted: Mutex<Evicted>,
-    /// The bytes by which the cache is to grow, for misses that a larger one would have spared.
+    /// The bytes by which the cache should grow, because a larger cache would have avoided recent misses.
     wanted_bytes: AtomicU64,
     flights: FlightCounters,
     hits: AtomicU64,
@@ -69,8 +69,8 @@ pub struct BlockCacheCounters {
     pub evictions: u64,
 }
 
-/// A part of a file is stored in the kernel's page cache again after this many further requests, because the kernel must have
-/// dropped it.
+/// The number of further requests for a part of a file after which it is stored in the kernel's page cache again. So
+/// many requests show that the kernel has dropped it.
 const STORED_AGAIN_REQUESTS: u64 = 8;
 
 /// The bits of [`CachedBlock::stored`] that count requests.
@@ -118,8 +118,8 @@ impl CachedBlock {
         claim().inspect(|unused| *held = Arc::downgrade(unused))
     }
 
-    /// Notes that a part of a file, which is in this block, is wanted in the kernel's page cache. Returns whether it is to be
-    /// stored now: not if it was the last part to be stored, unless requests for it continue.
+    /// Notes a request to store a part of a file, which is in this block, in the kernel's page cache. Returns whether
+    /// to store it now: `false` if it is the part that was stored last, unless requests for it continue.
     pub(crate) fn note_store(&self, part_hash: u64) -> bool {
         let seen = self.stored.load(Relaxed);
         let is_same = seen & !STORES_MASK == part_hash & !STORES_MASK && seen & STORES_MASK != 0;
@@ -128,13 +128,13 @@ impl CachedBlock {
         count == 1
     }
 
-    /// Notes that the part of a file could not be stored.
+    /// Notes that storing the part of a file failed.
     pub(crate) fn forget_store(&self) {
         self.stored.store(0, Relaxed);
     }
 
     /// Makes the block an early candidate for eviction, because its reader has consumed all of it.
-    pub(crate) fn mark_spent(&self) {
+    pub(crate) fn mark_consumed(&self) {
         self.was_used.store(false, Relaxed);
     }
 
@@ -168,7 +168,8 @@ pub(crate) enum Found {
     Lead(Lead),
 }
 
-/// The duty to decode a block for all that want it. Dropping it without [`Lead::end`] releases the waiters.
+/// The duty to decode a block for all concurrent lookups (single flight). Dropping it without [`Lead::end`] releases
+/// the waiters.
 #[derive(Debug)]
 pub(crate) struct Lead {
     cache: Arc<BlockCache>,
@@ -243,7 +244,7 @@ impl BlockCache {
         cache
     }
 
-    /// Lets the cache grow by this many bytes from now on, zero for not at all.
+    /// Sets how far the cache may grow from now on, in bytes; 0 disables growth.
     pub(crate) fn set_growth(&self, growth_bytes: u64) {
         self.growth_bytes.store(growth_bytes, Relaxed);
         self.wanted_bytes.store(0, Relaxed);
@@ -280,7 +281,7 @@ impl BlockCache {
     /// for eviction, because such a reader has no reason to come back.
     pub(crate) fn peek_whole(&self, block: &StoredBlock) -> Option<Arc<CachedBlock>> {
         let cached = self.peek(block)?;
-        cached.mark_spent();
+        cached.mark_consumed();
         Some(cached)
     }
 

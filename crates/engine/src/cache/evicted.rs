@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_grown_cache_could_have_kept_is_remembered() {
+    fn blocks_that_a_grown_cache_would_have_kept_are_remembered() {
         let mut evicted = Evicted::default();
         evicted.note(1, 10);
         assert!(!evicted.take(1), "nothing is remembered while the cache may not grow");

@@ -17,7 +17,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a grown cache may be unused before it shrinks back.
 const UNUSED_MAX: Duration = Duration::from_secs(300);
 
-/// Watches a cache that has grown, and shrinks it when memory becomes scarce or when the cache is not used.
+/// Watches a cache that has grown, and shrinks it when memory becomes scarce or the cache is no longer used.
 ///
 /// The thread exists only while the cache is larger than its budget. It ends with the engine.
 #[derive(Debug, Default)]

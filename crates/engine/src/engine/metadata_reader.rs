@@ -84,7 +84,7 @@ impl MetadataReader {
                 let word = stored.first_chunk::<2>().map_or(0, |word| u16::from_le_bytes(*word));
                 let len = usize::from(word & 0x7fff);
                 if len == 0 || len > decoded_len_max {
-                    return Err(Error::corrupt("length of a metadata block", place));
+                    return Err(Error::corrupt("metadata block of wrong length", place));
                 }
                 if stored.len() < 2 + len {
                     return Err(Error::corrupt("metadata block past the end of the image", place));

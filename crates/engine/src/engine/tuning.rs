@@ -45,17 +45,18 @@ impl Engine {
         self.options.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Watches over the block cache if it is larger than its budget. It does not grow further if that is not possible.
+    /// Starts the growth watch if the block cache has grown beyond its budget. If no thread can be started, growth is
+    /// disabled.
     pub(crate) fn watch_growth(self: &Arc<Self>) {
         if self.pool.has_grown() && !self.growth.begin(self) {
             self.blocks.set_growth(0);
         }
     }
 
-    /// Has the block cache shrink to its budget, if it has grown.
+    /// Shrinks the block cache to its budget if it has grown.
     pub(crate) fn shrink_cache(&self) {
         let options = self.options.lock().unwrap_or_else(PoisonError::into_inner);
-        // If the operating system has no address space the cache stays as it is.
+        // If the operating system refuses the address space, the cache keeps its size.
         if self.pool.has_grown() && self.pool.set_cache_size(cache_size(&options)).is_ok() {
             self.blocks.keep_budget(&self.pool);
         }

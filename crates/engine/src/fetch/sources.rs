@@ -25,13 +25,13 @@ pub(crate) struct Sources {
     fetched_bytes: AtomicU64,
 }
 
-/// Stored bytes that were decoded completely, so that the page cache can drop them.
-pub(crate) struct Spent {
+/// A range of stored bytes that were decoded completely, so that the kernel's page cache can drop them (drop-behind).
+pub(crate) struct DroppableRange {
     source: Arc<dyn ImageSource>,
     range: ByteRange,
 }
 
-impl Spent {
+impl DroppableRange {
     /// Asks the kernel to drop the bytes from its page cache. May block.
     pub(crate) fn release(self) {
         self.source.dont_need(self.range.offset(), self.range.len());
@@ -55,13 +55,13 @@ impl Sources {
         self.devices.write().unwrap_or_else(PoisonError::into_inner).push(source);
     }
 
-    /// Whether the format derived this source from the other ones.
+    /// Whether the format derived this source from other ones.
     pub(crate) fn is_derived(&self, device: DeviceId) -> bool {
         let derived = self.derived.read().unwrap_or_else(PoisonError::into_inner);
         usize::from(u16::MAX - device.0) < derived.len()
     }
 
-    /// Adds a source that the format derived from the other ones.
+    /// Adds a source that the format derived from other ones.
     ///
     /// # Errors
     /// `Unsupported` if there are too many.
@@ -69,7 +69,7 @@ impl Sources {
         let mut derived = self.derived.write().unwrap_or_else(PoisonError::into_inner);
         let number = u16::try_from(derived.len()).ok().and_then(|index| u16::MAX.checked_sub(index));
         let number = number.filter(|number| *number >= self.device_count());
-        let number = number.ok_or(Error::unsupported("so many sources that are made of other ones"))?;
+        let number = number.ok_or(Error::unsupported("more than 65535 devices and derived sources"))?;
         derived.push(source);
         Ok(DeviceId(number))
     }
@@ -91,7 +91,7 @@ impl Sources {
         }
     }
 
-    /// Fills `output` with bytes of file data, compressed or plain. Returns the range that is now completely decoded,
+    /// Fills `output` with bytes of file data, compressed or plain. Returns a range that the page cache can now drop,
     /// if there is one.
     ///
     /// # Errors
@@ -103,12 +103,12 @@ impl Sources {
         offset: u64,
         output: &mut [u8],
         blocking: Blocking,
-    ) -> Result<Option<Spent>> {
+    ) -> Result<Option<DroppableRange>> {
         self.fill(Purpose::Data, device, offset, output, blocking)?;
         self.fetches.fetch_add(1, Relaxed);
         self.fetched_bytes.fetch_add(output.len() as u64, Relaxed);
-        let spent = self.prefetch.note_decoded(device, ByteRange::new(offset, output.len() as u64));
-        spent.map(|(device, range)| Ok(Spent { source: self.source(device)?, range })).transpose()
+        let droppable = self.prefetch.note_decoded(device, ByteRange::new(offset, output.len() as u64));
+        droppable.map(|(device, range)| Ok(DroppableRange { source: self.source(device)?, range })).transpose()
     }
 
     /// Fills `output` with bytes of metadata.

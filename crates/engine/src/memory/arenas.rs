@@ -1,12 +1,12 @@
-//! An arena that can be resized, and of which less may be in use than it has.
+//! A resizable arena with a limit of pages in use.
 
 use std::sync::{Arc, PoisonError, Weak};
 
 use crate::{PageRun, memory::page_run_sys::Arena, sync::Mutex};
 
 /// An arena that can be resized: a new arena replaces the current one. The former arena is freed with its last run;
-/// until then its pages in use count as used. How many pages may be in use is a limit that can be raised to the size of the
-/// arena.
+/// until then its pages in use count as used. A limit bounds the number of pages in use; it can be raised to the size
+/// of the arena.
 #[derive(Debug)]
 pub(crate) struct Arenas {
     state: Mutex<State>,
@@ -21,7 +21,7 @@ struct State {
 }
 
 impl Arenas {
-    /// An arena of which `limit` pages may be in use.
+    /// Starts with `arena`, of which at most `limit` pages may be in use.
     pub(crate) fn new(arena: Option<Arena>, limit: usize) -> Self {
         Self { state: Mutex::new(State { current: arena.map(Arc::new), former: Vec::new(), limit }) }
     }

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_wait_are_served_in_turn() {
+    fn waiters_are_served_in_order() {
         let budget = ByteBudget::new(100);
         let held = budget.take(60);
         let (sender, order) = mpsc::channel();

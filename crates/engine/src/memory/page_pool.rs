@@ -74,9 +74,9 @@ pub struct PagePoolCounters {
     pub cache_pages: u64,
     /// Pages that the block cache may use.
     pub cache_pages_max: u64,
-    /// Pages that were backed for the block cache before a read wanted them, while reads went on.
+    /// Pages that were backed for the block cache in the background, before a read needed them.
     pub ahead_pages: u64,
-    /// The time spent on backing them, in nanoseconds. No read waited for it.
+    /// The time for backing them, in nanoseconds. No read waited for it.
     pub ahead_ns: u64,
 }
 
@@ -135,8 +135,8 @@ impl PagePool {
         Ok(())
     }
 
-    /// Changes the size of the block cache, which has not grown then. Blocks above the new size are not evicted here; their
-    /// memory returns to the operating system when they are.
+    /// Changes the size of the block cache and undoes its growth. The caller evicts the blocks above the new size;
+    /// their memory then returns to the operating system.
     ///
     /// # Errors
     /// The operating system refuses the address space; nothing changes.
@@ -162,7 +162,7 @@ impl PagePool {
         self.has_grown.load(Relaxed)
     }
 
-    /// Whether others need the memory that the block cache could give up.
+    /// Whether other processes need the memory that the block cache could free.
     pub(crate) fn is_memory_scarce(&self) -> bool {
         self.pressure.is_scarce()
     }
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pages_of_a_cache_that_fills_are_there_before_they_are_wanted() {
+    fn pages_of_a_growing_cache_are_backed_ahead_of_reads() {
         let pool = pool(8, 16);
         let mut kept = Vec::new();
         for _ in 0..16 {

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advice_keeps_to_machine_pages() {
+    fn advice_covers_only_whole_machine_pages() {
         for machine_page_bytes in [4 << 10, 16 << 10, 64 << 10] {
             let of_machine = machine_page_bytes / PAGE_BYTES;
             let mapping = Mapping::new(3 * of_machine + 1, machine_page_bytes, false).expect("a small mapping");

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_ample_or_scarce_by_what_programs_can_have() {
+    fn ample_and_scarce_memory_follow_available_memory() {
         let told = tempfile::NamedTempFile::new().expect("a file");
         let memory = File::open(told.path()).expect("ours");
         let pressure = MemoryPressure { memory: Some(memory), ..MemoryPressure::of(None) };

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_lines_once_they_are_asked_for() {
+    fn marks_are_lines_once_a_file_is_set() {
         let marks = DecodeMarks::default();
         marks.mark(Duration::from_nanos(1), 2);
         let (near, mut far) = UnixStream::pair().unwrap();

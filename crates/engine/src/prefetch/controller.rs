@@ -19,9 +19,9 @@ use crate::{
         counters::Counts,
         detectors::{
             density::{Density, Window},
-            directory::{AheadFile, ListedFile, Walks},
+            directory::{AheadFile, DirectoryReadahead, ListedFile},
             drop_behind::DropBehind,
-            sequential::{Ahead, Streams},
+            sequential::{Ahead, SequentialReadahead},
         },
         miss_cost::MissCost,
         sink::Sink,
@@ -39,7 +39,7 @@ pub(crate) struct Controller {
     reads_more: AtomicBool,
     fault_around_bytes: AtomicU64,
     page_cache: OnceLock<Box<dyn Sink>>,
-    streams: Mutex<Streams>,
+    sequential: Mutex<SequentialReadahead>,
     walks: Mutex<KnownWalks>,
     data: Density,
     metadata: Density,
@@ -61,7 +61,7 @@ pub(crate) struct Controller {
 
 #[derive(Default)]
 struct KnownWalks {
-    walks: Walks,
+    walks: DirectoryReadahead,
     /// The first positions of the batches that are not known to be used yet, with their claims on the budget.
     batches: VecDeque<(usize, Arc<Unused>)>,
 }
@@ -106,7 +106,7 @@ impl Controller {
             reads_more: AtomicBool::new(false),
             fault_around_bytes: AtomicU64::new(0),
             page_cache: OnceLock::new(),
-            streams: Mutex::default(),
+            sequential: Mutex::default(),
             walks: Mutex::default(),
             data: Density::default(),
             metadata: Density::default(),
@@ -166,20 +166,20 @@ impl Controller {
         if !self.has(PrefetchKind::Sequential) {
             return None;
         }
-        let mut streams = lock(&self.streams);
-        let stream = streams.note(nid, range);
-        if stream.run < RUN_MIN {
+        let mut sequential = lock(&self.sequential);
+        let reader = sequential.note(nid, range);
+        if reader.run < RUN_MIN {
             return None;
         }
         let max = self.window(&self.file_feedback, pressure()).max(FILE_WINDOW_MIN);
-        let window = (FILE_WINDOW_MIN << (stream.run - 1).min(16)).max(2 * range.len());
+        let window = (FILE_WINDOW_MIN << (reader.run - 1).min(16)).max(2 * range.len());
         let window = window.min(max).min(self.budget.max_bytes() / 2);
-        let (start, end) = (stream.ahead_end.max(stream.next), stream.next + window);
+        let (start, end) = (reader.ahead_end.max(reader.next), reader.next + window);
         // The next step comes when half of the window is used up, because small steps are not worth the work.
         if start + window / 2 > end || window == 0 {
             return None;
         }
-        Some(stream.read_ahead(ByteRange::between(start, end)))
+        Some(reader.read_ahead(ByteRange::between(start, end)))
     }
 
     /// Notes the first read of a file, and returns the next files if it belongs to a directory walk.
@@ -189,7 +189,7 @@ impl Controller {
         }
         let KnownWalks { walks, batches } = &mut *lock(&self.walks);
         let Some(arrival) = walks.note_read(nid) else { return Vec::new() };
-        while arrival.is_milestone && batches.front().is_some_and(|(first, _)| *first <= arrival.position) {
+        while arrival.is_marker && batches.front().is_some_and(|(first, _)| *first <= arrival.position) {
             batches.pop_front().into_iter().for_each(|(_, batch)| batch.note_used());
         }
         if arrival.walking_share < WALK_SHARE_MIN {

@@ -21,7 +21,7 @@ pub struct ReadAroundCounters {
     pub wasted_blocks: u64,
     /// Blocks that were not decoded ahead because their pages would have had to be waited for.
     pub given_up: u64,
-    /// Blocks that were not decoded ahead because the reader had gone elsewhere or had already reached them.
+    /// Blocks that were not decoded ahead because the reader had moved to another place or had already reached them.
     pub cancelled: u64,
     /// Work items dropped because too many were waiting, or because the budget was used up.
     pub dropped: u64,
@@ -72,8 +72,8 @@ pub(crate) struct AheadGuard<'window> {
 }
 
 impl AheadGuard<'_> {
-    /// Whether the block that ends at byte `end` of the window is still wanted: the reader has not gone elsewhere and has
-    /// not reached `end`. Counts a block that is not.
+    /// Whether the block that ends at byte `end` of the window is still wanted: the reader has not moved to another
+    /// place and has not reached `end`. Counts a block that is not.
     pub(crate) fn wants(&self, end: usize) -> bool {
         let is_wanted = !self.window.is_cancelled() && end as u64 > self.window.passed_bytes();
         if !is_wanted {

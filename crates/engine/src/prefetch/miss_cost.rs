@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn windows_are_what_a_far_source_transfers_in_its_latency() {
+    fn window_sizes_follow_latency_and_transfer_rate() {
         const MIB: u64 = 1 << 20;
         for (name, latency_us, bytes_per_us, expected) in [
             ("a local disk", 100, 1000, 0..=0),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_wait_tells_and_a_late_thread_is_soon_forgotten() {
+    fn the_first_wait_counts_and_outliers_are_soon_forgotten() {
         let cost = MissCost::default();
         assert_eq!(cost.window_bytes(), 0);
         cost.learn(4096, 0, Duration::from_millis(80));

@@ -1,13 +1,13 @@
-//! The bytes of a file beside those that a read asked for.
+//! The bytes near a read that prefetch pushes into the page cache.
 
 use floe_image::{ByteRange, Nid, StoredBlock};
 
 use crate::prefetch::controller::StoreRest;
 
-/// An odd number whose bits are mixed.
+/// An odd multiplier with well-mixed bits.
 const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The bytes beside those that a read asked for which the page cache is to get.
+/// The bytes near a read that prefetch pushes into the page cache.
 #[derive(Default, Debug)]
 pub(crate) struct Neighbours {
     /// The rest of the blocks that the read decoded or found in memory.
@@ -35,7 +35,7 @@ impl Neighbour {
         (nid.0.rotate_left(32) ^ self.range.offset()).wrapping_mul(HASH_FACTOR)
     }
 
-    /// Whether most of a block belongs to other files than the one with the bytes `range` in it.
+    /// Whether most of `block` belongs to files other than the one whose bytes `range` it contains.
     pub(crate) fn is_shared(range: ByteRange, block: &StoredBlock) -> bool {
         range.len() < u64::from(block.decoded_len.bytes()) / 2
     }

@@ -15,13 +15,13 @@ pub trait Sink: Send + Sync {
     /// page boundary, and end at one or at the end of the file. May wait.
     fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize;
 
-    /// Whether it takes no bytes of this file, but reads what [`Sink::request`] tells it to.
+    /// Whether the cache takes no bytes of this file, but reads them itself after [`Sink::request`].
     fn reads_by_itself(&self, nid: Nid) -> bool {
         let _ = nid;
         false
     }
 
-    /// Has it read a range of a file for which [`Sink::reads_by_itself`]. Does not wait.
+    /// Asks the cache to read a range of a file for which [`Sink::reads_by_itself`] is true. Does not wait.
     fn request(&self, nid: Nid, range: ByteRange) {
         let _ = (nid, range);
     }

@@ -61,9 +61,9 @@ pub(crate) const WALK_RECENT_READS: u32 = 32;
 pub(crate) const FILES_MAX: usize = 256;
 pub(crate) const FILE_BYTES_MAX: u64 = 512 << 10;
 
-/// Directory: every batch of at least this many files has a milestone; of the smaller batches, one in this many has one.
-pub(crate) const MILESTONE_FILES: usize = 4;
-pub(crate) const MILESTONE_BATCHES: u32 = 4;
+/// Directory: every batch of at least this many files has a marker; of the smaller batches, one in this many has one.
+pub(crate) const MARKER_FILES: usize = 4;
+pub(crate) const MARKER_BATCHES: u32 = 4;
 
 /// Directory: the maximum number of batches that are remembered until they are known to be used.
 pub(crate) const BATCHES_MAX: usize = 64;

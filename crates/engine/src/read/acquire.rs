@@ -14,12 +14,14 @@ use crate::{
     read::plan::{Origin, PlannedStep},
 };
 
-/// Small reads do not cache blocks of at most this many decoded bytes that are decoded in at most this time, unless their source
-/// is far: pages of the cache, its lock and evictions take as long as fetching and decoding such a block again.
+/// Small reads do not cache cheap blocks of near sources: those of at most this many decoded bytes that decode in at
+/// most this time. Fetching and decoding such a block again takes no longer than a page of the cache, its lock and
+/// evictions.
 const UNCACHED_BYTES_MAX: u32 = 16 << 10;
 const UNCACHED_DECODE_MAX: Duration = Duration::from_micros(10);
 
-/// The maximum length in bytes of such small reads. Longer reads cache their last block, whose rest the next request wants.
+/// The maximum length in bytes of such small reads. Longer reads cache their last block, because the next request
+/// usually wants the rest of it.
 const UNCACHED_READ_BYTES_MAX: usize = 8 << 10;
 
 /// One step of a read: a part of its output, and the current location of its bytes.
@@ -96,7 +98,7 @@ pub(crate) fn acquire_block(engine: &Engine, block: StoredBlock, skip: usize, le
     }
 }
 
-/// Whether each small read decodes the block for itself.
+/// Whether each small read decodes the block again instead of caching it.
 fn is_decoded_again(engine: &Engine, block: &StoredBlock) -> bool {
     block.decoded_len.bytes() <= UNCACHED_BYTES_MAX
         && engine.costs.estimate(block) <= UNCACHED_DECODE_MAX

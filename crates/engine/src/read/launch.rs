@@ -1,4 +1,4 @@
-//! Stores what a recorded launch reads, ahead of its programs.
+//! Stores the files of a recorded launch in the page cache, before its programs read them.
 
 use std::sync::mpsc::{self, Receiver};
 

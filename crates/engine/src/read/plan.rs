@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_bytes_side_by_side_are_one_step() {
+    fn adjacent_plain_bytes_are_one_step() {
         let hole = Extent { range: ByteRange::between(160, 180), data: ExtentData::Hole };
         for (extents, expected, len) in [
             (vec![plain(0, 200, 1000)], vec![(0..100, Some(1100))], 100),

@@ -118,7 +118,8 @@ impl Reader {
                 let cost = self.engine().costs.estimate(&block);
                 let is_shared = Neighbour::is_shared(extent.range, &block);
                 let has_more = is_shared || !range.contains(extent.range);
-                // The next request of the kernel's readahead has locked the pages that follow a large read.
+                // After a large read, the kernel's next readahead request has usually locked the pages that follow.
+                // Only costly blocks are stored then.
                 let is_wanted = has_more && (is_small || cost >= STORED_ALWAYS_DECODE);
                 let has_rest = !is_clustered || extent.range.len() >= RESTED_BYTES_MIN;
                 let is_wanted = is_wanted && has_rest && !cluster.is_some_and(|cluster| cluster.contains(extent.range));
@@ -187,7 +188,7 @@ impl Reader {
         }
     }
 
-    /// Has the page cache read what it would otherwise be given.
+    /// Asks the page cache to read the neighbours itself.
     fn request_neighbours(&self, nid: Nid, page_cache: &dyn Sink, neighbours: &Neighbours) {
         if let Some(cluster) = neighbours.cluster {
             page_cache.request(nid, cluster);
@@ -201,7 +202,7 @@ impl Reader {
         }
     }
 
-    /// Stores the rest of a block soon; returns whether there is room to hold the block until then.
+    /// Schedules the storing of the rest of a block. Returns whether there is room to hold the block until then.
     fn store_soon(&self, nid: Nid, wanted: ByteRange, neighbour: Neighbour, cached: &Arc<CachedBlock>) -> bool {
         let len = cached.bytes().len() as u64;
         let Some(held) = cached.hold(|| self.prefetch().hold(len)) else { return false };
@@ -215,8 +216,8 @@ impl Reader {
             }
             drop((cached, held, storing));
         });
-        // A real-time thread would take the CPU from the reader that just got its reply. So a block goes to it only while an
-        // earlier one still waits to be stored.
+        // The real-time thread `floe-store` would take the CPU from the reader that just got its reply. So it gets a
+        // block only while an earlier one still waits to be stored.
         if is_alone {
             self.engine().workers.run_around(work)
         } else {
@@ -245,7 +246,7 @@ impl Reader {
             is_stored &= stored_len == bytes.len();
         }
         if is_stored && !neighbour.is_shared {
-            cached.mark_spent();
+            cached.mark_consumed();
         }
     }
 

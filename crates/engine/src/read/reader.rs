@@ -124,8 +124,8 @@ impl Reader {
         self.read_ahead(nid, range, ahead);
     }
 
-    /// Runs `work`, which reads metadata of the file system that it is passed, and passes the result to `completion`. If `work`
-    /// ends in [`Error::WouldBlock`] on the calling thread, it runs a second time on a thread that may wait.
+    /// Runs `work` with the file system, whose metadata it reads, and passes the result to `completion`. If `work` ends
+    /// in [`Error::WouldBlock`] on the calling thread, it runs a second time on a thread that may wait.
     pub fn metadata_then<R: 'static>(
         &self,
         work: impl Fn(&dyn FileSystem) -> Result<R> + Send + 'static,

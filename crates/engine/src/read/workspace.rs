@@ -14,7 +14,7 @@ pub(crate) struct Workspace {
     pub(crate) steps: Vec<Step>,
 }
 
-/// The idle workspaces; as many as there were concurrent reads.
+/// The idle workspaces: at most as many as reads ever ran concurrently.
 #[derive(Default)]
 pub(crate) struct Workspaces {
     idle: Mutex<Vec<Workspace>>,

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_threads_of_others_than_cpus_are_a_pressure() {
+    fn more_runnable_threads_of_others_than_cpus_are_pressure() {
         let told = tempfile::NamedTempFile::new().expect("a file");
         let pressure = CpuPressure::of(Some(File::open(told.path()).expect("ours")));
         // Returns whether the query changed the state, and the state.

@@ -6,8 +6,8 @@ use std::sync::{
 };
 
 /// Limits the number of session threads that block on a source at the same time. The other session threads continue to
-/// serve requests whose bytes are in memory. Blocking on the session thread that took the request saves two changes of
-/// threads.
+/// serve requests whose bytes are in memory. Blocking on the session thread that took the request saves two thread
+/// switches.
 #[derive(Default)]
 pub(crate) struct BlockingPermits {
     free: AtomicUsize,
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_permits_are_taken_than_there_are() {
+    fn the_number_of_permits_is_a_limit() {
         let (permits, taken) = (BlockingPermits::default(), Arc::new(AtomicUsize::new(0)));
         assert!(permits.take().is_none());
         let told = Arc::clone(&taken);

@@ -61,7 +61,7 @@ fn stored(patchwork: Patchwork, options: &EngineOptions, pages: &[u64], byte_cou
     while reader.read_around_counters().stored_bytes < byte_count && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(2));
     }
-    // What should not be stored would be by then.
+    // Data that must not be stored gets time to arrive.
     thread::sleep(Duration::from_millis(if byte_count == 0 { 100 } else { 0 }));
     assert_eq!(reader.read_around_counters().stored_bytes, byte_count, "as counted");
     let mut stored = stored.lock().expect("no panic").clone();
@@ -108,7 +108,7 @@ fn clusters_end_with_their_file() {
     assert_eq!(found, [ByteRange::new(CLUSTER_BYTES, 8 * PAGE_BYTES - 100)]);
 }
 
-/// A page cache that reads by itself, and notes what it is told to read.
+/// A page cache that reads by itself, and records the ranges that it is asked to read.
 struct Reading {
     requested: Arc<Mutex<Vec<ByteRange>>>,
 }
@@ -132,7 +132,7 @@ impl Sink for Reading {
 }
 
 #[test]
-fn a_page_cache_that_reads_by_itself_is_told_what_to_read() {
+fn a_page_cache_that_reads_by_itself_receives_requests() {
     let clusters = [0, 1, 2].map(|number| ByteRange::new(number * CLUSTER_BYTES, CLUSTER_BYTES)).to_vec();
     let block_bytes = u64::from(COSTLY_BLOCK_BYTES);
     let block = ByteRange::new(block_bytes, block_bytes);

@@ -86,7 +86,7 @@ fn read(reader: &Reader, kind: PrefetchKind) {
     }
 }
 
-/// A reader of a page cache comes later to what it finds there.
+/// Waits until read-ahead has stopped, so that the next read finds its results.
 fn rest(reader: &Reader) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while reader.is_reading_on() && Instant::now() < deadline {
@@ -141,8 +141,8 @@ fn each_kind_does_its_work_and_none_where_it_is_switched_off() {
     }
 }
 
-/// Lets sequential readers of files, each from its start, take turns; returns how many blocks were not decoded ahead because
-/// their reader was said to have passed them or gone elsewhere.
+/// Lets sequential readers of files, each from its start, take turns. Returns how many blocks were not decoded ahead
+/// because their reader had already passed them or had moved to another place.
 fn cancelled(readers: &[(u64, u64)]) -> u64 {
     let patchwork = Arc::new(Patchwork::new(64, 8 << 20));
     let options = EngineOptions { prefetch: "sequential".parse().expect("a set"), ..EngineOptions::default() };

@@ -83,7 +83,7 @@ fn every_mode_reads_what_the_format_maps() {
 }
 
 #[test]
-fn what_is_at_hand_in_part_is_read_right() {
+fn partly_cached_data_is_read_exactly() {
     for patchwork in [Arc::new(Patchwork::chunks(3, 1 << 20)), Arc::new(Patchwork::new(4, 1 << 20))] {
         for options in all_modes() {
             let source = Arc::new(HalfCachedSource::new(patchwork.source()));
@@ -163,7 +163,7 @@ fn misses_on_a_stuck_source_do_not_delay_hits() {
 }
 
 #[test]
-fn faults_are_told_and_not_remembered() {
+fn faults_are_reported_and_not_cached() {
     let patchwork = Arc::new(Patchwork::new(7, 1 << 20));
     for options in all_modes() {
         let failing = Arc::new(FailingSource::new(patchwork.source(), Fault::Reads(0..3)));
@@ -221,7 +221,7 @@ fn a_panicking_source_answers_every_read() {
 }
 
 #[test]
-fn what_follows_a_straight_reader_is_decoded_before_it_asks() {
+fn blocks_ahead_of_a_sequential_reader_are_decoded_early() {
     let patchwork = Arc::new(Patchwork::new(13, 8 << 20));
     let reader = reader(&patchwork, patchwork.source(), &EngineOptions::default());
     for offset in (0..8 << 20).step_by(16 << 10) {
@@ -239,7 +239,7 @@ fn what_follows_a_straight_reader_is_decoded_before_it_asks() {
 }
 
 #[test]
-fn the_page_cache_is_given_whole_pages_of_the_right_neighbours() {
+fn the_page_cache_receives_whole_pages_of_the_right_neighbours() {
     /// The page cache of a machine with pages of `page_bytes`. It ignores the last page of what it is given.
     struct Seen {
         patchwork: Arc<Patchwork>,

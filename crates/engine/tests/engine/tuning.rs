@@ -175,7 +175,7 @@ fn a_block_that_was_being_decoded_does_not_outlive_its_cache() {
 }
 
 #[test]
-fn threads_get_another_priority_and_other_threads_come() {
+fn priorities_and_thread_modes_change_at_runtime() {
     let patchwork = Arc::new(Patchwork::new(25, 1 << 20));
     let reader = reader(&patchwork, &EngineOptions { priority: Priority::Normal, ..EngineOptions::default() });
     let engine = reader.engine();
@@ -202,7 +202,7 @@ fn threads_get_another_priority_and_other_threads_come() {
 }
 
 #[test]
-fn what_cannot_be_moved_is_refused() {
+fn options_that_cannot_change_are_refused() {
     let patchwork = Arc::new(Patchwork::new(27, 100_000));
     let single_lock = MetadataCacheDesign::SingleLock { entry_count: 8 };
     for (from, to) in [

@@ -35,13 +35,13 @@ pub const ZSTD_WINDOWLOG_BASE: u8 = 10;
 /// The largest LZ4 window in bytes, also the default.
 pub const LZ4_MAX_DISTANCE: u16 = u16::MAX;
 
-/// `h_advise` with compact indexes: packs of 2-byte entries are used where they are possible.
+/// `h_advise` with compact indexes: packs of sixteen entries replace packs of two wherever they fit.
 pub const ADVISE_COMPACTED_2B: u16 = 0x1;
 /// `h_advise` with the full layout: [`Extent`] records replace the index.
 pub const ADVISE_EXTENTS: u16 = 0x1;
 /// `h_advise`: pclusters of HEAD1 may have several blocks.
 pub const ADVISE_BIG_PCLUSTER_1: u16 = 0x2;
-/// `h_advise`: pclusters of HEAD2 may have several blocks.
+/// `h_advise`: pclusters of PLAIN and HEAD2 may have several blocks.
 pub const ADVISE_BIG_PCLUSTER_2: u16 = 0x4;
 /// `h_advise`: the last pcluster is inline.
 pub const ADVISE_INLINE_PCLUSTER: u16 = 0x8;
@@ -86,7 +86,7 @@ pub const EXTENT_PLEN_MASK: u32 = (2 << 20) - 1;
 raw_structs! {
     /// The configuration of LZ4. A 16-bit length precedes each configuration.
     pub struct Lz4Cfgs: 14 {
-        /// The window in bytes; 0 means 64 KiB.
+        /// The window in bytes; 0 means [`LZ4_MAX_DISTANCE`].
         pub max_distance: u16,
         /// The largest pcluster, in blocks.
         pub max_pclusterblks: u16,

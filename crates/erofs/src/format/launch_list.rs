@@ -1,4 +1,5 @@
-//! The launch list: what a recorded launch reads first (docs/format/erofs.md, Launch list). It is an extension of Floe.
+//! The launch list: the file ranges that a recorded launch reads, in order (docs/format/erofs.md, Launch list). It is
+//! an extension of Floe.
 
 use super::raw_structs;
 
@@ -25,7 +26,7 @@ raw_structs! {
         pub count: u32,
         /// The crc32c of the records.
         pub checksum: u32,
-        /// 0.
+        /// Always 0.
         pub reserved: u32,
     }
 

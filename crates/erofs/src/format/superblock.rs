@@ -59,7 +59,8 @@ raw_structs! {
     pub struct SuperBlock: 128 {
         /// [`SUPER_MAGIC_V1`].
         pub magic: u32,
-        /// crc32c of the superblock's block from [`SUPER_OFFSET`] on, with this field as zero.
+        /// crc32c, without its final inversion, of the superblock's block from [`SUPER_OFFSET`] on, with this field as
+        /// zero.
         pub checksum: u32,
         /// The `FEATURE_COMPAT_` bits.
         pub feature_compat: u32,
@@ -67,7 +68,8 @@ raw_structs! {
         pub blkszbits: u8,
         /// The length of the superblock beyond 128 bytes, in units of [`SB_EXTSLOT_SIZE`].
         pub sb_extslots: u8,
-        /// The nid of the root (`rootnid_2b`); with 48BIT, the upper 16 bits of the block count (`blocks_hi`).
+        /// The nid of the root (`rootnid_2b`); if `rootnid_8b` contains the root, the upper 16 bits of the block count
+        /// (`blocks_hi`).
         pub rb: u16,
         /// The number of inodes.
         pub inos: u64,
@@ -88,7 +90,7 @@ raw_structs! {
         /// The `FEATURE_INCOMPAT_` bits.
         pub feature_incompat: u32,
         /// With COMPR_CFGS, a bit for each algorithm (`available_compr_algs`); otherwise LZ4's window in bytes
-        /// (`lz4_max_distance`), where 0 means 64 KiB.
+        /// (`lz4_max_distance`), where 0 means 65,535.
         pub u1: u16,
         /// The number of extra devices.
         pub extra_devices: u16,
@@ -110,7 +112,7 @@ raw_structs! {
         pub reserved: [u8; 2],
         /// The build time in seconds after `epoch`.
         pub build_time: u32,
-        /// With 48BIT, the nid of the root.
+        /// With 48BIT, the nid of the root; 0 if `rb` contains it.
         pub rootnid_8b: u64,
         /// Zero.
         pub reserved2: u64,

@@ -99,7 +99,7 @@ pub(super) fn pcluster_blocks_max(reader: &dyn BlockReader, superblock: &Superbl
 
 /// The alignment of configurations in bytes.
 const RECORD_ALIGN: u64 = 4;
-/// The longest configuration that is read, in bytes; of longer ones, only the beginning.
+/// How many bytes of a configuration are read. The rest of a longer one is ignored.
 const RECORD_LEN_MAX: u16 = 64;
 
 /// Reads the record at or after `position`; returns it with its end.

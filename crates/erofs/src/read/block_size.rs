@@ -1,4 +1,4 @@
-//! The block size of an image.
+//! The block size of an image (docs/format/erofs.md, Superblock).
 
 use crate::format::{BLOCK_SIZE_LOG2_MAX, BLOCK_SIZE_LOG2_MIN};
 

@@ -32,7 +32,7 @@ const PART_BYTES: u64 = 8 << 20;
 pub struct Check {
     volume: Volume,
     prefixes: Vec<LongPrefix>,
-    /// The findings made when the image was opened.
+    /// The findings from opening the image.
     opening: Vec<Finding>,
 }
 

@@ -10,7 +10,7 @@ use crate::format;
 
 /// The minimum number of bits in the lower part of an entry: enough for a distance and its flag.
 const LOW_BITS_MIN: u32 = 12;
-/// The length of the block number at the end of a pack.
+/// The length of the block number at the end of a pack, in bytes.
 const PACK_TRAILER_LEN: u64 = 4;
 
 /// The compact index of an inode: packs of two entries in 8 bytes up to the first multiple of 32 bytes, then as many

@@ -29,7 +29,7 @@ impl CompressedLayout {
     /// Reads the map header of `inode`.
     ///
     /// # Errors
-    /// It, or the index of the last lcluster, cannot be read or breaks the format.
+    /// The map header or the index of the last lcluster cannot be read or breaks the format.
     pub(super) fn read(volume: &Volume, inode: &Inode, is_compact: bool) -> Result<Self> {
         let corrupt = |rule| Error::corrupt(rule, Place::inode(inode.nid));
         let mut window = Window::new(volume, inode.space, inode.nid);

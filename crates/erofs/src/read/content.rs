@@ -7,8 +7,8 @@ use super::{inode::Inode, map::Mapper, volume::Volume};
 /// The `len` bytes of `inode` from `position` on, which must end before the end of the inode. `len` is at most
 /// [`BlockReader::STORED_LEN_MAX`](floe_image::BlockReader).
 ///
+/// # Errors
 /// The bytes cannot be read, or the map breaks the format.
-/// They cannot be read, or the map breaks the format.
 pub(super) fn read(volume: &Volume, inode: &Inode, position: u64, len: usize) -> Result<Bytes> {
     let mut mapper = Mapper::new(volume, inode)?;
     read_with(volume, &mut mapper, inode, position, len)

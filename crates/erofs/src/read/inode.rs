@@ -138,7 +138,7 @@ impl Inode {
         self.xattr_position + self.xattr_len
     }
 
-    /// What the inode says without its data and its attributes.
+    /// The properties of the inode that need neither its data nor its xattrs.
     pub(super) fn outline(&self, volume: &Volume) -> Outline {
         let hole_alignment = match self.layout {
             Layout::Chunked(format) => Some(1u64.checked_shl(format.chunk_size_log2.into()).unwrap_or(1 << 63)),
@@ -155,7 +155,7 @@ impl Inode {
         }
     }
 
-    /// What `stat` says.
+    /// The attributes, as `stat` reports them.
     pub(super) fn attr(&self, volume: &Volume) -> Attr {
         Attr {
             nid: self.nid,
@@ -180,11 +180,12 @@ fn location(volume: &Volume, nid: Nid) -> (Space, Option<u64>) {
     (space, (nid.0 & DIRENT_NID_MASK).checked_mul(INODE_SLOT_SIZE).and_then(|past| area.checked_add(past)))
 }
 
-/// The inode numbers among the 64 from `first` on whose bytes begin like an inode, as bits, the lowest for `first`. Metadata
-/// has other bytes between inodes: extended attributes, indexes, and tails of files.
+/// Finds the inode numbers, among the 64 from `first` on, whose slots begin with plausible inode fields. Returns a bit
+/// set; the lowest bit stands for `first`. Slots that hold extended attributes, indexes or file tails mostly fail this
+/// test.
 ///
 /// # Errors
-/// The metadata cannot be read now.
+/// Reading the metadata failed for a transient reason.
 pub(super) fn possible_numbers(volume: &Volume, first: u64) -> Result<u64> {
     let mut possible = 0;
     let mut window = Window::new(volume, Space::Image, nid_of(volume, first));
@@ -195,9 +196,9 @@ pub(super) fn possible_numbers(volume: &Volume, first: u64) -> Result<u64> {
             window = Window::new(volume, space, nid);
         }
         let is_possible = match window.array::<{ InodeCompact::SIZE }>(position) {
-            Ok(bytes) => InodeCompact::from_prefix(&bytes).is_some_and(|inode| begins_like_an_inode(&inode)),
+            Ok(bytes) => InodeCompact::from_prefix(&bytes).is_some_and(|inode| is_plausible_inode(&inode)),
             Err(error) if error.is_transient() => return Err(error),
-            // A reader of the inode receives the error.
+            // Reading the inode itself returns the error.
             Err(_) => true,
         };
         possible |= u64::from(is_possible) << item;
@@ -205,9 +206,8 @@ pub(super) fn possible_numbers(volume: &Volume, first: u64) -> Result<u64> {
     Ok(possible)
 }
 
-/// Whether an inode with these first fields is not refused for its format or its type. Compact and extended inodes begin with
-/// the same fields.
-fn begins_like_an_inode(inode: &InodeCompact) -> bool {
+/// Whether these fields have a known inode format and file type. They are the same in compact and extended inodes.
+fn is_plausible_inode(inode: &InodeCompact) -> bool {
     inode.i_format & !format::I_ALL == 0 && FileType::from_mode(inode.i_mode).is_some()
 }
 

@@ -8,18 +8,18 @@ use crate::format::{
     LaunchListHeader, LaunchProfileHeader, LaunchRecord,
 };
 
-/// The bytes after the last block of an image, read one after the other.
+/// Reads the bytes after the last block of an image in sequence.
 struct Tail<'a> {
     erofs: &'a Erofs,
     position: u64,
 }
 
-/// The records of a launch list, and what follows them.
+/// The records of a launch list, and the bytes after them.
 type ListAndTail<'a> = (Vec<(Nid, ByteRange)>, Tail<'a>);
 
 impl Erofs {
-    /// What a recorded launch reads first, in order; empty if the image has no launch list. The list is a hint: its
-    /// inodes and ranges are not validated.
+    /// The file ranges that a recorded launch reads, in order; empty if the image has no valid launch list
+    /// (docs/format/erofs.md, Launch list). The list is a hint: this function does not validate its inodes and ranges.
     ///
     /// # Errors
     /// The image cannot be read.
@@ -27,8 +27,8 @@ impl Erofs {
         Ok(self.list_and_tail()?.map(|(ranges, _)| ranges).unwrap_or_default())
     }
 
-    /// The text of the profile from which the launch list was made; `None` if the image has none. The text is a hint and
-    /// not validated.
+    /// The text of the profile from which the launch list was made; `None` if the image has none (docs/format/erofs.md,
+    /// Launch list). The text is a hint: this function does not validate it.
     ///
     /// # Errors
     /// The image cannot be read.
@@ -49,7 +49,7 @@ impl Erofs {
         Ok((crc32c::crc32c(&text) == header.checksum).then_some(text))
     }
 
-    /// The launch list, and what follows it.
+    /// The launch list, and the bytes after it.
     fn list_and_tail(&self) -> Result<Option<ListAndTail<'_>>> {
         let superblock = &self.volume().superblock;
         let start = superblock.block_count.checked_shl(superblock.block_size.log2().into());
@@ -78,7 +78,7 @@ impl Erofs {
 }
 
 impl Tail<'_> {
-    /// The next bytes; `None` if the image ends before.
+    /// The next `len` bytes; `None` if the image ends before them.
     fn take(&mut self, len: usize) -> Result<Option<Bytes>> {
         let volume = self.erofs.volume();
         let end = u64::try_from(len).ok().and_then(|len| self.position.checked_add(len));

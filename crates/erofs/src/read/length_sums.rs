@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use floe_image::Nid;
 
-/// A sum is kept for every so many records.
+/// The number of records from one kept sum to the next.
 pub(super) const STRIDE: u64 = 1024;
 /// The maximum number of files with sums.
 const FILES_MAX: usize = 16;
@@ -13,7 +13,7 @@ const SUMS_MAX: usize = 1 << 16;
 
 /// The sum of stored lengths before every [`STRIDE`]th extent, for the most recently read files.
 ///
-/// Without sums, locating an extent reads half of the index on average. They take at most 8 MiB.
+/// Without the sums, locating an extent reads half of the index on average. The sums take at most 8 MiB.
 #[derive(Default)]
 pub(super) struct LengthSums {
     /// The most recently used file comes last.

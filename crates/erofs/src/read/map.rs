@@ -169,7 +169,7 @@ impl<'volume> Mapper<'volume> {
         let mut inner = Vec::new();
         Mapper::new(self.volume, special)?.extents(range, &mut inner)?;
         let first = extents.len();
-        // A piece that exceeds its inode is an error only for those who read it there.
+        // A piece may extend past the end of its inode: only a read of the excess bytes fails (checked above).
         let whole = ByteRange::between(offset, special.size.min(offset.saturating_add(piece.range.len())));
         for extent in inner {
             let part = extent.range.intersection(whole);

@@ -9,7 +9,7 @@ use super::{
     volume::{Parts, Volume},
 };
 
-/// How many bytes of the metabox are read at once.
+/// The maximum number of bytes that one read of the metabox returns.
 const PART_LEN_MAX: usize = 1 << 20;
 
 /// The metabox's content as a source.

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::format::{self, MapHeader, PCLUSTER_MAX_DSIZE};
 
-/// The rule that bounds the length of an extent, and so the way from a byte to the extent's head.
+/// The violated rule of an extent above 12 MiB. The limit also bounds the search for the head of an extent.
 const DECODES_TO_TOO_MUCH: &str = "pcluster decodes to more than 12 MiB";
 
 /// The lcluster index of an inode.
@@ -55,11 +55,11 @@ enum TailPlace {
     Fragment { offset: u64 },
 }
 
-/// The head of an extent, and what the search for it found out.
+/// The head of an extent, with the results of the search for it.
 struct ExtentHead {
     head: Head,
     number: u64,
-    /// The block count of the pcluster, if an entry on the way stated it.
+    /// The block count of the pcluster, if the search read the entry that states it.
     block_count: Option<u64>,
     /// An lcluster after the position, at or before the next head.
     next: Next,
@@ -120,7 +120,7 @@ impl LclusterMap {
         };
         let range = ByteRange::between(start, end.min(inode.size));
         if position < start || position >= range.end() {
-            return Err(corrupt("extents of the index do not meet"));
+            return Err(corrupt("index has a gap between extents"));
         }
         if let Some(Tail { place: TailPlace::Fragment { offset }, .. }) = self.tail_at(found.number) {
             return Ok(CompressedExtent { range, source: Pcluster::Fragment { offset } });
@@ -149,7 +149,8 @@ impl LclusterMap {
     }
 
     /// Checks the index entries inside an extent: each must lead to the extent's head. Reads that start inside an
-    /// extent rely on them, but [`LclusterMap::extent_at`] for its first byte skips most of them. Returns their number.
+    /// extent rely on these entries, but [`LclusterMap::extent_at`] skips most of them if `position` is the extent's
+    /// first byte. Returns the number of entries.
     ///
     /// # Errors
     /// The index cannot be read or contradicts itself.

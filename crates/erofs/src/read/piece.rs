@@ -29,7 +29,7 @@ pub(super) enum PieceData {
 }
 
 impl Piece {
-    /// The part of a run of stored bytes that is in `range`; the first byte of the run is `range`'s.
+    /// A hole that covers `range`.
     pub(super) fn hole(range: ByteRange) -> Self {
         Self { range, data: PieceData::Hole }
     }

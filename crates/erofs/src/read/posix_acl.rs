@@ -4,7 +4,7 @@
 const VERSION: u32 = 2;
 /// The size of an entry: tag, permissions and id.
 const ENTRY_LEN: usize = 8;
-/// The id of an entry that has none.
+/// The id in entries without a named user or group.
 const NO_ID: u32 = u32::MAX;
 /// The tags of entries for a named user or group.
 const TAGS_WITH_ID: [u16; 2] = [0x2, 0x8];

@@ -1,4 +1,4 @@
-//! An open image: the state that every read starts from.
+//! An open image: the state that all reads share.
 
 use std::{
     ops::Deref,

@@ -7,11 +7,11 @@ use super::{
     volume::{Space, Volume},
 };
 
-/// Metadata is read in pieces aligned to this size in bytes, whatever the block size: an inode and its index take some
-/// hundred bytes.
+/// The size and alignment of metadata reads in bytes, for every block size: an inode and its index take a few hundred
+/// bytes.
 const PIECE_BYTES: u64 = 4096;
 
-/// The last piece of metadata read, so that nearby reads cost nothing.
+/// Keeps the last piece of metadata that was read, so that reads near it need no further access.
 pub(super) struct Window<'volume> {
     volume: &'volume Volume,
     space: Space,

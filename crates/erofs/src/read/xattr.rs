@@ -23,8 +23,8 @@ const HEADER_LEN: usize = XattrIbodyHeader::SIZE;
 /// `listxattr`.
 const NAMES_BYTES_MAX: usize = 65_536;
 
-/// Faults of shared xattrs by number, with the lengths of their names in bytes: each is checked once, not again for every
-/// inode that refers to it.
+/// Caches the results of checking shared xattrs: by number, the fault and the length of the name in bytes. Each shared
+/// xattr is checked once, however many inodes refer to it.
 #[derive(Default)]
 pub(super) struct SharedXattrFaults {
     known: HashMap<u32, (XattrFault, usize)>,
@@ -33,11 +33,11 @@ pub(super) struct SharedXattrFaults {
 /// A fault of an attribute.
 #[derive(Clone, Copy)]
 enum XattrFault {
-    /// This fault.
+    /// The attribute has this fault.
     Is(&'static str),
-    /// None, unless the filter of an inode has this bit set, which hides the attribute.
+    /// The attribute is hidden from inodes whose filter has this bit set.
     HiddenBy(u32),
-    /// None.
+    /// The attribute has no fault.
     None,
 }
 
@@ -74,7 +74,7 @@ impl<'volume> Xattrs<'volume> {
         let header = XattrIbodyHeader::from_prefix(&bytes).ok_or(corrupt("xattr header is short"))?;
         let room = inode.xattr_len.saturating_sub(bytes_u64(HEADER_LEN));
         if room == 0 {
-            return Err(Error::unsupported(format!("EROFS xattrs with a header alone (inode {})", inode.nid)));
+            return Err(Error::unsupported(format!("EROFS xattr body without entries (inode {})", inode.nid)));
         }
         if u64::from(header.h_shared_count) * 4 > room {
             return Err(corrupt("shared xattrs exceed the xattr body"));
@@ -172,7 +172,7 @@ impl<'volume> Xattrs<'volume> {
         if bytes > NAMES_BYTES_MAX { Err(self.too_many_names()) } else { Ok(faults) }
     }
 
-    /// How many bytes the name of an attribute takes in a list of names; 0 if it is not listed.
+    /// The number of bytes that the attribute's name takes in the result of `listxattr`; 0 if it is not listed.
     fn listed_bytes(&self, stored: &Stored) -> usize {
         let Some((base, infix)) = self.prefix(stored.index) else { return 0 };
         short_prefix(base).map_or(0, |prefix| prefix.len() + infix.len() + stored.name.len() + 1)
@@ -195,7 +195,7 @@ impl<'volume> Xattrs<'volume> {
         let rest = [infix, &stored.name].concat();
         let is_acl = matches!(base, format::XATTR_INDEX_POSIX_ACL_ACCESS | format::XATTR_INDEX_POSIX_ACL_DEFAULT);
         if base == format::XATTR_INDEX_NONE {
-            // Free space, or a private note of the tool that made the image; no file system shows it.
+            // Free space, or private data of the tool that made the image. No file system shows it.
             XattrFault::None
         } else if short_prefix(base).is_none() {
             XattrFault::Is("xattr with an unknown prefix")

@@ -105,7 +105,7 @@ pub struct ChunkMap<'a> {
 }
 
 impl<'a> ChunkMap<'a> {
-    /// Creates the map of `chunks`; with `indexes`, it uses 8-byte records even if 4 bytes would do.
+    /// Creates the map of `chunks`. With `indexes`, it uses 8-byte records even where 4-byte records suffice.
     pub fn new(chunks: &'a Chunks, indexes: bool) -> Self {
         let is_wide = chunks.runs.iter().any(|run| {
             let last = run.first.after(run.count.saturating_sub(1), chunks.chunk_blocks_log2);

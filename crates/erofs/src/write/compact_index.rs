@@ -1,4 +1,4 @@
-//! The compact index: packs of two entries in 8 bytes, or of sixteen in 32 (docs/format/erofs.md, Compressed files).
+//! The compact index: packs of two entries in 8 bytes, or of sixteen in 32 (docs/format/erofs.md, Compact index).
 
 use super::{lclusters::Lcluster, low_u32};
 use crate::format;

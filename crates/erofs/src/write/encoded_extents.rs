@@ -1,4 +1,4 @@
-//! Encoded extents: a record for each extent instead of each lcluster (docs/format/erofs.md, Compressed files).
+//! Encoded extents: a record for each extent instead of each lcluster (docs/format/erofs.md, Encoded extents).
 
 use super::{CompressedMap, ExtentKind, low_u32};
 use crate::format::{self, Extent, MapHeader};

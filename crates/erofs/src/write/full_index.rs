@@ -1,4 +1,4 @@
-//! The full index: eight bytes per lcluster (docs/format/erofs.md, Compressed files).
+//! The full index: eight bytes per lcluster (docs/format/erofs.md, Full index).
 
 use super::{lclusters::Lcluster, low_u32};
 use crate::format::{self, LclusterIndex};

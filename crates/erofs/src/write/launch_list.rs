@@ -7,7 +7,8 @@ use crate::format::{
     LaunchListHeader, LaunchProfileHeader, LaunchRecord,
 };
 
-/// The text of a profile in the form that follows the launch list; nothing if it is longer than an image may have it.
+/// Encodes the text of a launch profile, as it follows the launch list; empty if `text` exceeds
+/// [`LAUNCH_PROFILE_BYTES_MAX`].
 pub fn launch_profile(text: &[u8]) -> Vec<u8> {
     match u32::try_from(text.len()).ok().filter(|len| *len <= LAUNCH_PROFILE_BYTES_MAX) {
         Some(len) => {
@@ -19,7 +20,8 @@ pub fn launch_profile(text: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The list in the form that follows the last block; ranges beyond the limit are dropped.
+/// Encodes a launch list, as it follows the last block of an image. Omits ranges after the first
+/// [`LAUNCH_LIST_COUNT_MAX`].
 pub fn launch_list(ranges: &[(Nid, ByteRange)]) -> Vec<u8> {
     let count_max = usize::try_from(LAUNCH_LIST_COUNT_MAX).unwrap_or(usize::MAX);
     let record =

@@ -1,4 +1,4 @@
-//! The lclusters of a file, from which both kinds of index are made.
+//! The lclusters of a file, the input of both kinds of index (docs/format/erofs.md, Lclusters).
 
 use super::{CompressedExtent, ExtentKind};
 use crate::format;
@@ -60,8 +60,7 @@ pub(super) fn lclusters(extents: &[CompressedExtent], block_size_log2: u8, big: 
         offset = end;
         let is_last_lcluster_open = !offset.is_multiple_of(block_size) && next_head > first;
         if is_last_lcluster_open && std::ptr::eq(extent, extents.last().unwrap_or(extent)) {
-            // The file ends within an lcluster that the last extent reaches into; a head at the end of the file marks
-            // this.
+            // The last extent ends within its last lcluster. A head at the end of the file marks where it ends.
             let kind = format::LCLUSTER_TYPE_PLAIN;
             lclusters.push(Lcluster::Head {
                 kind,

@@ -1,4 +1,4 @@
-//! What a read refuses is a finding of the check: images built byte by byte.
+//! The check reports each fault that reads refuse. The images are built byte by byte.
 
 use std::sync::Arc;
 
@@ -172,7 +172,7 @@ fn read(erofs: &Erofs) -> Option<String> {
 }
 
 #[test]
-fn what_a_read_refuses_is_a_finding() {
+fn faults_that_reads_refuse_are_findings() {
     let rows = [
         ("pcluster decodes to more than 12 MiB", long_hole()),
         ("metadata past the end of the image", inline_past_the_end()),

@@ -109,7 +109,7 @@ fn an_index_that_contradicts_itself_is_found() {
 }
 
 #[test]
-fn what_only_some_reads_meet_is_a_finding() {
+fn faults_that_only_some_reads_meet_are_findings() {
     let corpus = Corpus::fixtures();
     for (name, rule) in [
         ("erofs-extents-unsorted", "extents are not sorted"),

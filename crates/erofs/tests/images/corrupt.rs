@@ -182,7 +182,7 @@ fn images_changed_at_random_give_errors_or_data() {
 }
 
 #[test]
-fn images_that_tell_another_block_size_give_errors_or_data() {
+fn images_with_a_wrong_block_size_give_errors_or_data() {
     let rows: Vec<(String, Vec<u8>)> = bases(&Corpus::locate_or_fixtures());
     check_rows(
         &rows,

@@ -7,7 +7,7 @@ use floe::{FileType, Image};
 
 use crate::{exit::Exit, fail::Fail, image_arguments::ImageArguments, output::Output, shown::Shown};
 
-/// How many bytes are read at a time.
+/// The number of bytes per read.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Write files of an image to standard output, one after the other, byte for byte

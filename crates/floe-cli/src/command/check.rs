@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The maximum number of findings that are printed; the rest are counted.
-const TOLD_MAX: u64 = 10_000;
+const PRINTED_MAX: u64 = 10_000;
 
 /// Check an image for broken metadata and for data that does not decode
 ///
@@ -102,7 +102,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         let (told, output) = (AtomicU64::new(0), Mutex::new(output));
         // If a line cannot be written, the error also occurs when the summary is written.
         let tell = |finding: &Finding| {
-            if told.fetch_add(1, Relaxed) < TOLD_MAX {
+            if told.fetch_add(1, Relaxed) < PRINTED_MAX {
                 let line = finding_line(finding, arguments.json);
                 let _ = output.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
             }
@@ -163,8 +163,8 @@ fn write_summary(
         return writeln!(output, "{}", serde_json::to_string(&record).unwrap_or_default());
     }
     let found = errors + warnings;
-    if found > TOLD_MAX {
-        writeln!(output, "and {} more", HumanCount(found - TOLD_MAX))?;
+    if found > PRINTED_MAX {
+        writeln!(output, "and {} more", HumanCount(found - PRINTED_MAX))?;
     }
     if arguments.quiet && found == 0 {
         return Ok(());

@@ -128,7 +128,7 @@ fn mount_and_read(image: &Image, directory: &PathBuf, expected: &[Expected]) -> 
 fn say_read(turn: &str, tally: &Tally, elapsed: Duration, note: &str) -> Result<u8, Fail> {
     let Tally { names, files, bytes } = tally;
     Output::print(format_args!(
-        "{turn:8} {names} names, {files} files with {} {note} in {}; every SHA-256 is as it should be\n",
+        "{turn:8} {names} names, {files} files with {} {note} in {}; all SHA-256 digests match\n",
         BinaryBytes(*bytes),
         shown(elapsed)
     ))

@@ -8,10 +8,10 @@ use crate::{exporter::serve, fail::Fail};
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
-    /// The address to listen on; port 0: any free one
+    /// The address to listen on; port 0 selects a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9598")]
     listen: SocketAddr,
-    /// Include the mounts of all users; only root may
+    /// Include the mounts of all users; only root can use this
     #[arg(long)]
     all_users: bool,
 }
@@ -28,7 +28,7 @@ Examples:
 /// Runs the command.
 ///
 /// # Errors
-/// The address cannot be used, or this user may not ask the mounts of others.
+/// The address cannot be used, or this user may not query the mounts of others.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     if arguments.all_users && !rustix::process::geteuid().is_root() {
         return Err(Fail::usage("only root may use --all-users"));

@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// The maximum number of warnings that are printed; the rest are counted.
-const TOLD_MAX: u64 = 100;
+const PRINTED_MAX: u64 = 100;
 
 /// Extract an image, or parts of it, into a directory
 ///
@@ -129,8 +129,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         ExtractEvent::Planned { attr, .. } if attr.file_type == floe::FileType::Regular => bar.inc_length(attr.size),
         ExtractEvent::Written(bytes) => bar.inc(bytes),
         ExtractEvent::Warning(warning) => {
-            if told.fetch_add(1, Relaxed) < TOLD_MAX {
-                bar.suspend(|| eprintln!("floe: {}: {}", Shown(&warning.path), told_cause(&warning.cause)));
+            if told.fetch_add(1, Relaxed) < PRINTED_MAX {
+                bar.suspend(|| eprintln!("floe: {}: {}", Shown(&warning.path), cause_text(&warning.cause)));
             }
         }
         ExtractEvent::Planned { .. } | ExtractEvent::Made => {}
@@ -138,9 +138,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let start = Instant::now();
     let result = extract(&image, parts, &arguments.directory, &options, &tell, &cancel);
     bar.finish_and_clear();
-    let untold = told.into_inner().saturating_sub(TOLD_MAX);
-    if untold > 0 {
-        eprintln!("floe: and {untold} more");
+    let unprinted = told.into_inner().saturating_sub(PRINTED_MAX);
+    if unprinted > 0 {
+        eprintln!("floe: and {unprinted} more");
     }
     let summary = match result {
         Ok(summary) => summary,
@@ -155,7 +155,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
 }
 
 /// The cause, with advice if there is any.
-fn told_cause(cause: &ExtractWarningCause) -> String {
+fn cause_text(cause: &ExtractWarningCause) -> String {
     match cause {
         ExtractWarningCause::Target(_, error) if error.kind() == io::ErrorKind::AlreadyExists => {
             "already exists; --force replaces it".to_owned()

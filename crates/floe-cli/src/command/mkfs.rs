@@ -73,7 +73,7 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "SIZE", value_parser = quantity::bytes, default_value = "4k")]
     block_size: u64,
 
-    /// Store small ends of compressed files behind their inodes
+    /// Store small ends of compressed files next to their inodes
     #[arg(long)]
     inline_tails: bool,
 
@@ -130,7 +130,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     strict: bool,
 
-    /// How much of the image is read back and compared with the sources before it gets its name
+    /// The part of the image that is read back and compared with the sources before the image gets its name
     #[arg(long, value_enum, default_value_t)]
     verify: VerifyArgument,
 
@@ -142,7 +142,7 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 
-    /// How much file data may be in memory at once
+    /// The limit of file data in memory
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
     memory: Option<u64>,
 

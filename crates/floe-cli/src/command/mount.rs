@@ -172,14 +172,14 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let manager = if in_background && !is_upgrade() { None } else { ServiceManager::connect() };
     let invocation = Invocation::of_this_process(manager.is_some());
     let mut taken = Taken::find(&directory, manager.as_ref())?;
-    // A mount that is taken over may have no server until it is: nothing here may access it.
+    // A mount may have no server until this process has taken it over, so nothing here may access it.
     let (mountpoint, shown) = match &taken {
         Some(taken) => (Mountpoint::Directory(taken.directory()), taken.directory()),
         None => (Mountpoint::find(&directory)?, absolute(&directory)),
     };
     if let Some(taken) = &taken {
         settings.tune(&taken.state.tuned);
-        // The launch was before.
+        // The launch happened before the takeover.
         (settings.profile, settings.learn) = (ProfileChoice::Off, false);
     }
     let shown_path = absolute(&path);
@@ -393,7 +393,7 @@ fn unmount_on_signals(mut signals: Signals, unmounter: Unmounter, directory: Pat
             }
         }
     };
-    // Without this thread, signals have no effect. If no thread can be started, the mount has larger problems.
+    // Without this thread, signals have no effect. It cannot be started only if the process can start no thread at all.
     let _ = thread::Builder::new().name("floe-signals".to_owned()).spawn(work);
 }
 

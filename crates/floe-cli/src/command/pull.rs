@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_in_directories_are_called_as_the_image_is() {
+    fn files_in_a_directory_get_the_name_of_the_image() {
         let directory = tempfile::tempdir().expect("a directory");
         for (url, expected) in [
             ("https://example.org/a/system.erofs?x=y", "system.erofs"),

@@ -27,9 +27,10 @@ use crate::{
 /// Record which names and parts of an image a command needs, in order
 ///
 /// While the command runs, the image is mounted once more over DIR with empty caches, so that each first read is
-/// visible. Afterwards DIR is as before. SIGINT, SIGTERM and SIGHUP are passed to the command, which ends servers, and
-/// the reads so far are recorded. After 5 seconds, or at a second signal, the command is killed. `floe mkfs --profile`
-/// places the recorded parts at the front of an image, and `floe mount -o profile=` goes ahead of the next launch.
+/// visible. Afterwards DIR is as before. SIGINT, SIGTERM and SIGHUP are passed to the command, so that servers end; the
+/// profile then contains the reads so far. After 5 seconds, or at a second signal, the command is killed. `floe mkfs
+/// --profile` places the recorded parts first in an image, and `floe mount -o profile=` replays the launch ahead of
+/// the next one.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe record /mnt/app -- /mnt/app/bin/app --version\n  \

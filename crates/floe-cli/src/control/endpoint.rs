@@ -19,8 +19,8 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// The sockets of a user's mounts. Some may be left over from killed programs, and another user may have put anything
-    /// there. Only [`Endpoint::ask`] can tell.
+    /// The sockets of a user's mounts. Some may be leftovers of killed programs, and another user may have created any
+    /// file there. Only an answer to [`Endpoint::ask`] proves that a mount listens.
     pub(crate) fn of_user(user_id: u32) -> impl Iterator<Item = Self> {
         socket_path::of_user(user_id).map(move |(device, path)| Self { path, user_id, device })
     }

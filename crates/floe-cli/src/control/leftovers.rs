@@ -15,8 +15,8 @@ use rustix::{
 
 use super::{server::remove_own, socket_path};
 
-/// The age from which on a socket without its final name is a leftover. A starting mount names its socket before it listens,
-/// and for that moment nobody can tell the socket from a leftover.
+/// The age from which on a socket without its final name is a leftover. A starting mount creates its socket before it
+/// listens on it, and until then the socket looks like a leftover.
 const TRANSIENT_AGE_MIN: Duration = Duration::from_secs(60);
 
 /// Removes the sockets of this user whose mount is gone and on which no process listens.
@@ -25,13 +25,13 @@ pub(super) fn remove(user_id: u32) {
     for path in socket_path::paths_of_user(user_id) {
         let Some(name) = path.file_name() else { continue };
         let is_candidate = match socket_path::device(name) {
-            // Connecting to a mount that is there would wake its process.
+            // Connecting to the socket of an existing mount would wake its process.
             Some(device) => !table.entries().iter().any(|entry| entry.is_served() && entry.device == device),
             None => socket_path::is_transient(name) && is_old(&path),
         };
         if is_candidate {
             // The next mount tries again.
-            let _ = remove_deaf(&path, user_id);
+            let _ = remove_if_unused(&path, user_id);
         }
     }
 }
@@ -42,7 +42,7 @@ fn is_old(path: &Path) -> bool {
 }
 
 /// Removes a socket on which no process listens. A socket that another mount puts in its place meanwhile stays.
-fn remove_deaf(path: &Path, user_id: u32) -> io::Result<()> {
+fn remove_if_unused(path: &Path, user_id: u32) -> io::Result<()> {
     let metadata = fs::symlink_metadata(path)?;
     if !metadata.file_type().is_socket() || metadata.uid() != user_id {
         return Ok(());

@@ -48,7 +48,7 @@ pub(crate) enum Answer {
         /// Whether there is the memory file with the state.
         has_state_file: bool,
     },
-    /// The process takes no more requests.
+    /// The process has stopped taking requests.
     Stopped,
     /// A refusal with its reason: one line.
     Refused(String),

@@ -43,7 +43,7 @@ pub(super) fn name_of_old(inode: u64) -> String {
     format!("old-{inode}")
 }
 
-/// Whether a name is one that a socket has for a short time.
+/// Whether this is the temporary name of a socket.
 pub(super) fn is_transient(name: &OsStr) -> bool {
     let number = name.to_str().and_then(|name| name.strip_prefix("new-").or(name.strip_prefix("old-")));
     number.is_some_and(|number| number.parse::<u64>().is_ok())
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_directory_that_is_ones_own_will_do() {
+    fn only_a_private_directory_is_accepted() {
         let place = tempfile::tempdir().expect("a directory");
         let user_id = rustix::process::geteuid().as_raw();
         let own = place.path().join("own");

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn each_lack_has_its_remedy() {
+    fn each_missing_capability_has_a_remedy() {
         let not_found = Some(io::ErrorKind::NotFound);
         let rows: &[(&str, Facts, State, &str)] = &[
             ("/dev/fuse", of_root(), Good, ""),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn root_of_a_new_machine_lacks_nothing() {
+    fn root_on_a_recent_machine_lacks_nothing() {
         assert!(advise(&of_root()).iter().all(|advice| advice.state == Good));
     }
 }

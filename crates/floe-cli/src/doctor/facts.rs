@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_the_system_are_understood() {
+    fn system_files_are_parsed() {
         assert!(maps_everybody("         0          0 4294967295\n"));
         assert!(!maps_everybody("         0       1000          1\n"));
         assert!(has_line("# comment\n user_allow_other \n", "user_allow_other"));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_can_be_looked_at() {
+    fn this_machine_can_be_examined() {
         let facts = Facts::gather();
         assert!(facts.kernel >= (5, 4), "{facts:?}");
     }

@@ -1,4 +1,4 @@
-//! Collecting the metrics of all mounts.
+//! Collects the metrics of all mounts.
 //!
 //! Users serve their own mounts, so another user's answer may be anything: it may be late, endless, or claim to be about other
 //! mounts. Each user therefore has a thread, time and memory of their own, and all samples are labelled with the user that the
@@ -26,7 +26,7 @@ use crate::{
 /// How long a collection may take. Prometheus gives up after 10 seconds.
 const COLLECTION_TIME_MAX: Duration = Duration::from_secs(8);
 
-/// How many users' mounts are asked at once.
+/// The number of users whose mounts are queried at the same time.
 const USERS_AT_ONCE: usize = 32;
 
 /// The maximum length of all samples, in bytes.
@@ -36,8 +36,8 @@ const SAMPLES_BYTES_MAX: usize = 64 << 20;
 #[derive(Debug)]
 pub(crate) struct Collector {
     of_every_user: bool,
-    /// The users whose threads are at work. A user who has mounted a file system of their own over their directory for sockets
-    /// can make that last forever.
+    /// The users whose threads are at work. A user can make such a thread hang forever, for example with a file system
+    /// mounted over the directory for sockets.
     busy: Arc<Mutex<BTreeSet<u32>>>,
 }
 
@@ -61,8 +61,8 @@ impl Drop for Turn {
     }
 }
 
-/// The mounts that were asked, each with its metrics if it answered.
-type Asked = BTreeMap<(u32, (u32, u32)), Option<MountMetrics>>;
+/// The queried mounts, each with its metrics if it answered.
+type Answers = BTreeMap<(u32, (u32, u32)), Option<MountMetrics>>;
 
 impl Collector {
     pub(crate) fn new(of_every_user: bool) -> Self {
@@ -75,14 +75,15 @@ impl Collector {
     /// The mount table cannot be read.
     pub(crate) fn collect(&self) -> io::Result<Vec<u8>> {
         let own = rustix::process::geteuid().as_raw();
-        // Those of the system come first, and the ids that users have for their containers last.
+        // System users come first, and the user ids of containers last.
         let users = if self.of_every_user { users() } else { BTreeSet::from([own]) };
-        let asked = self.ask(&users, &Arc::new(MountTable::read()?));
-        // After the answers, so that a mount that has ended meanwhile does not count as one that fails to answer.
+        let answers = self.ask(&users, &Arc::new(MountTable::read()?));
+        // The table is read after the answers, so that a mount that has ended meanwhile does not count as one without
+        // an answer.
         let table = MountTable::read()?;
         let mut exposition = Exposition::default();
-        let (mut answered, known) = (BTreeSet::new(), asked.keys().copied().collect::<BTreeSet<_>>());
-        for ((user_id, device), metrics) in asked {
+        let (mut answered, known) = (BTreeSet::new(), answers.keys().copied().collect::<BTreeSet<_>>());
+        for ((user_id, device), metrics) in answers {
             let Some(metrics) = metrics else { continue };
             if exposition.samples_bytes() + metrics.exposition.samples_bytes() <= SAMPLES_BYTES_MAX {
                 answered.insert((user_id, device));
@@ -93,7 +94,7 @@ impl Collector {
         for entry in table.entries() {
             let user_id = entry.user_id.unwrap_or(0);
             let mount = (user_id, entry.device);
-            // The socket of a mount with another subtype tells that it is one of Floe.
+            // A mount with another subtype is recognised by its socket.
             let is_of_floe = entry.file_system == "fuse.floe" || entry.is_front() || known.contains(&mount);
             if entry.is_served() && is_of_floe && users.contains(&user_id) && answered.insert(mount) {
                 add_up(&mut exposition, user_id, entry.device, &entry.mountpoint.to_string_lossy(), false)?;
@@ -104,12 +105,12 @@ impl Collector {
         Ok(text)
     }
 
-    /// Asks the mounts of these users, as far as they answer in time.
-    fn ask(&self, users: &BTreeSet<u32>, table: &Arc<MountTable>) -> Asked {
+    /// Queries the mounts of these users. Returns the answers that arrive in time.
+    fn ask(&self, users: &BTreeSet<u32>, table: &Arc<MountTable>) -> Answers {
         let deadline = Instant::now() + COLLECTION_TIME_MAX;
         let (sender, news) = mpsc::channel();
         let mut waiting: VecDeque<u32> = users.iter().copied().collect();
-        let (mut working_count, mut asked) = (0, Asked::new());
+        let (mut working_count, mut answers) = (0, Answers::new());
         loop {
             while working_count < USERS_AT_ONCE
                 && let Some(user_id) = waiting.pop_front()
@@ -117,16 +118,16 @@ impl Collector {
                 working_count += usize::from(self.start(user_id, Arc::clone(table), deadline, sender.clone()));
             }
             if working_count == 0 {
-                return asked;
+                return answers;
             }
             match news.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(News::Mount { user_id, device, metrics }) => {
-                    // A mount has one socket; a second one with its number is left over, or is not the mount's.
-                    let known = asked.entry((user_id, device)).or_default();
+                    // A mount has one socket; a second one with its number is a leftover, or belongs to another mount.
+                    let known = answers.entry((user_id, device)).or_default();
                     *known = known.take().or(metrics);
                 }
                 Ok(News::Done) => working_count -= 1,
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return asked,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return answers,
             }
         }
     }

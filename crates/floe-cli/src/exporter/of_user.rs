@@ -1,4 +1,4 @@
-//! Asking the mounts of one user.
+//! Queries the mounts of one user.
 
 use std::{
     io, thread,
@@ -18,16 +18,17 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(3);
 /// The maximum length of an answer. On a machine with two CPUs, it has 17 KB; each CPU adds 200 bytes.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
 
-/// The maximum length of the samples of a mount. They repeat its labels, so a long mountpoint multiplies.
+/// The maximum length of the samples of a mount. Each sample repeats the labels, so a long mountpoint counts many
+/// times.
 const MOUNT_SAMPLES_BYTES_MAX: usize = 1 << 20;
 
 /// The maximum length of the samples of a user other than the exporter's.
 const USER_SAMPLES_BYTES_MAX: usize = 16 << 20;
 
-/// How many mounts of a user other than the exporter's are asked.
+/// The maximum number of queried mounts of a user other than the exporter's.
 const MOUNTS_MAX: usize = 256;
 
-/// How many mounts of a user are asked at once.
+/// The number of mounts of a user that are queried at the same time.
 const MOUNTS_AT_ONCE: usize = 8;
 
 /// The maximum length of a mountpoint: that of a path.
@@ -56,8 +57,8 @@ impl Labels {
     }
 }
 
-/// Asks the mounts of a user until the deadline. `tell` receives the device number of each, and its metrics if it answers as
-/// mounts do.
+/// Queries the mounts of a user until the deadline. `tell` receives the device number of each, and its metrics if its
+/// answer is valid.
 pub(super) fn ask_all(
     user_id: u32,
     table: &MountTable,
@@ -89,7 +90,7 @@ fn may_be_of_user(endpoint: &Endpoint, table: &MountTable) -> bool {
     entries.all(|entry| entry.is_served() && entry.user_id.unwrap_or(0) == endpoint.user_id)
 }
 
-/// Asks a mount for its metrics.
+/// Queries a mount for its metrics.
 fn ask(endpoint: &Endpoint, deadline: Instant) -> io::Result<MountMetrics> {
     let time = ANSWER_TIME_MAX.min(deadline.saturating_duration_since(Instant::now()));
     if time.is_zero() {

@@ -1,4 +1,4 @@
-//! Serving metrics over HTTP.
+//! Serves metrics over HTTP.
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -57,7 +57,7 @@ pub(crate) fn serve(address: SocketAddr, of_every_user: bool) -> io::Result<Infa
                 let mut builder = http1::Builder::new();
                 builder.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIME_MAX);
                 let connection = builder.serve_connection(TokioIo::new(stream), service);
-                // A client that breaks off concerns nobody else.
+                // A failed connection affects only its own client.
                 let _ = timeout(CONNECTION_TIME_MAX, connection).await;
                 drop(permit);
             });
@@ -80,7 +80,7 @@ async fn answer(request: Request<Incoming>, metrics: &Metrics) -> Result<Respons
     Ok(response)
 }
 
-/// Collects the metrics. Requests take turns, so that many of them do not ask the mounts at once.
+/// Collects the metrics. Requests take turns, so that many requests do not query the mounts at the same time.
 async fn collected(metrics: &Metrics) -> io::Result<Vec<u8>> {
     let collector = metrics.lock().await;
     let used = Arc::clone(&collector);

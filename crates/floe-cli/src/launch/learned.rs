@@ -22,7 +22,7 @@ const DIRECTORY: &str = "launches";
 /// The name of a profile in the directory of its image.
 const NAME: &str = "profile";
 
-/// How many bytes at either end of a file identify an image: superblocks and tables are there.
+/// The number of bytes at either end of a file that identify an image. They contain superblocks and tables.
 const END_BYTES: u64 = 128 << 10;
 
 /// The place of the profile that is learned for an image: `launches/IDENTITY/profile` in the cache directory.
@@ -107,7 +107,7 @@ fn identity_of(image: &Path, offset: Offset) -> io::Result<String> {
     let start = match offset {
         Offset::At(start) => start,
         Offset::None => 0,
-        // Differs from any offset.
+        // A number that no offset has.
         Offset::Auto => u64::MAX,
     };
     let first = if start == u64::MAX { 0 } else { start.min(len) };

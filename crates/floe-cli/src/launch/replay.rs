@@ -12,7 +12,7 @@ use floe_mkfs::{NameUsage, Profile, ProfileStep};
 
 use super::{
     GLANCE,
-    judge::Judge,
+    profile_match::ProfileMatch,
     report::{LaunchState, Progress},
 };
 
@@ -42,10 +42,10 @@ pub(super) struct Replay {
     /// The reader that serves the mount.
     pub(super) reader: Reader,
     pub(super) walk: LaunchWalk,
-    /// Whether the kernel's EROFS is in front. It is then told to read ahead, because bytes cannot be pushed into its page
-    /// cache.
+    /// Whether the kernel's EROFS is in front. The replay then asks it to read ahead, because no bytes can be pushed
+    /// into its page cache.
     pub(super) is_front: bool,
-    pub(super) judge: Arc<Judge>,
+    pub(super) profile_match: Arc<ProfileMatch>,
     pub(super) progress: Arc<Progress>,
 }
 
@@ -69,7 +69,7 @@ impl Replay {
     /// Waits for the launch, and replays it.
     pub(super) fn run(self, profile: &Profile) {
         let files = self.files_of(profile);
-        if !self.judge.wait_for_beginning() {
+        if !self.profile_match.wait_for_beginning() {
             return;
         }
         self.progress.set(LaunchState::Replaying, "");
@@ -92,7 +92,7 @@ impl Replay {
                 ProfileStep::Name(name) if [NameUsage::Found, NameUsage::Link].contains(&name.usage) => &name.path,
                 ProfileStep::Name(_) => continue,
             };
-            if self.judge.is_over() || files.contains_key(path) || !missing.insert(path) {
+            if self.profile_match.is_over() || files.contains_key(path) || !missing.insert(path) {
                 continue;
             }
             let Ok(attr) = self.image.resolve_link(path).map(|nid| self.image.file_system().attr(nid)) else {
@@ -101,7 +101,7 @@ impl Replay {
             let Ok(attr) = attr else { continue };
             if attr.file_type != FileType::Directory {
                 files.insert(path, (attr.nid, attr.size));
-                self.judge.add(attr.nid);
+                self.profile_match.add(attr.nid);
             }
         }
         files
@@ -204,7 +204,7 @@ impl Replay {
             }
             self.progress.note_range(stored);
         }
-        self.judge.note_replayed(batch.files_end);
+        self.profile_match.note_replayed(batch.files_end);
         Ok(())
     }
 
@@ -224,9 +224,9 @@ impl Replay {
 
     /// Checks whether the replay continues.
     fn check(&self) -> Result<(), Ending> {
-        if self.judge.is_over() {
+        if self.profile_match.is_over() {
             Err(Ending::Stopped("the mount has ended"))
-        } else if self.judge.is_left() {
+        } else if self.profile_match.is_left() {
             Err(Ending::Left)
         } else if self.reader.is_memory_short() {
             Err(Ending::Stopped("memory is short"))

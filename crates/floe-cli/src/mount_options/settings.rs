@@ -32,7 +32,7 @@ pub(crate) struct Settings {
     pub(crate) learn: bool,
     /// Whether the process is confined.
     pub(crate) sandbox: Mode,
-    /// Whether the growth of the block cache was given. Otherwise a cache with a given budget does not grow.
+    /// Whether the user has set `cache-growth`. If not, setting `cache` disables growth.
     pub(crate) has_growth: bool,
 }
 

@@ -225,7 +225,7 @@ fn values_reach_their_settings() {
 }
 
 #[test]
-fn wrong_options_are_told() {
+fn wrong_options_are_reported() {
     for (list, expected) in [
         ("rw", "images are read-only: omit -o rw"),
         ("colour", "no such option: -o colour (see floe mount -o help)"),
@@ -251,7 +251,7 @@ fn wrong_options_are_told() {
 }
 
 #[test]
-fn changes_are_taken_together_or_not_at_all() {
+fn changes_are_applied_together_or_not_at_all() {
     let check =
         |changes: &[&str]| ample().tuned(&changes.iter().map(|change| (*change).to_owned()).collect::<Vec<_>>());
     let found =

@@ -40,7 +40,7 @@ struct Family {
 }
 
 impl Exposition {
-    /// No metrics, and a limit for the length of their samples in bytes.
+    /// Creates an empty exposition with a limit for the total length of its samples, in bytes.
     pub(crate) fn with_limit(samples_bytes_max: usize) -> Self {
         Self { samples_bytes_max: Some(samples_bytes_max), ..Self::default() }
     }
@@ -67,10 +67,10 @@ impl Exposition {
         }
     }
 
-    /// Writes all of it.
+    /// Writes all metrics.
     ///
     /// # Errors
-    /// Those of the writer.
+    /// The writer's errors.
     pub(crate) fn write(&self, writer: &mut dyn Write) -> io::Result<()> {
         self.families.iter().try_for_each(|family| {
             writer.write_all(family.header.as_bytes())?;
@@ -130,15 +130,15 @@ impl MountSamples<'_> {
     /// A sample of a metric that has begun.
     ///
     /// # Errors
-    /// It has not.
+    /// The metric has not begun.
     pub(crate) fn sample(&mut self, name: &str, labels: Labels<'_>, value: f64) -> io::Result<()> {
         self.sample_of(name, "", labels, value)
     }
 
-    /// A sample whose name is that of its metric with a suffix, as histograms have them.
+    /// A sample whose name is the metric's with a suffix, as in histograms.
     ///
     /// # Errors
-    /// The metric has not begun, the sample has been there, or the samples are longer than their limit.
+    /// The metric has not begun, the sample is a duplicate, or the samples exceed the limit.
     pub(crate) fn sample_of(&mut self, name: &str, suffix: &str, labels: Labels<'_>, value: f64) -> io::Result<()> {
         let mut series = format!("{name}{suffix}{{{}", self.labels);
         for (label, text) in labels {
@@ -154,12 +154,12 @@ impl MountSamples<'_> {
         if samples_bytes_max.is_some_and(|limit| *samples_bytes > limit) {
             return Err(io::Error::other("too many samples"));
         }
-        // Prometheus would reject all metrics.
-        if known.insert(series) { Ok(()) } else { Err(io::Error::other(format!("{name} has a sample twice"))) }
+        // Prometheus rejects all metrics if one sample occurs twice.
+        if known.insert(series) { Ok(()) } else { Err(io::Error::other(format!("{name} has a duplicate sample"))) }
     }
 }
 
-/// The value of a label, with what would end it escaped.
+/// The value of a label, with quotes, backslashes and line feeds escaped.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -15,7 +15,7 @@ const NS_PER_SECOND: f64 = 1e9;
 /// Adds the report of a mount.
 ///
 /// # Errors
-/// The report has a sample twice, or the samples are longer than their limit.
+/// The report has a duplicate sample, or the samples exceed the limit.
 pub(crate) fn add_report(out: &mut MountSamples<'_>, report: &Report) -> io::Result<()> {
     let version =
         [("version", report.version.as_str()), ("image", &report.image.path), ("format", &report.image.format)];

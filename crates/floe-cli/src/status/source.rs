@@ -101,7 +101,7 @@ impl Service for Source {
     }
 
     fn hand_over(&self, connection: UnixStream) {
-        // If the other process fails, this one goes on, and the other one says why.
+        // If the other process fails, this process continues to serve, and the other process reports the error.
         let _ = match &self.giver {
             Some((giver, _)) => giver.give(&connection),
             None => write_line(&connection, &Answer::Refused(CANNOT_HAND_OVER.to_owned())),

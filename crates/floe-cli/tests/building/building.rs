@@ -56,7 +56,7 @@ fn json(folder: &TempDir, arguments: &[&str]) -> serde_json::Value {
 }
 
 #[test]
-fn what_was_built_is_read_back() {
+fn built_images_are_read_back() {
     let folder = scene();
     let content = 300_000 + fs::metadata(folder.path().join("source/text")).expect("it is there").len() + 11;
     for more in [
@@ -157,13 +157,13 @@ fn archives_come_by_name_and_by_pipe() {
 }
 
 #[test]
-fn what_cannot_be_a_source_is_told_in_one_line() {
+fn invalid_sources_are_reported_in_one_line() {
     let folder = scene();
     fs::write(folder.path().join("text"), "no archive at all\n".repeat(100)).expect("written");
     for (arguments, exit, words) in [
         (&["image", "nothing"][..], 1, "nothing: No such file"),
         (&["image", "text"], 1, "text: it is neither a directory nor a tar archive"),
-        (&["image", "-"], 1, "standard input: the archive is cut off"),
+        (&["image", "-"], 1, "standard input: the archive is truncated"),
         (&["image", "-", "-"], 2, "only once"),
         (&["image"], 2, "SOURCE"),
         (&["image", "source", "-z", "brotli"], 2, "'brotli' is unknown"),
@@ -202,7 +202,7 @@ fn left(folder: &TempDir) -> Vec<String> {
 }
 
 #[test]
-fn whatever_ends_it_there_is_a_whole_image_or_none() {
+fn any_end_of_a_build_leaves_a_whole_image_or_none() {
     let folder = large_scene();
     for source in ["source", "source.tar.gz"] {
         let begin = Instant::now();
@@ -235,7 +235,7 @@ fn whatever_ends_it_there_is_a_whole_image_or_none() {
 }
 
 #[test]
-fn a_signal_ends_it_cleanly() {
+fn a_signal_ends_a_build_cleanly() {
     let folder = large_scene();
     let mut attempts_left = 20;
     for (signal, source) in [(Signal::INT, "source"), (Signal::TERM, "source.tar.gz")] {
@@ -263,7 +263,7 @@ fn a_signal_ends_it_cleanly() {
 }
 
 #[test]
-fn no_space_is_told_and_leaves_nothing() {
+fn a_full_disk_is_reported_and_nothing_stays() {
     if !skip::ready(&[Need::Root]) {
         return;
     }

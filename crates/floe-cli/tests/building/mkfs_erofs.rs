@@ -212,7 +212,7 @@ const WRONG: [&str; 33] = [
 ];
 
 #[test]
-fn wrong_calls_end_as_the_originals() {
+fn wrong_usage_ends_as_in_the_original() {
     if !skip::ready(&[Need::PeerOf("mkfs.erofs", Versions::Series("1.9"))]) {
         return;
     }
@@ -240,7 +240,7 @@ fn wrong_calls_end_as_the_originals() {
 }
 
 #[test]
-fn what_is_not_offered_is_refused_in_one_line() {
+fn unsupported_options_are_refused_in_one_line() {
     let scene = scene();
     for (arguments, words) in [
         ("--incremental=data image source", "--incremental is not offered by floe: images are always built completely"),

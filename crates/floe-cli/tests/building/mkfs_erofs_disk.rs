@@ -99,7 +99,7 @@ const CONTROLLED: [(&str, Property); 9] = [
 ];
 
 #[test]
-fn what_options_control_on_disk_is_the_same() {
+fn options_have_the_same_effect_on_disk() {
     let versions = Versions::Series("1.9");
     if !skip::ready(&["mkfs.erofs", "dump.erofs", "fsck.erofs"].map(|program| Need::PeerOf(program, versions))) {
         return;
@@ -135,7 +135,7 @@ fn what_options_control_on_disk_is_the_same() {
 }
 
 #[test]
-fn the_kernel_mounts_what_is_asked_for() {
+fn the_kernel_mounts_images_with_every_option() {
     if !skip::ready(&[Need::Root, Need::KernelErofs]) {
         return;
     }

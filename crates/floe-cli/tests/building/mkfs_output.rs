@@ -114,7 +114,7 @@ impl Drop for Mount {
 }
 
 #[test]
-fn what_is_replaced_passes_its_mode_and_owner_on() {
+fn a_replaced_file_keeps_its_mode_and_owner() {
     let folder = scene();
     let image = folder.path().join("image");
     let is_root = Need::Root.missing().is_none();
@@ -246,7 +246,7 @@ fn an_image_in_its_own_source_is_left_out() {
 }
 
 #[test]
-fn an_image_is_stored_before_success_is_told() {
+fn an_image_is_synced_before_success_is_reported() {
     if !skip::ready(&[Need::Root]) {
         return;
     }
@@ -344,7 +344,7 @@ fn levels_are_those_of_the_algorithm() {
 }
 
 #[test]
-fn what_is_excluded_has_to_be_there() {
+fn excluded_paths_must_exist() {
     let folder = scene();
     run(
         "tar",

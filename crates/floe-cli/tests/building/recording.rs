@@ -61,7 +61,7 @@ fn scene() -> tempfile::TempDir {
 const READ: [&str; 4] = ["/d/31", "/d/07", "/d/22", "/d/08"];
 
 #[test]
-fn what_is_recorded_comes_first() {
+fn recorded_files_come_first() {
     let scene = scene();
     let folder = scene.path();
     let lines: String = READ.iter().map(|path| format!("4096 8192 {path}\n")).collect();
@@ -156,7 +156,7 @@ fn mount_lines(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn signals_end_the_command_and_what_it_read_is_recorded() {
+fn signals_end_the_command_and_its_reads_are_recorded() {
     if !skip::ready(&[Need::Root, Need::Fuse]) {
         return;
     }
@@ -256,7 +256,7 @@ fn the_flags_of_the_covered_mount_are_kept() {
 }
 
 #[test]
-fn a_command_that_fails_is_told_by_its_code() {
+fn the_exit_code_of_a_failed_command_is_returned() {
     if !skip::ready(&[Need::Fuse]) {
         return;
     }

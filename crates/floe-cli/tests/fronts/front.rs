@@ -133,7 +133,7 @@ fn a_busy_front_is_served_until_nobody_uses_it() {
 }
 
 #[test]
-fn status_says_what_is_in_front_and_why() {
+fn status_shows_the_front_and_its_reason() {
     if !ready() {
         return;
     }
@@ -232,7 +232,7 @@ fn a_daemon_and_mount_of_fstab_have_a_front() {
 }
 
 #[test]
-fn users_without_the_right_to_mount_are_told_why() {
+fn users_without_the_right_to_mount_get_the_reason() {
     if !ready() {
         return;
     }

@@ -130,7 +130,7 @@ fn a_killed_program_leaves_a_front_that_gives_errors_and_can_be_unmounted() {
 }
 
 #[test]
-fn a_killed_program_is_unmounted_where_that_was_asked_for() {
+fn auto_unmount_removes_the_mount_of_a_killed_program() {
     if !ready() {
         return;
     }
@@ -300,7 +300,7 @@ fn a_mount_that_is_short_of_memory_reads_right() {
 }
 
 #[test]
-fn what_is_read_stays_in_memory_once() {
+fn read_data_has_one_copy_in_memory() {
     if !ready() {
         return;
     }

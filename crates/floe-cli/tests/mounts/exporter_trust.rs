@@ -156,7 +156,7 @@ fn of_user(metrics: &str, user_id: u32) -> BTreeSet<&str> {
 }
 
 #[test]
-fn users_can_only_lie_about_themselves() {
+fn users_can_only_report_on_their_own_mounts() {
     if !skip::ready(&[Need::Root, Need::Fuse]) {
         return;
     }
@@ -215,7 +215,7 @@ fn users_can_only_lie_about_themselves() {
 }
 
 #[test]
-fn a_directory_that_hangs_holds_up_its_user_only() {
+fn a_directory_that_hangs_delays_only_its_user() {
     if !skip::ready(&[Need::Root, Need::Fuse]) {
         return;
     }

@@ -70,7 +70,7 @@ fn open_at_random(path: &Path) -> File {
 }
 
 #[test]
-fn misses_do_not_delay_what_is_cached() {
+fn misses_do_not_delay_hits_through_a_mount() {
     if !skip::ready(&[Need::Root, Need::Fuse]) {
         return;
     }

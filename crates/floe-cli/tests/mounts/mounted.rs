@@ -21,7 +21,7 @@ use crate::support::Served;
 const EVERYTHING: DirectoryWalk = DirectoryWalk { numbers: true, segments: true, metadata_only: false };
 
 #[test]
-fn mounts_show_what_manifests_and_the_kernel_say() {
+fn mounts_match_manifests_and_the_kernel() {
     if !skip::ready(&[Need::Fuse]) {
         return;
     }

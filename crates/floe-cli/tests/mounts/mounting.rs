@@ -69,7 +69,7 @@ fn signals_that_were_ignored_from_the_start_stay_ignored() {
 }
 
 #[test]
-fn mount_tells_which_link_it_lacks() {
+fn mount_names_the_missing_link() {
     // As with mount.fuse3, which mount(8) runs for types without a helper.
     let (code, errors) = told(&run(floe().args(["/images/a.erofs", "/mnt", "-o", "rw,dev,suid"])));
     let expected = "floe: /images/a.erofs is not a command: run floe mount /images/a.erofs /mnt, or, for mount -t fuse.floe, \
@@ -90,7 +90,7 @@ fn an_unmount_from_outside_ends_the_program() {
 }
 
 #[test]
-fn who_was_unmounted_leaves_alone_what_was_mounted_since() {
+fn an_ended_mount_never_unmounts_its_successor() {
     if !ready() {
         return;
     }
@@ -113,7 +113,7 @@ fn who_was_unmounted_leaves_alone_what_was_mounted_since() {
 }
 
 #[test]
-fn a_signal_right_after_an_unmount_leaves_alone_what_was_mounted_since() {
+fn a_signal_right_after_an_unmount_leaves_a_later_mount_alone() {
     if !ready() {
         return;
     }
@@ -177,7 +177,7 @@ fn a_daemon_returns_when_the_mount_works() {
 }
 
 #[test]
-fn mistakes_are_told_in_one_line() {
+fn mistakes_are_reported_in_one_line() {
     if !ready() {
         return;
     }
@@ -268,7 +268,7 @@ fn a_busy_mount_is_detached_and_served_until_nobody_uses_it() {
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn a_second_signal_ends_a_mount_at_once() {
     if !ready() {
         return;
     }
@@ -295,7 +295,7 @@ fn a_lazy_unmount_needs_no_permission_of_the_users() {
 }
 
 #[test]
-fn when_the_program_is_killed_its_clients_are_told() {
+fn clients_of_a_killed_program_get_errors() {
     if !ready() {
         return;
     }
@@ -336,7 +336,7 @@ fn when_the_program_is_killed_its_clients_are_told() {
 }
 
 #[test]
-fn what_cannot_be_unmounted_is_told() {
+fn failed_unmounts_are_reported() {
     if !ready() {
         return;
     }

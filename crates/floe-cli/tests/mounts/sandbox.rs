@@ -249,7 +249,7 @@ fn every_thread_of_a_mount_is_confined_and_the_status_says_so() {
 }
 
 #[test]
-fn what_is_switched_off_is_shown_as_off() {
+fn disabled_mechanisms_are_shown_as_off() {
     if !skip::ready(&[Need::Root, Need::Fuse]) {
         return;
     }

@@ -35,7 +35,7 @@ fn can_hold_nameless_files(directory: &Path) -> bool {
 }
 
 #[test]
-fn costly_blocks_that_many_files_share_are_decoded_once_where_that_is_asked_for() {
+fn costly_shared_blocks_are_decoded_once_with_a_spill_file() {
     if !skip::ready(&[Need::Root, Need::Fuse]) {
         return;
     }

@@ -117,7 +117,7 @@ fn read_all(directory: &Path) {
 }
 
 #[test]
-fn a_mount_under_load_tells_how_it_does() {
+fn the_status_of_a_mount_under_load_is_complete() {
     if !ready() {
         return;
     }
@@ -320,7 +320,7 @@ fn options_change_while_the_mount_is_read() {
 }
 
 #[test]
-fn what_is_no_mount_of_ours_or_not_for_us_is_told_in_one_line() {
+fn other_mounts_and_mounts_of_others_are_refused_in_one_line() {
     if !ready() {
         return;
     }
@@ -398,7 +398,7 @@ fn sockets_go_with_their_mounts_and_those_left_behind_do_no_harm() {
 }
 
 #[test]
-fn a_daemon_is_asked_under_any_name_of_its_directory() {
+fn a_daemon_answers_under_any_name_of_its_directory() {
     if !ready() {
         return;
     }

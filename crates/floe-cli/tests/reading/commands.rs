@@ -32,7 +32,7 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 #[test]
-fn mistakes_are_told_in_one_line() {
+fn mistakes_are_reported_in_one_line() {
     let demo = demo();
     let rows: &[(&[&str], i32, &str)] = &[
         (&[], 2, "a command is missing"),
@@ -100,7 +100,7 @@ fn the_options_of_a_mount_are_listed_without_a_mount() {
 }
 
 #[test]
-fn ls_and_stat_tell_what_the_manifest_says() {
+fn ls_and_stat_match_the_manifest() {
     let corpus = Corpus::locate_or_fixtures();
     for name in ["erofs-plain-meta", "erofs-cbase-lz4", "sqfs-meta"] {
         let Some(record) = corpus.images().into_iter().find(|image| image.name == name) else { continue };
@@ -151,7 +151,7 @@ fn ls_shows_a_tree_as_ls_does() {
 }
 
 #[test]
-fn names_that_are_no_text_are_quoted() {
+fn names_that_are_not_text_are_quoted() {
     let image = fixture("erofs-plain-meta");
     let output = floe(&["ls", "-R", image.to_str().expect("a plain path")]);
     let listing = String::from_utf8(output.stdout).expect("only text is written");
@@ -180,7 +180,7 @@ fn cat_is_exact_and_its_range_too() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_a_quiet_end() {
+fn a_closed_pipe_ends_ls_silently() {
     let mut commands: Vec<Vec<String>> = vec![vec!["cat".into(), demo()]];
     commands[0].extend((0..64).map(|_| "/maps/open-water".to_owned()));
     let meta = fixture("erofs-plain-meta").to_str().expect("a plain path").to_owned();
@@ -201,7 +201,7 @@ fn a_reader_that_goes_away_is_a_quiet_end() {
 }
 
 #[test]
-fn check_tells_faults_and_ends_with_the_codes_of_fsck() {
+fn check_reports_faults_and_has_the_exit_codes_of_fsck() {
     let output = floe(&["check", &demo()]);
     assert_eq!(output.status.code(), Some(0));
     let said = text(&output.stdout);

@@ -333,7 +333,7 @@ fn command_in<'a>(remedy: &'a str, end: &str) -> &'a str {
 }
 
 #[test]
-fn each_fault_has_advice_that_mends_it() {
+fn each_fault_has_advice_that_fixes_it() {
     if !skip::ready(&[Need::Root, Need::Fuse]) {
         return;
     }

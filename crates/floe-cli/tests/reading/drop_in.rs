@@ -153,7 +153,7 @@ fn dump_erofs_prints_what_the_original_prints() {
 }
 
 #[test]
-fn erofs_tools_end_as_the_originals_do() {
+fn erofs_tools_have_the_exit_codes_of_the_originals() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let (no_image, broken) = (folder.path().join("none"), folder.path().join("broken"));
     fs::write(&no_image, [1; 8192]).expect("written");

@@ -17,7 +17,7 @@ const HUGE_BYTES: u64 = 10 << 30;
 const USUAL_BYTES: u64 = 256 << 20;
 
 #[test]
-fn extracted_trees_are_as_manifests_say() {
+fn extracted_trees_match_their_manifests() {
     let is_root = Need::Root.missing().is_none();
     if !is_root {
         skip::skipped("owners, devices and attributes of all kinds need root; only the rest is compared");

@@ -179,7 +179,7 @@ fn fail_once(subject: &Subject, call: u64, error: fn() -> io::Error, expected: &
 }
 
 #[test]
-fn a_failed_call_is_told_as_such_and_does_not_stay() {
+fn a_failed_call_is_reported_and_not_cached() {
     let corpus = Corpus::fixtures();
     let workers = [WorkerMode::Inline, WorkerMode::Shared];
     let rows: Vec<(&str, WorkerMode)> = IMAGES.iter().copied().zip(workers.into_iter().cycle()).collect();

@@ -170,7 +170,7 @@ fn mksquashfs_makes_the_image_again() {
 }
 
 #[test]
-fn what_goes_wrong_leaves_no_file() {
+fn a_failed_pseudo_file_is_removed() {
     let folder = tempfile::tempdir().expect("a folder");
     let corpus = Corpus::fixtures();
     let image = corpus.materialise(&corpus.image("sqfs-cbase-gzip")).path;

@@ -67,12 +67,12 @@ fn complaints(words: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn what_cannot_be_printed_is_an_error() {
+fn failed_output_is_an_error() {
     check_rows(COMMANDS, |words| words.join(" "), |words| complaints(words));
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_a_command_in_silence() {
+fn a_closed_pipe_ends_a_command_silently() {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     for words in COMMANDS {
@@ -88,7 +88,7 @@ fn a_reader_that_goes_away_ends_a_command_in_silence() {
 }
 
 #[test]
-fn what_was_extracted_is_there_though_nobody_can_be_told() {
+fn extraction_succeeds_although_stdout_is_closed() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
     command.args(["extract", "--quiet"]).arg(demo()).arg("-C").arg(folder.path().join("target"));

@@ -287,7 +287,7 @@ fn hash_trees_verify_what_is_read() {
 }
 
 #[test]
-fn mounts_in_the_background_let_go_of_who_called() {
+fn mounts_in_the_background_release_the_callers_files() {
     if !skip::ready(&[Need::Fuse, Need::Peer("docker-registry")]) {
         return;
     }
@@ -336,7 +336,7 @@ fn reads_wait_for_a_server_that_is_restarted() {
 }
 
 #[test]
-fn what_a_launch_reads_is_fetched_before_anybody_asks() {
+fn the_ranges_of_a_launch_are_fetched_ahead_of_reads() {
     if !skip::ready(&[Need::Fuse, Need::Peer("docker-registry")]) {
         return;
     }
@@ -408,7 +408,7 @@ fn mirrors_of_hosts_toml_are_asked_first() {
 }
 
 #[test]
-fn mistakes_are_told_in_one_line() {
+fn mistakes_are_reported_in_one_line() {
     let closed = "http://127.0.0.1:1/image";
     for (arguments, code, expected) in [
         (&["ls", "oci://host"][..], 2, "no repository"),
@@ -429,7 +429,7 @@ fn mistakes_are_told_in_one_line() {
 }
 
 #[test]
-fn status_tells_of_the_server() {
+fn status_shows_the_server() {
     if !skip::ready(&[Need::Fuse, Need::Peer("docker-registry")]) {
         return;
     }

@@ -140,7 +140,7 @@ fn reads_wait_through_an_outage_or_fail_and_heal() {
 }
 
 #[test]
-fn answers_that_are_cut_are_asked_for_again() {
+fn truncated_answers_are_requested_again() {
     if !skip::ready(&[Need::Fuse, Need::Peer("nginx"), Need::Peer("toxiproxy-server")]) {
         return;
     }
@@ -176,7 +176,7 @@ fn a_storm_of_429_slows_reads_and_fails_none() {
 }
 
 #[test]
-fn tokens_that_expire_in_the_middle_are_had_again() {
+fn expired_tokens_are_renewed() {
     let needs = [Need::Fuse, Need::Peer("docker-registry"), Need::Peer("toxiproxy-server"), Need::Peer("openssl")];
     if !skip::ready(&needs) {
         return;
@@ -207,7 +207,7 @@ fn tokens_that_expire_in_the_middle_are_had_again() {
 }
 
 #[test]
-fn signed_urls_that_expire_are_had_again_from_where_they_came() {
+fn expired_signed_urls_are_resolved_again() {
     if !skip::ready(&[Need::Fuse, Need::Peer("versitygw"), Need::Peer("toxiproxy-server")]) {
         return;
     }
@@ -240,7 +240,7 @@ fn signed_urls_that_expire_are_had_again_from_where_they_came() {
 }
 
 #[test]
-fn a_full_disk_is_served_through() {
+fn a_full_disk_does_not_stop_reads() {
     if !skip::ready(&[Need::Fuse, Need::Root, Need::Peer("docker-registry"), Need::Peer("toxiproxy-server")]) {
         return;
     }
@@ -261,7 +261,7 @@ fn a_full_disk_is_served_through() {
 }
 
 #[test]
-fn a_cache_smaller_than_what_is_read_keeps_its_limit() {
+fn a_cache_below_the_working_set_keeps_its_limit() {
     if !skip::ready(&[Need::Fuse, Need::Peer("docker-registry"), Need::Peer("toxiproxy-server")]) {
         return;
     }

@@ -54,7 +54,7 @@ fn read_mounted(url: &str, name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn bundles_are_pushed_referred_to_and_never_needed() {
+fn bundles_are_pushed_and_referred_to_and_optional() {
     if !skip::ready(&[Need::Fuse, Need::Peer("docker-registry")]) {
         return;
     }

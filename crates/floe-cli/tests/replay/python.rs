@@ -75,7 +75,7 @@ fn a_replayed_launch_makes_a_fraction_of_the_requests() {
 }
 
 #[test]
-fn a_launch_that_goes_on_while_it_is_replayed_reads_what_is_there() {
+fn a_launch_during_its_replay_reads_the_right_bytes() {
     if !skip::ready(&[Need::Root, Need::Fuse]) {
         return;
     }

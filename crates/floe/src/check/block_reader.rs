@@ -23,7 +23,7 @@ pub(super) struct CheckedBytes<'a> {
     window: Vec<u8>,
     window_device: DeviceId,
     window_offset: u64,
-    /// How many bytes the next read fetches if the next block follows the last.
+    /// The number of bytes that the next read fetches if the next block follows the last.
     window_len: usize,
     output: Vec<u8>,
 }

@@ -14,7 +14,7 @@ use super::{CheckedBytes, Run};
 /// The maximum number of batches of blocks that wait for a worker.
 const WAITING_BATCHES_MAX: usize = 64;
 
-/// How many blocks a worker takes at a time; they are mostly consecutive.
+/// The number of blocks that a worker takes at a time; they are mostly consecutive.
 const BATCH_COUNT: usize = 16;
 
 /// Checks a SquashFS image and returns its number of inodes.

@@ -21,9 +21,9 @@ const OPEN_UNKNOWN: usize = 16;
 /// The share of file descriptors of each thread of an extraction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Descriptors {
-    /// How many threads have enough descriptors; at least 1, at most the number of jobs.
+    /// The number of threads with enough descriptors; at least 1, at most the number of jobs.
     pub(super) threads: usize,
-    /// How many directories each thread, and the planner, may keep open.
+    /// The number of directories that each thread, and the planner, may keep open.
     pub(super) directories_max: usize,
 }
 

@@ -41,14 +41,14 @@ pub struct ExtractSummary {
 }
 
 impl ExtractSummary {
-    /// How many entries, owners and attributes were left out because of a missing privilege or missing support in the
-    /// target.
+    /// The number of entries, owners and attributes that were omitted because this user lacks a privilege or the target
+    /// file system lacks support.
     pub fn denied(&self) -> u64 {
         self.owners_denied + self.devices_denied + self.xattrs_denied
     }
 }
 
-/// An entry that is missing or incomplete in the target. The extraction goes on.
+/// An entry that is missing or incomplete in the target. The extraction continues.
 #[derive(Debug)]
 pub struct ExtractWarning {
     /// The path in the image.
@@ -89,7 +89,7 @@ pub(super) struct Ledger<'a> {
     xattrs_denied: AtomicU64,
 }
 
-/// An action that this user is not permitted.
+/// An action that this user may not perform.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Denied {
     Owner,
@@ -200,7 +200,7 @@ impl<'a> Ledger<'a> {
     }
 }
 
-/// Whether this error of the target will also meet every further file.
+/// Whether this error of the target will occur for every further file.
 fn is_fatal(error: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)

@@ -56,8 +56,8 @@ impl<'a> Metadata<'a> {
         Ok(())
     }
 
-    /// Finishes a link or special file that was created in `directory` under `name`. If another object has that name by
-    /// now, it is not followed.
+    /// Finishes a link or special file that was created in `directory` under `name`. If a link has replaced the entry
+    /// meanwhile, it is not followed.
     pub(super) fn finish_named(&self, directory: BorrowedFd<'_>, name: &[u8], attr: &Attr) -> Result<(), Failed> {
         let here = AtFlags::SYMLINK_NOFOLLOW;
         let owned = self.own(attr, |uid, gid| chownat(directory, name, uid, gid, here))?;

@@ -5,7 +5,7 @@ use crate::{ByteRange, Extent, ExtentData, FileSystem, Nid};
 /// The maximum number of bytes in one read.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
 
-/// How many bytes of a file are mapped at a time.
+/// The number of bytes of a file that one step maps.
 const MAP_BYTES: u64 = 16 << 20;
 
 /// Returns the next run of data in `range` of a file, of at most `len_max` bytes. Returns `None` if the rest is a hole,

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{Attr, FileType, Image, Nid};
 
-/// How many items are sorted at a time. The first batch is this small, so that workers start soon.
+/// The number of items in the first sorted batch: small, so that workers start soon. Later batches are larger.
 const ITEMS_MIN: usize = 512;
 const ITEMS_MAX: usize = 32_768;
 

@@ -115,7 +115,7 @@ impl TreeDirectory {
     }
 }
 
-/// The open directories of a thread. Only a few stay open, so that all threads together keep within the limit of the
+/// The open directories of a thread. Only a few stay open, so that all threads together stay within the limit of the
 /// process. A closed directory is opened again from its nearest open ancestor.
 pub(super) struct Directories {
     open: HashMap<usize, OwnedFd>,
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_took_the_place_of_a_directory_is_not_entered() {
+    fn a_replaced_directory_is_not_entered() {
         let folder = tempfile::tempdir().expect("a folder");
         let (target, outside) = (folder.path().join("target"), folder.path().join("outside"));
         fs::create_dir_all(outside.join("b")).expect("made");

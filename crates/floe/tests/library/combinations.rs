@@ -99,8 +99,8 @@ fn differences_of(reader: &Reader, corpus: &Corpus, record: &ImageRecord) -> Vec
     }
 }
 
-/// The faults of an image of which half of all requests must wait.
-fn complaints_where_half_is_at_hand(corpus: &Corpus, record: &ImageRecord) -> Vec<String> {
+/// The differences found in an image while half of all requests to its source must wait.
+fn differences_while_half_is_in_memory(corpus: &Corpus, record: &ImageRecord) -> Vec<String> {
     let files = corpus.materialise(record);
     let mut bytes = fs::read(&files.path).expect("an image");
     bytes.drain(..files.offset as usize);
@@ -118,11 +118,11 @@ fn complaints_where_half_is_at_hand(corpus: &Corpus, record: &ImageRecord) -> Ve
 }
 
 #[test]
-fn images_are_read_exactly_where_half_of_them_is_at_hand() {
+fn images_are_read_exactly_while_half_of_them_is_in_memory() {
     let corpus = Corpus::locate_or_fixtures();
     let mut rows = corpus.images();
     rows.retain(|image| !image.huge && image.devices.is_empty());
-    check_rows(&rows, |record| record.name.clone(), |record| complaints_where_half_is_at_hand(&corpus, record));
+    check_rows(&rows, |record| record.name.clone(), |record| differences_while_half_is_in_memory(&corpus, record));
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn open(files: &Materialised) -> Image {
 }
 
 #[test]
-fn images_read_as_their_manifests_say() {
+fn images_match_their_manifests() {
     let corpus = Corpus::locate_or_fixtures();
     check_rows(
         &images(&corpus),
@@ -54,7 +54,7 @@ fn images_read_as_their_manifests_say() {
 }
 
 #[test]
-fn images_extract_as_their_manifests_say() {
+fn extracted_images_match_their_manifests() {
     if !skip::ready(&[skip::Need::Root]) {
         return;
     }

@@ -19,7 +19,7 @@ fn images(corpus: &Corpus) -> Vec<ImageRecord> {
 }
 
 #[test]
-fn the_kernel_shows_what_the_manifests_say() {
+fn the_kernel_mount_matches_the_manifests() {
     if !skip::ready(&[Need::Root, Need::Fuse, Need::KernelErofs]) {
         return;
     }

@@ -32,7 +32,7 @@ fn without_segments(mut manifest: Manifest) -> Manifest {
 }
 
 #[test]
-fn a_virtual_image_holds_what_the_original_holds() {
+fn a_virtual_image_has_the_content_of_the_original() {
     let corpus = Corpus::locate_or_fixtures();
     check_rows(
         &images(&corpus),

@@ -70,7 +70,7 @@ fn blocks_stay_as_they_were_on_many_threads() {
 }
 
 #[test]
-fn every_byte_of_a_file_leads_back_to_where_it_is() {
+fn every_byte_of_a_file_maps_to_its_address_and_back() {
     let corpus = Corpus::locate_or_fixtures();
     let mut large_files = 0;
     for image in images(&corpus) {

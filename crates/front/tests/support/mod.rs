@@ -54,7 +54,7 @@ impl Front {
         self.file(VirtualImage::NID, self.image.len())
     }
 
-    /// The file of large files: an extra device of the virtual image.
+    /// The large file: an extra device of the virtual image.
     pub(crate) fn large_source(&self) -> Arc<VirtualFile> {
         self.file(VirtualImage::LARGE_NID, VirtualImage::LARGE_LEN)
     }
@@ -256,7 +256,7 @@ impl KernelFront {
         self.directory.path().join("front")
     }
 
-    /// The file of large files.
+    /// The large file.
     pub(crate) fn large_file(&self) -> PathBuf {
         self.directory.path().join("hidden").join(VirtualImage::LARGE_NAME)
     }

@@ -19,7 +19,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, recv, send,
 
 use crate::support::{CONTENT_BYTES, MANY, SLOW, Sample, TestMount, can_mount, content, label_sys};
 
-/// What the sample asks the kernel for.
+/// The features that the sample requests from the kernel.
 const FLAGS: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::PARALLEL_DIROPS)
     .union(InitFlags::CACHE_SYMLINKS)
@@ -30,7 +30,7 @@ const FLAGS: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::HAS_RESEND)
     .union(InitFlags::ABORT_ERROR);
 
-/// What the conversation is to contain.
+/// The opcodes that the conversation must contain.
 const OPCODES: [Opcode; 21] = [
     Opcode::INIT,
     Opcode::LOOKUP,
@@ -57,13 +57,13 @@ const OPCODES: [Opcode; 21] = [
 
 const MESSAGE_BYTES_MAX: usize = 1 << 21;
 
-/// How long a message is waited for that must come.
+/// The time limit for each expected message.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One message: `>` from the kernel, `<` to it.
 type Message = (char, Vec<u8>);
 
-/// The messages so far, and whoever waits for more.
+/// The messages so far, and the condition that wakes the threads that wait for more.
 #[derive(Default)]
 struct Conversation {
     messages: Mutex<Vec<Message>>,
@@ -94,7 +94,7 @@ impl Conversation {
 }
 
 #[test]
-fn a_recorded_conversation_is_answered_as_it_was() {
+fn a_recorded_conversation_gets_the_same_replies() {
     let messages = read_recording(&recording());
     let heard = heard(&messages);
     for opcode in OPCODES {
@@ -123,7 +123,7 @@ fn a_recorded_conversation_is_answered_as_it_was() {
 }
 
 #[test]
-fn a_kernel_is_answered_whatever_it_asks() {
+fn every_request_of_a_kernel_gets_a_reply() {
     if !can_mount() {
         return;
     }
@@ -166,11 +166,11 @@ fn pass_on(device: Arc<OwnedFd>, socket: Arc<OwnedFd>, conversation: &Arc<Conver
                 };
                 let message = &bytes[..len];
                 conversation.add(way, message);
-                // The kernel takes no answer to what nobody waits for.
+                // The kernel refuses the reply to a request that was interrupted or aborted.
                 let _ = rustix::io::write(&to, message);
                 if way == '>' && opcode(message) == Opcode::STATFS {
-                    // The sample has five entries forgotten before it answers. The kernel sends them together if it is
-                    // not asked for the next message earlier.
+                    // The sample invalidates five entries before it replies. The kernel sends their FORGETs as one
+                    // batch if nobody reads the next message before that reply.
                     let number = unique(message);
                     conversation.wait_until("the answer to STATFS", |messages| {
                         messages.iter().any(|(way, bytes)| *way == '<' && unique(bytes) == number)
@@ -181,7 +181,7 @@ fn pass_on(device: Arc<OwnedFd>, socket: Arc<OwnedFd>, conversation: &Arc<Conver
     }
 }
 
-/// Has the kernel send every request.
+/// Calls the file system such that the kernel sends every request of [`OPCODES`].
 fn exercise(path: &Path, conversation: &Conversation) {
     // Nothing is known of the root but its number.
     assert!(rustix::fs::stat(path).expect("attributes").st_ino > 1000);
@@ -205,7 +205,7 @@ fn exercise(path: &Path, conversation: &Conversation) {
     for name in names.iter().take(20) {
         assert_eq!(name.metadata().expect("attributes").len(), CONTENT_BYTES as u64);
     }
-    // The sample has the kernel forget five entries while it is asked for this, and then one more is let go.
+    // The sample invalidates five entries before it replies to STATFS; a sixth one is forgotten later.
     assert_eq!(rustix::fs::statvfs(path).expect("statistics").f_blocks, 1234);
     conversation.wait_for(Opcode::BATCH_FORGET);
     fs::metadata(names[0].path()).expect("it is looked up again");

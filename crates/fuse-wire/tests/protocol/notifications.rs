@@ -94,7 +94,7 @@ fn invalid_names_are_looked_up_again() {
 }
 
 #[test]
-fn what_the_kernel_does_not_know_is_not_found() {
+fn notifications_for_unknown_nodes_fail() {
     if !can_mount() {
         return;
     }

@@ -68,7 +68,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_cut_off_or_too_long_is_malformed(len in 0usize..40, count in 1u32..) {
+    fn truncated_or_oversized_requests_are_malformed(len in 0usize..40, count in 1u32..) {
         prop_assert!(parse(&request(Opcode::READ.0, &vec![0; len]), 40 + len).is_err());
         let forgets = [count.to_ne_bytes(), [0; 4]].concat();
         prop_assert!(parse(&request(Opcode::BATCH_FORGET.0, &forgets), 48).is_err());
@@ -101,7 +101,7 @@ proptest! {
     }
 
     #[test]
-    fn only_what_is_offered_is_agreed_upon(offered: u64, wanted: u64, minor in 0u32..100, read_ahead: u32) {
+    fn only_offered_features_are_agreed_upon(offered: u64, wanted: u64, minor in 0u32..100, read_ahead: u32) {
         let (channel, kernel) = channel();
         let init = InitIn {
             major: 7,
@@ -202,7 +202,7 @@ fn a_reply_is_sent_exactly_once() {
 }
 
 #[test]
-fn what_is_no_request_ends_the_connection() {
+fn a_malformed_header_ends_the_connection() {
     let (channel, kernel) = channel();
     let mut words = request(Opcode::STATFS.0, &[]);
     words[0] += 1;

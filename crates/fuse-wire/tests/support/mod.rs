@@ -21,7 +21,7 @@ pub(crate) fn can_mount() -> bool {
     ready(&[Need::Root, Need::Fuse])
 }
 
-/// A mount, which goes away with this.
+/// A mount, which is unmounted when this is dropped.
 pub(crate) struct TestMount {
     directory: tempfile::TempDir,
 }

@@ -19,7 +19,7 @@ pub(crate) const MANY: u64 = 400;
 const FILE: u64 = 2;
 const LINK: u64 = 3;
 const MANY_NODE: u64 = 4;
-/// A read of this file is answered when its reader waits no more.
+/// The sample replies to a read of this file only after the reader has been interrupted.
 pub(crate) const SLOW: u64 = 5;
 const FIRST_OF_MANY: u64 = 100;
 
@@ -35,9 +35,9 @@ pub(crate) struct Sample {
     channel: Channel,
     notifier: Notifier,
     flags: InitFlags,
-    /// What was received, in order.
+    /// The requests received, in order.
     pub(crate) received: Vec<Opcode>,
-    /// What [`Notifier::retrieve`] gave.
+    /// The data that the kernel sent for [`Notifier::retrieve`].
     pub(crate) retrieved: Vec<Vec<u8>>,
     /// The reply to a read of the slow file.
     slow: Option<Reply>,
@@ -118,7 +118,7 @@ impl Sample {
                 reply.bytes(entries.as_bytes());
             }
             Operation::Statfs => {
-                // Whoever asks holds no lock, so the kernel can be told things meanwhile.
+                // The caller of `statfs` holds no lock, so the kernel accepts notifications before the reply.
                 for index in 0..5 {
                     let _ = self.notifier.invalidate_entry(MANY_NODE, name_of_many(2 * index).as_bytes());
                 }

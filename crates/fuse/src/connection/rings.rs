@@ -51,7 +51,7 @@ impl Rings {
     }
 
     /// Whether no mount has taken them.
-    pub(crate) fn are_there(&self) -> bool {
+    pub(crate) fn are_available(&self) -> bool {
         !self.rings.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
@@ -74,7 +74,7 @@ pub(crate) fn stay_on(cpu: usize) {
     let _ = sched_setaffinity(None, &set);
 }
 
-/// The number of CPUs in a list such as `0-3,8`, up to the last one.
+/// One more than the highest CPU number in a list such as `0-3,8`.
 fn count(list: &str) -> Option<u16> {
     list.trim().rsplit(['-', ',']).next()?.parse::<u16>().ok()?.checked_add(1)
 }

@@ -10,10 +10,11 @@ use crate::{
     mounting::front_transfer::{FrontRange, FrontTransfer},
 };
 
-/// The image behind a front: an EROFS image whose bytes Floe makes up.
+/// The image behind a front: a virtual EROFS image, whose bytes Floe renders.
 ///
-/// It consists of two files. The large file has the data of the original's large files, and is an extra device of the EROFS
-/// image. Ranges are in the addresses of both files.
+/// It consists of two files: the image and the large file. The large file is an extra device of the EROFS image, and
+/// contains the data of the original's large files. Both files share one range of addresses; ranges are in these
+/// addresses, in bytes.
 pub trait FrontImage: Send + Sync {
     /// The large file. The kernel reads it past its page cache, so that its bytes have no second copy.
     fn large_file(&self) -> Nid;
@@ -21,26 +22,27 @@ pub trait FrontImage: Send + Sync {
     /// The address of a byte of one of the files.
     fn address(&self, nid: Nid, offset: u64) -> u64;
 
-    /// The files of the front whose data are in a range of the image; `None` where the range is no file data, or cannot be
-    /// told.
+    /// The files of the front with data in a range of the image; `None` if the range is not file data or this is
+    /// unknown.
     fn files_in(&self, range: ByteRange) -> Option<Vec<FrontRange>>;
 
-    /// The parts of a range of the image that are data of files, as far as this can be told without waiting.
+    /// The parts of a range of the image that are known to be file data. Does not wait.
     fn file_data_in(&self, range: ByteRange) -> Vec<ByteRange>;
 
-    /// The inodes of the original whose data are in a range of the image, with the ranges of their data; empty where the
-    /// range is no file data, or cannot be told. Does not wait.
+    /// The inodes of the original with data in a range of the image, each with the range of that data; empty if the
+    /// range is not file data or this is unknown. Does not wait.
     fn originals_in(&self, range: ByteRange) -> Vec<(Nid, ByteRange)>;
 
-    /// Notes that the kernel reads a range of the image; returns the ranges of metadata that it is likely to read next. The
-    /// iterator may wait; this call does not.
+    /// Notes that the kernel reads a range of the image, and returns the ranges of metadata that it is likely to read
+    /// next. The iterator may wait; the call itself does not.
     fn metadata_ahead(&self, range: ByteRange) -> Option<Box<dyn Iterator<Item = ByteRange> + Send>>;
 }
 
 /// The page cache of the kernel's EROFS in front of a hidden image.
 ///
-/// The kernel reads the image through the image's own page cache, where bytes are stored, and copies file data into the pages of
-/// the front's files. The front is asked to do that ahead of its readers.
+/// The kernel's EROFS reads the hidden image through the page cache of that image, and copies file data into the pages
+/// of its own files. Prefetch stores bytes in the page cache of the hidden image, and then asks the front to copy them
+/// ahead of its readers.
 pub(crate) struct FrontPages {
     pub(crate) hidden: KernelPages,
     pub(crate) image: Arc<dyn FrontImage>,

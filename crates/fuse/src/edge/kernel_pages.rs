@@ -1,4 +1,4 @@
-//! The kernel's page cache of a mount.
+//! The sink that stores prefetched bytes in the kernel's page cache of a mount.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use floe_image::{FileSystem, Nid};
 
 use crate::inodes::served::Served;
 
-/// The kernel's page cache of a mount, which takes bytes that nobody asked for yet.
+/// The kernel's page cache of a mount, as a sink for prefetched bytes.
 pub(crate) struct KernelPages {
     pub(crate) notifier: Notifier,
     pub(crate) served: Arc<Served>,
@@ -16,15 +16,15 @@ pub(crate) struct KernelPages {
 }
 
 impl Sink for KernelPages {
-    /// All but the file's last page, unless all of the file is given. Where FUSE has folios of several pages, Linux took a
-    /// store that ends where the file ends for all of its folio: if a read had failed there, what is in it before the
-    /// store would be taken for read. A store from the file's beginning on has nothing before it.
+    /// Stores all pages except the last page of the file, unless `bytes` is the whole file. With folios of several
+    /// pages, Linux marks the whole folio as read after a store that ends with the file. If a read of that folio had
+    /// failed before, its pages before the store would then count as read. A store of the whole file has no such pages.
     fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize {
         let Ok(attr) = self.file_system.attr(nid) else { return 0 };
         let is_whole = offset == 0 && bytes.len() as u64 == attr.size;
         let len_max = if is_whole { attr.size } else { len_before_last_page(attr.size, offset, self.page_bytes()) };
         let len = len_max.min(bytes.len() as u64) as usize;
-        // The kernel refuses what it does not know: a file that it has forgotten meanwhile.
+        // The kernel rejects a store for an inode that it has dropped meanwhile.
         let node = self.served.nodes.node(nid);
         let is_stored = len > 0 && self.notifier.store(node, offset, &bytes[..len]).is_ok();
         if is_stored { len } else { 0 }
@@ -35,7 +35,7 @@ impl Sink for KernelPages {
     }
 }
 
-/// How many bytes there are from `offset` to the last page of a file of so many bytes.
+/// The number of bytes from `offset` to the last page of a file of `size` bytes.
 fn len_before_last_page(size: u64, offset: u64, page_bytes: u64) -> u64 {
     let last_page = size.saturating_sub(1) / page_bytes * page_bytes;
     last_page.saturating_sub(offset)

@@ -1,4 +1,4 @@
-//! What is agreed upon with the kernel at the start.
+//! The terms of the connection that INIT negotiates with the kernel.
 
 use std::num::NonZero;
 
@@ -10,56 +10,56 @@ use crate::{
     connection::{READ_BYTES_MAX, WRITE_BYTES_MAX},
 };
 
-/// What a read-only file system that never changes can always use, where the kernel has it.
+/// The features that an immutable file system always requests, if the kernel offers them.
 const ALWAYS: InitFlags = InitFlags::ASYNC_READ
-    // Tells an aborted connection, whose mount is still there, from an unmounted one.
+    // Distinguishes an aborted connection, whose mount still exists, from an unmounted one.
     .union(InitFlags::ABORT_ERROR)
     .union(InitFlags::ASYNC_DIO)
     .union(InitFlags::PARALLEL_DIROPS)
     .union(InitFlags::CACHE_SYMLINKS)
     .union(InitFlags::EXPLICIT_INVAL_DATA)
-    // A node's number tells its inode, so that the kernel may forget it and come back with the number alone.
+    // Node numbers are functions of the image, so the kernel may forget a node and later use its number alone.
     .union(InitFlags::EXPORT_SUPPORT)
     .union(InitFlags::NO_OPEN_SUPPORT)
     .union(InitFlags::NO_OPENDIR_SUPPORT)
     .union(InitFlags::MAX_PAGES)
     .union(InitFlags::HAS_RESEND);
 
-/// Which opens the kernel stops sending once it is told that there is nothing to open.
+/// Zero-message opens: after one `ENOSYS` reply, the kernel opens files or directories without a request.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct NeedlessOpens {
-    /// Those of files.
+pub(crate) struct ZeroMessageOpens {
+    /// For files.
     pub(crate) files: bool,
-    /// Those of directories.
+    /// For directories.
     pub(crate) directories: bool,
 }
 
-/// What the options do not tell of a mount.
+/// Properties of a mount that its options do not contain.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Circumstances {
+pub(crate) struct MountProperties {
     /// Whether it was mounted with `default_permissions`.
     pub(crate) checks_permissions: bool,
     /// Whether the format has access control lists.
     pub(crate) has_acls: bool,
 }
 
-/// Asks for everything that serves `options`.
-pub(crate) fn terms(offer: &Offer, options: &MountOptions, circumstances: Circumstances) -> Terms {
+/// The terms to request for a mount with these options.
+pub(crate) fn terms(offer: &Offer, options: &MountOptions, properties: MountProperties) -> Terms {
     let mut flags = ALWAYS;
     match options.readdir {
         Readdir::Plain => {}
         Readdir::Adaptive | Readdir::Plus => flags |= InitFlags::DO_READDIRPLUS,
         Readdir::Auto => flags |= InitFlags::DO_READDIRPLUS | InitFlags::READDIRPLUS_AUTO,
     }
-    let acl = options.applies_acls() && circumstances.has_acls;
+    let acl = options.applies_acls() && properties.has_acls;
     if acl {
         flags |= InitFlags::POSIX_ACL;
     }
-    if circumstances.checks_permissions || acl {
-        // The kernel refuses the mount if it does not check permissions itself; access control lists make it.
+    if properties.checks_permissions || acl {
+        // The kernel accepts this flag only if it checks permissions itself; POSIX_ACL includes that.
         flags |= InitFlags::ALLOW_IDMAP;
     }
-    if options.rings.as_ref().is_some_and(Rings::are_there) {
+    if options.rings.as_ref().is_some_and(Rings::are_available) {
         flags |= InitFlags::OVER_IO_URING;
     }
     let background = NonZero::get(options.background_max);
@@ -71,20 +71,20 @@ pub(crate) fn terms(offer: &Offer, options: &MountOptions, circumstances: Circum
         write_bytes_max: WRITE_BYTES_MAX,
         pages_max: u16::try_from(READ_BYTES_MAX as usize / machine_page_bytes()).unwrap_or(u16::MAX).max(1),
         time_granularity_ns: 1,
-        // A kernel that aborts the connection leaves a dead mount; the deadline answers each request by itself.
+        // A timeout in the kernel would abort the connection and leave a dead mount. Our deadline ends single requests.
         request_timeout_s: 0,
     }
 }
 
-impl NeedlessOpens {
-    /// Those that the kernel knows how to leave out.
+impl ZeroMessageOpens {
+    /// The zero-message opens that the negotiated terms and the options permit.
     pub(crate) fn new(agreement: &Agreement, options: &MountOptions) -> Self {
         if options.access() == Access::OwnerAndRoot {
-            // Where the kernel does not ask, nobody can be refused.
+            // Without open requests, the edge could not refuse other users.
             return Self::default();
         }
         Self {
-            // The answer tells the kernel to read past its page cache.
+            // The reply to an open of the large file tells the kernel to read past its page cache.
             files: agreement.flags.contains(InitFlags::NO_OPEN_SUPPORT) && options.direct_io.is_none(),
             directories: agreement.flags.contains(InitFlags::NO_OPENDIR_SUPPORT),
         }

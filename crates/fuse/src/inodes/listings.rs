@@ -20,7 +20,7 @@ const EARNED: u32 = 2 * PROBE_INTERVAL;
 /// The maximum of a credit: the largest directory whose entries are all listed with attributes.
 const CREDIT_MAX: u32 = 128 << 10;
 
-/// The number of threads whose credit is remembered. When it is exceeded, all of them start anew.
+/// The number of threads whose credit is remembered. When it is exceeded, all credits return to the initial value.
 const LISTERS_MAX: usize = 1024;
 
 /// The number of directories whose last lister is remembered. When it is exceeded, all of them are forgotten.
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_nobody_looks_up_come_without_attributes_in_the_end() {
+    fn unused_attributes_are_no_longer_listed() {
         let listings = Listings::default();
         let given: u32 = (0..100).map(|_| list(&listings, 7, 1000)).sum();
         assert_eq!(given, FIRST_CREDIT);

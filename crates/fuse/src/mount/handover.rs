@@ -171,10 +171,10 @@ impl Paused<'_> {
     /// Ends the service of the mount by this process: [`Mount::wait`] returns [`Ended::HandedOver`]. The mount stays.
     pub fn finish(self) {
         let handover = self.handover;
-        // From now on the mount is another process's; the gate stays closed.
+        // From now on the mount belongs to another process. The gate stays closed.
         handover.unmounter.note_end();
         std::mem::forget(self);
-        // Without a waiter, nobody needs to know.
+        // The waiter may be gone.
         let _ = handover.ended.send(Ended::HandedOver);
     }
 }

@@ -19,7 +19,7 @@ const NOT_OFFERED: &str =
 pub enum Transport {
     /// Over `/dev/fuse`.
     Device,
-    /// Over `/dev/fuse`, although there were rings: why.
+    /// Over `/dev/fuse`, although rings were available; the reason.
     DeviceWithout(String),
     /// Over io_uring, with this many rings.
     Rings(usize),

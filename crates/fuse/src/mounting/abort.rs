@@ -18,13 +18,13 @@ use rustix::{
 
 use crate::mounting::parent_sys::Parent;
 
-/// Where systems mount the file system of FUSE's connections.
+/// The usual mountpoint of the file system of FUSE's connections.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// How long the other threads of the parent have to end after its main thread.
 const END_TIME_MAX: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
 
-/// The file that aborts one connection. It stays valid when the mount is no longer to be found.
+/// The file that aborts one connection. It stays valid after the mount has left the mount table.
 #[derive(Debug)]
 pub(crate) struct Abort {
     file: File,

@@ -144,8 +144,8 @@ impl HiddenMount {
         move_mount(&self.mount, "", CWD, HIDDEN_DIRECTORY, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
         let hidden_image = Path::new(HIDDEN_DIRECTORY).join(IMAGE_NAME);
         let open_image = || open(&hidden_image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        // The kernel asks once whether closed files are to be flushed. If it asked a process that is being killed, that process
-        // would wait for itself.
+        // The first close of a file makes the kernel send FLUSH; the refusal ends such requests. A process that is
+        // killed closes its files, and would wait for its own reply.
         drop(open_image()?);
         let image = open_image()?;
         let source = source_shown(&options.source);

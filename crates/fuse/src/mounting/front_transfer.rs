@@ -1,9 +1,9 @@
 //! Moves file data from the page cache of a hidden image into that of its front.
 //!
-//! EROFS copies what it reads of the hidden image into the pages of its own files. The pages of the hidden image are then a
-//! second copy. A thread that serves no requests reads ahead in the front, and drops second copies. It reads through a private
-//! clone of the mount, because open files in the users' mount would make it busy, and drops the clone when the users' mount is
-//! gone.
+//! EROFS copies the bytes that it reads from the hidden image into the pages of its own files. The pages of the hidden
+//! image are then a second copy. A thread that serves no requests reads ahead in the front, and drops second copies. It
+//! reads through a private clone of the mount, because open files in the users' mount would make it busy, and drops the
+//! clone when the users' mount is gone.
 //!
 //! The thread belongs to the keeper. Without a keeper it drops second copies only: a process that is killed while one of its own
 //! threads waits for its replies would never end.
@@ -50,13 +50,13 @@ const STEP_BYTES: u64 = 128 << 10;
 /// The maximum size of all second copies in bytes. Data that the kernel has read ahead of a reader is among them.
 const SECOND_COPIES_BYTES_MAX: u64 = 8 << 20;
 
-/// The maximum number of their ranges.
+/// The maximum number of ranges that have a second copy.
 const SECOND_COPIES_MAX: usize = 1 << 14;
 
-/// After so long without a record, all second copies are dropped.
+/// The time without a record after which all second copies are dropped.
 const QUIET: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// The number in a record that has no file: the kernel has read the range, or soon will have.
+/// The number in a record that has no file: the kernel has read the range or will do so soon.
 const NO_FILE: u64 = u64::MAX;
 
 /// The place in the hidden image of bytes that have no second copy.
@@ -69,7 +69,7 @@ pub struct FrontRange {
     pub nid: u64,
     /// The bytes of that file.
     pub range: ByteRange,
-    /// Where the hidden image has the first of them.
+    /// The offset of the first of these bytes in the hidden image.
     pub image_offset: u64,
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct FrontMover {
 /// Bytes of the hidden image that are in its page cache, or soon will be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Record {
-    /// The file of the front whose bytes they are, and that is to read them; or [`NO_FILE`].
+    /// The file of the front that has these bytes and must read them; or [`NO_FILE`].
     nid: u64,
     offset: u64,
     len: u64,
@@ -116,8 +116,8 @@ struct SecondCopies {
     bytes: u64,
 }
 
-/// Makes both ends for the front of `image`. `clone` is a private clone of its mount; without one, or if its files cannot be
-/// opened by number, nothing is read ahead.
+/// Creates both ends of the transfer for the front of `image`. `clone` is a private clone of its mount; without one, or
+/// if its files cannot be opened by number, nothing is read ahead.
 ///
 /// # Errors
 /// There is no socket.
@@ -221,7 +221,8 @@ impl FrontMover {
         Some((stat.stx_dev_major, stat.stx_dev_minor))
     }
 
-    /// Has the front read what it is told to, and drops second copies, until the other end is closed or the mount is gone.
+    /// Executes messages, which read ranges in the front and drop second copies, until the other end is closed or the
+    /// mount is gone.
     pub(crate) fn run(self, mount: &Unmounter) {
         may_wait_for_mount();
         let Ok(table) = File::open(TABLE_PATH) else { return };
@@ -253,7 +254,7 @@ impl FrontMover {
         }
     }
 
-    /// Does what a message says. `open` is the file that was read last.
+    /// Executes the records of a message. `open` is the file that was read last.
     fn note(&self, message: &[u8], open: &mut Option<(u64, OwnedFd)>, copies: &mut SecondCopies) {
         let (records, _) = message.as_chunks();
         for record in records.iter().map(Record::from_bytes) {
@@ -269,7 +270,7 @@ impl FrontMover {
         }
     }
 
-    /// Has the front read a range of a file. Errors are ignored: a reader of the same range receives them.
+    /// Reads a range of a file in the front. Errors are ignored: a reader of the same range receives them.
     fn read(&self, record: Record, open: &mut Option<(u64, OwnedFd)>) {
         let Some(files) = &self.files else { return };
         if open.as_ref().is_none_or(|(other, _)| *other != record.nid) {
@@ -283,7 +284,7 @@ impl FrontMover {
         }
     }
 
-    /// Drops the oldest second copies until no more than so many bytes are left.
+    /// Drops the oldest second copies until at most `bytes_max` bytes are left.
     fn drop_copies(&self, copies: &mut SecondCopies, bytes_max: u64) {
         while copies.bytes > bytes_max
             && let Some(range) = copies.take_oldest()
@@ -295,7 +296,7 @@ impl FrontMover {
 }
 
 impl SecondCopies {
-    /// Adds a range, to the last one if it follows that.
+    /// Adds a range, or extends the last range if the new one follows it.
     fn add(&mut self, range: ByteRange) {
         self.bytes += range.len();
         match self.ranges.back_mut() {
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_is_sent_later() {
+    fn refused_records_are_sent_later() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
         let transfer = FrontTransfer::new(ours);
@@ -373,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_follow_each_other_are_one() {
+    fn adjacent_ranges_are_merged() {
         let mut copies = SecondCopies::default();
         for (offset, len) in [(0, 4096), (4096, 4096), (16384, 4096)] {
             copies.add(ByteRange::new(offset, len));

@@ -94,7 +94,7 @@ impl Keeper {
         }
     }
 
-    /// Has the keeper mount. It does so only once.
+    /// Asks the keeper to mount. The keeper mounts only once.
     pub(crate) fn connect(&self, directory: &Path) -> Result<Connected, MountError> {
         let refused = |error| MountError::Refused { path: directory.to_owned(), error };
         let (answer, descriptors) = self.ask(Question::Mount).map_err(refused)?;
@@ -116,15 +116,15 @@ impl Keeper {
         }
     }
 
-    /// Has the keeper take over the mount that another process has made on the directory, instead of mounting.
+    /// Asks the keeper to take over the mount that another process has made on the directory, instead of mounting.
     pub(crate) fn adopt(&self, directory: &Path) -> Result<(), MountError> {
         let refused = |error| MountError::Refused { path: directory.to_owned(), error };
         let (answer, _) = self.ask(Question::Adopt).map_err(refused)?;
         if answer.kind == DONE { Ok(()) } else { Err(refused(answer.error())) }
     }
 
-    /// Has the keeper create the hidden FUSE mount. If it `has_rings`, the keeper has the kernel permit them until
-    /// [`Keeper::put_front`]. Returns the descriptor of the device.
+    /// Asks the keeper to create the hidden FUSE mount. If it `has_rings`, the keeper makes the kernel permit them until
+    /// [`Keeper::put_front`]. Returns its descriptor of the device.
     pub(crate) fn hide(&self, has_rings: bool) -> Result<OwnedFd, MountError> {
         let refused = |error: io::Error| MountError::Front(FrontRefusal::new(&error));
         let (answer, descriptors) = self.ask(Question::MountHidden(has_rings.into())).map_err(refused)?;
@@ -136,8 +136,8 @@ impl Keeper {
         }
     }
 
-    /// Has the keeper mount the kernel's EROFS in front of the hidden mount, which must be served already. If this fails, no
-    /// mount stays. Returns the sending end of the transfer into the front; the keeper has the receiving end.
+    /// Asks the keeper to mount the kernel's EROFS in front of the hidden mount, which must be served already. If this
+    /// fails, no mount stays. Returns the sending end of the transfer into the front; the keeper has the receiving end.
     pub(crate) fn put_front(&self) -> Result<Option<FrontTransfer>, MountError> {
         may_wait_for_mount();
         let answer = self.ask(Question::MountFront);
@@ -148,7 +148,7 @@ impl Keeper {
         }
     }
 
-    /// Has the keeper unmount its mount.
+    /// Asks the keeper to unmount its mount.
     pub(crate) fn unmount(&self, directory: &Path, detach: Detach) -> Result<(), UnmountError> {
         let question = if detach == Detach::Lazily { Question::UnmountLazily } else { Question::Unmount };
         let path = directory.to_owned();
@@ -165,7 +165,7 @@ impl Keeper {
         }
     }
 
-    /// Has the keeper set the kernel's readahead of the mount as the options say.
+    /// Asks the keeper to set the kernel's readahead of the mount to the value in the options.
     pub(crate) fn set_read_ahead(&self) -> io::Result<()> {
         let (answer, _) = self.ask(Question::ReadAhead)?;
         if answer.kind == DONE { Ok(()) } else { Err(answer.error()) }
@@ -268,7 +268,7 @@ fn keep(socket: &OwnedFd, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
 /// Whether a mount that nobody serves any more is still there after the time that fusermount3 needs.
 fn stays_dead(mounted: &Unmounter, kept: Kept<'_>) -> bool {
     thread::sleep(FUSERMOUNT_TIME_MAX);
-    // The kernel may know the attributes still.
+    // The kernel may still have the attributes in its cache.
     let is_dead = |directory| rustix::fs::statfs(directory).is_err_and(|error| error == Errno::NOTCONN);
     mounted.is_mounted() && kept.directory.is_some_and(is_dead)
 }
@@ -298,8 +298,8 @@ impl Held {
         self.mounted = Some(mount);
     }
 
-    /// Has the connection of the mount with this device number aborted if the parent is killed and cannot end. Returns whether
-    /// that is possible.
+    /// Arranges that the connection of the mount with this device number is aborted if the parent is killed and cannot
+    /// end. Returns whether that is possible.
     fn abort_when_stuck(&mut self, device: Option<(u32, u32)>) -> bool {
         let abort = device.and_then(|device| Abort::open(device).ok());
         let Some((abort, parent)) = abort.zip(self.parent.clone()) else { return false };

@@ -1,10 +1,10 @@
 //! Looks up the names of a recorded launch ahead of its programs.
 //!
-//! The kernel caches a name only after a process has looked it up: FUSE has no notification that adds a name. The thread
-//! that looks names up must not belong to the process that serves the mount. If that process were killed while one of its
-//! own threads waited for a reply, the thread would keep `/dev/fuse` open, so the connection would not end, and the thread
-//! would wait for ever. So the thread runs in the keeper. It takes batches of paths over a socket, and answers each batch
-//! when it is done.
+//! The kernel caches a name only after a process has looked it up: FUSE has no notification that adds a name. The
+//! thread that looks names up must not belong to the process that serves the mount. If that process were killed while
+//! one of its own threads waited for a reply, the thread would keep `/dev/fuse` open, so the connection would not end,
+//! and the thread would wait forever. So the thread runs in the keeper. It takes batches of paths over a socket, and
+//! answers each batch when it is done.
 //!
 //! During a batch, the thread holds the root of a private clone of the mount, which does not make the users' mount busy.
 //! Without the right to clone, it holds the root of the users' mount.
@@ -64,7 +64,7 @@ pub enum WalkAction {
     ReadLink,
     /// List a directory.
     List,
-    /// Have the kernel read a range of a file.
+    /// Ask the kernel to read a range of a file.
     ReadAhead(ByteRange),
 }
 

@@ -54,7 +54,8 @@ impl Mountpoint {
         }
         let directory = resolve(path).map_err(|error| MountError::Directory { path: path.to_owned(), error })?;
         if directory == Path::new("/") {
-            // Paths would still resolve to the file system below. So would an unmount, which remounts a root read-only.
+            // Paths would still resolve to the file system below the mount. An unmount would remount that file system
+            // read-only.
             let error = io::Error::new(io::ErrorKind::InvalidInput, "it is the root directory");
             return Err(MountError::Directory { path: path.to_owned(), error });
         }

@@ -22,7 +22,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// A mutex in memory that a process shares with its children. The thread that has created it holds it until it ends; the kernel
 /// wakes a waiter then (`PTHREAD_MUTEX_ROBUST`). The memory is never unmapped, because the kernel reads it when the thread ends.
 ///
-/// A signal at the parent's death would tell the same, but did not arrive from a confined parent.
+/// The kernel's parent-death signal (prctl(2)) would serve the same purpose, but does not arrive from a confined
+/// parent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LifeLock {
     mutex: NonNull<libc::pthread_mutex_t>,
@@ -84,7 +85,7 @@ impl Parent {
         }
     }
 
-    /// Waits until all threads of the parent have ended, at most so long. Returns whether they have.
+    /// Waits for at most `time_max` until all threads of the parent have ended. Returns whether they have.
     pub(crate) fn ends_within(&self, time_max: Timespec) -> bool {
         let mut ended = [PollFd::new(&self.process, PollFlags::IN)];
         retry_on_intr(|| poll(&mut ended, Some(&time_max))).is_ok_and(|count| count > 0)

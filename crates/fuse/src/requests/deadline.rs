@@ -26,14 +26,14 @@ pub(crate) struct Deadlines {
     /// The longest time that a request may take; `None` disables deadlines.
     deadline: Option<Duration>,
     clock: AtomicU64,
-    shards: [Mutex<UnderWay>; SHARD_COUNT],
+    shards: [Mutex<PendingReplies>; SHARD_COUNT],
     /// For each session thread, the tick at which its request began plus one, or 0 while it is idle.
     threads: Box<[AtomicU64]>,
 }
 
 /// Pending replies. A slot whose reply was sent stays reserved until its [`Watched`] is dropped.
 #[derive(Default)]
-struct UnderWay {
+struct PendingReplies {
     places: Vec<Option<(u64, Reply)>>,
     free: Vec<usize>,
 }

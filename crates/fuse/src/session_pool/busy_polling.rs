@@ -10,18 +10,18 @@ use std::{
 
 use crate::connection::pending::Pending;
 
-/// The success rate of polls is a moving average over about this many polls.
-const AVERAGED_LOOKS: u32 = 16;
+/// The number of polls over which the moving average of their success rate extends.
+const AVERAGED_POLLS: u32 = 16;
 
 /// Shares are fixed-point numbers in units of 1 / `WHOLE`.
 const WHOLE: u32 = 1 << 16;
 
 /// The success rate below which most polls are skipped.
-const WORTHWHILE: u32 = WHOLE / 2;
+const FOUND_SHARE_MIN: u32 = WHOLE / 2;
 
 /// The number of polls skipped for each one made while the success rate is low. The polls that are made detect when
 /// polling pays off again.
-const LEFT_OUT: u32 = 32;
+const SKIPPED_POLLS: u32 = 32;
 
 /// Lets the thread that replied to a request poll for the next one for a short time.
 ///
@@ -33,32 +33,32 @@ const LEFT_OUT: u32 = 32;
 pub(crate) struct BusyPolling {
     /// The longest time of a poll; `None` disables polling.
     time_max: Option<Duration>,
-    /// Whether other work wants the CPU.
-    is_wanted: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Whether other work of this process needs a CPU.
+    is_cpu_wanted: Box<dyn Fn() -> bool + Send + Sync>,
     pending: Arc<Pending>,
     last_caller: AtomicU32,
-    is_looking: AtomicBool,
+    is_polling: AtomicBool,
     found_share: AtomicU32,
-    left_out: AtomicU32,
+    skipped: AtomicU32,
 }
 
 impl BusyPolling {
     /// Creates busy polling for at most `time_max`. It is disabled on a machine with a single CPU, which the caller
-    /// needs, and pauses while `is_wanted` returns true.
+    /// needs, and pauses while `is_cpu_wanted` returns true.
     pub(crate) fn new(
         time_max: Option<Duration>,
         pending: Arc<Pending>,
-        is_wanted: impl Fn() -> bool + Send + Sync + 'static,
+        is_cpu_wanted: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
         let has_cpus = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
         Self {
             time_max: time_max.filter(|_| has_cpus),
-            is_wanted: Box::new(is_wanted),
+            is_cpu_wanted: Box::new(is_cpu_wanted),
             pending,
             last_caller: AtomicU32::new(0),
-            is_looking: AtomicBool::new(false),
+            is_polling: AtomicBool::new(false),
             found_share: AtomicU32::new(WHOLE),
-            left_out: AtomicU32::new(0),
+            skipped: AtomicU32::new(0),
         }
     }
 
@@ -74,7 +74,7 @@ impl BusyPolling {
     /// Polls for the next request if that is likely to succeed. Returns whether there is one.
     pub(crate) fn poll(&self) -> bool {
         let Some(time_max) = self.time_max else { return false };
-        if (self.is_wanted)() || !self.promises() || self.is_looking.swap(true, Relaxed) {
+        if (self.is_cpu_wanted)() || !self.promises() || self.is_polling.swap(true, Relaxed) {
             return false;
         }
         let until = Instant::now() + time_max;
@@ -85,18 +85,19 @@ impl BusyPolling {
             }
             std::hint::spin_loop();
         };
-        self.is_looking.store(false, Relaxed);
+        self.is_polling.store(false, Relaxed);
         self.average(found);
         found
     }
 
     fn promises(&self) -> bool {
-        self.found_share.load(Relaxed) >= WORTHWHILE || self.left_out.fetch_add(1, Relaxed) % (LEFT_OUT + 1) == LEFT_OUT
+        self.found_share.load(Relaxed) >= FOUND_SHARE_MIN
+            || self.skipped.fetch_add(1, Relaxed) % (SKIPPED_POLLS + 1) == SKIPPED_POLLS
     }
 
     fn average(&self, found: bool) {
         let share = self.found_share.load(Relaxed);
-        let share = share - share / AVERAGED_LOOKS + if found { WHOLE / AVERAGED_LOOKS } else { 0 };
+        let share = share - share / AVERAGED_POLLS + if found { WHOLE / AVERAGED_POLLS } else { 0 };
         self.found_share.store(share.min(WHOLE), Relaxed);
     }
 }
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_program_at_a_time_is_waited_for() {
+    fn polling_serves_only_one_caller() {
         let (polling, _writer) = busy_polling(Duration::ZERO);
         assert_eq!([7, 7, 8, 7].map(|caller| polling.note(caller)), [false, true, false, false]);
     }
@@ -142,9 +143,9 @@ mod tests {
         let (polling, writer) = busy_polling(Duration::from_secs(100));
         rustix::io::write(&writer, b"a request").expect("a pipe has room");
         assert!(polling.poll());
-        let busy = BusyPolling { is_wanted: Box::new(|| true), ..polling };
+        let busy = BusyPolling { is_cpu_wanted: Box::new(|| true), ..polling };
         assert!(!busy.poll());
-        let off = BusyPolling { time_max: None, is_wanted: Box::new(|| false), ..busy };
+        let off = BusyPolling { time_max: None, is_cpu_wanted: Box::new(|| false), ..busy };
         assert!(!off.poll());
     }
 }

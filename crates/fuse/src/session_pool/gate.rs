@@ -21,7 +21,7 @@ const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1);
 /// Every session thread passes the gate before it waits for a request. While the gate is closed, none takes one.
 pub(crate) struct Gate {
     is_closed: AtomicBool,
-    threads: Box<[Passenger]>,
+    threads: Box<[ThreadState]>,
     /// Guards nothing: the condition is `is_closed`.
     waiting: Mutex<()>,
     opened: Condvar,
@@ -29,7 +29,7 @@ pub(crate) struct Gate {
 
 /// The state of a session thread at the gate.
 #[derive(Default)]
-struct Passenger {
+struct ThreadState {
     /// Its thread id.
     id: AtomicI32,
     /// Whether it waits for a request, or is about to.
@@ -41,7 +41,7 @@ impl Gate {
     pub(crate) fn new(thread_count: usize, is_closed: bool) -> Self {
         Self {
             is_closed: AtomicBool::new(is_closed),
-            threads: (0..thread_count).map(|_| Passenger::default()).collect(),
+            threads: (0..thread_count).map(|_| ThreadState::default()).collect(),
             waiting: Mutex::new(()),
             opened: Condvar::new(),
         }
@@ -50,45 +50,46 @@ impl Gate {
     /// Waits while the gate is closed. The calling session thread then waits for a request; afterwards it calls
     /// [`Gate::leave`].
     pub(crate) fn pass(&self, thread: usize) {
-        let Some(passenger) = self.threads.get(thread) else { return };
-        passenger.is_receiving.store(true, SeqCst);
+        let Some(state) = self.threads.get(thread) else { return };
+        state.is_receiving.store(true, SeqCst);
         // `close` stores and loads in the opposite order, so one of the two sees the other.
         while self.is_closed.load(SeqCst) {
-            passenger.is_receiving.store(false, SeqCst);
+            state.is_receiving.store(false, SeqCst);
             let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
             let wait = self.opened.wait_while(waiting, |()| self.is_closed.load(SeqCst));
             drop(wait.unwrap_or_else(PoisonError::into_inner));
-            passenger.is_receiving.store(true, SeqCst);
+            state.is_receiving.store(true, SeqCst);
         }
     }
 
     /// Notes that a session thread no longer waits for a request.
     pub(crate) fn leave(&self, thread: usize) {
-        if let Some(passenger) = self.threads.get(thread) {
-            passenger.is_receiving.store(false, SeqCst);
+        if let Some(state) = self.threads.get(thread) {
+            state.is_receiving.store(false, SeqCst);
         }
     }
 
     /// Makes the calling thread a session thread, whose wait for a request [`Gate::close`] can interrupt.
     pub(crate) fn enter(&self, thread: usize) {
         interrupt_sys::handle();
-        if let Some(passenger) = self.threads.get(thread) {
-            passenger.id.store(rustix::thread::gettid().as_raw_nonzero().get(), Relaxed);
+        if let Some(state) = self.threads.get(thread) {
+            state.id.store(rustix::thread::gettid().as_raw_nonzero().get(), Relaxed);
         }
     }
 
-    /// Closes the gate, and interrupts the threads that wait for a request. Returns whether, within `patience`, no thread was
-    /// left that could still take one.
+    /// Closes the gate, and interrupts the threads that wait for a request. Returns `true` once no thread can take a
+    /// request any more, or `false` after `patience`.
     pub(crate) fn close(&self, patience: Duration) -> bool {
         self.is_closed.store(true, SeqCst);
         let started = Instant::now();
         loop {
             let mut is_taking = false;
-            for passenger in &self.threads {
-                if passenger.is_receiving.load(SeqCst) {
+            for state in &self.threads {
+                if state.is_receiving.load(SeqCst) {
                     is_taking = true;
-                    // Has no effect on a thread that has not begun to wait yet; the next attempt reaches it.
-                    interrupt_sys::interrupt(passenger.id.load(Relaxed));
+                    // The signal has no effect on a thread that has not begun to wait; the next attempt then reaches
+                    // it.
+                    interrupt_sys::interrupt(state.id.load(Relaxed));
                 }
             }
             if !is_taking {

@@ -14,13 +14,13 @@ use crate::connection::pending::Pending;
 /// idle mount all threads listen.
 const REST: Duration = Duration::from_millis(50);
 
-/// The share of requests behind which others waited is a moving average over about this many requests.
+/// The number of requests over which the moving average of [`Listeners::note`] extends.
 const AVERAGED_REQUESTS: u32 = 32;
 
 /// Shares are fixed-point numbers in units of 1 / `WHOLE`.
 const WHOLE: u32 = 1 << 16;
 
-/// The share from which on all threads listen.
+/// The share of requests behind which others waited from which on all threads listen.
 const CROWDED: u32 = WHOLE / 2;
 
 /// Lets one session thread listen as long as one is enough, and all of them if requests queue up.
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_waits_promotes_one_that_rests_where_nobody_listens() {
+    fn a_thread_that_waits_promotes_a_resting_one_if_none_listens() {
         let listeners = listeners(3);
         let rests = rest(&listeners);
         listeners.begin();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_rests_in_a_crowd_and_those_who_do_are_called() {
+    fn under_load_no_thread_rests_and_resting_ones_are_woken() {
         let listeners = listeners(3);
         let rests = rest(&listeners);
         (0..AVERAGED_REQUESTS).for_each(|_| listeners.note(true));

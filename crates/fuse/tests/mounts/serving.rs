@@ -124,7 +124,7 @@ fn entries(path: &Path) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn data_come_as_they_are_stored() {
+fn data_is_read_exactly() {
     if !can_mount() {
         return;
     }
@@ -158,7 +158,7 @@ fn data_come_as_they_are_stored() {
 }
 
 #[test]
-fn the_kernel_keeps_what_it_was_told() {
+fn the_kernel_caches_replies_forever() {
     if !can_mount() {
         return;
     }
@@ -372,7 +372,7 @@ fn corrupt_entries_are_listed() {
 }
 
 #[test]
-fn what_the_kernel_forgets_is_found_again() {
+fn forgotten_nodes_are_found_again() {
     if !can_mount() {
         return;
     }
@@ -436,7 +436,7 @@ fn walk(mount: &TestMount, directories: usize, stats: bool) -> (usize, u64) {
 }
 
 #[test]
-fn those_who_list_get_attributes_if_they_use_them() {
+fn listings_include_attributes_if_they_are_used() {
     if !can_mount() {
         return;
     }
@@ -461,7 +461,7 @@ fn those_who_list_get_attributes_if_they_use_them() {
 }
 
 #[test]
-fn listing_what_is_corrupt_has_the_kernel_forget_nothing() {
+fn listing_corrupt_entries_makes_the_kernel_forget_nothing() {
     if !can_mount() {
         return;
     }

@@ -217,7 +217,7 @@ fn without_a_deadline_a_read_waits_as_long_as_the_source() {
 }
 
 #[test]
-fn an_unmount_ends_reads_that_are_under_way() {
+fn an_unmount_ends_reads_in_progress() {
     if !can_mount() {
         return;
     }
@@ -308,7 +308,7 @@ fn an_end_does_not_wait_for_a_stuck_source() {
 }
 
 #[test]
-fn the_root_directory_is_no_mountpoint() {
+fn the_root_directory_is_refused_as_mountpoint() {
     let found = Mountpoint::find(Path::new("/"));
     assert!(matches!(&found, Err(MountError::Directory { .. })), "{found:?}");
 }
@@ -371,7 +371,7 @@ fn a_mount_is_served_through_a_given_descriptor() {
 }
 
 #[test]
-fn mountpoints_that_are_none_are_told() {
+fn invalid_mountpoints_are_reported() {
     if !can_mount() {
         return;
     }
@@ -403,7 +403,7 @@ fn mountpoints_that_are_none_are_told() {
 }
 
 #[test]
-fn dead_mounts_are_told_and_can_be_unmounted() {
+fn dead_mounts_are_reported_and_can_be_unmounted() {
     if !can_mount() {
         return;
     }
@@ -422,7 +422,7 @@ fn dead_mounts_are_told_and_can_be_unmounted() {
 }
 
 #[test]
-fn what_is_mounted_is_seen_in_the_table() {
+fn mounts_appear_in_the_table() {
     if !can_mount() {
         return;
     }

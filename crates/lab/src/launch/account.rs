@@ -55,13 +55,13 @@ pub struct PageAccount {
     pub missed: u64,
     /// Runs for which a thread had to wait for the system because memory was short.
     pub waited: u64,
-    /// Runs that read-around did without.
+    /// Runs that read-around requested and did not get.
     pub given_up: u64,
     /// The largest number of reserved pages in use at a time.
     pub high_water_pages: u64,
     /// Pages that the system provided for the block cache before a read needed them.
     pub ahead_pages: u64,
-    /// The time for those in nanoseconds; no read waited for it.
+    /// The time to provide these pages, in nanoseconds. No read waited for them.
     pub ahead_ns: u64,
 }
 
@@ -89,7 +89,7 @@ pub struct ReadAroundAccount {
     pub used_blocks: u64,
     /// Those that left the cache unused.
     pub wasted_blocks: u64,
-    /// Blocks left to a later demand read, because allocating their pages would have meant waiting.
+    /// Blocks left to a later demand read, because read-around would have had to wait for their pages.
     pub given_up_blocks: u64,
     /// Bytes stored in the kernel's page cache that no read had requested.
     pub stored_bytes: u64,

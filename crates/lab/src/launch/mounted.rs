@@ -119,7 +119,7 @@ impl Mounted {
     /// Starts the process that reads the image and waits for its mount.
     fn serve(&mut self, variant: &Variant, programs: &Programs, load: &Load, extras: &Extras) -> Result<()> {
         let device = |path: &Path| fs::symlink_metadata(path).map(|status| status.dev());
-        let before = device(&self.path).context(|| format!("cannot see {}", self.path.display()))?;
+        let before = device(&self.path).context(|| format!("cannot access {}", self.path.display()))?;
         let mut more = Vec::new();
         if let Some(account) = &self.account {
             more.push(format!("account={}", account.display()));
@@ -134,7 +134,7 @@ impl Mounted {
         // A killed process would leave a dead mount; a process that gets SIGTERM unmounts it.
         let command = load.confine(die_with_parent(&mut command, Signal::TERM))?;
         let mut child =
-            command.spawn().context(|| format!("cannot run {program} (say where it is with --peer NAME=PATH)"))?;
+            command.spawn().context(|| format!("cannot run {program} (give its path with --peer NAME=PATH)"))?;
         let begin = Instant::now();
         while device(&self.path).is_ok_and(|device| device == before) {
             let status = child.try_wait().context(|| format!("cannot wait for {program}"))?;

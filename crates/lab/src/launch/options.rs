@@ -85,7 +85,7 @@ impl LaunchOptions {
         } else if self.variants.is_empty() {
             "no variants to launch"
         } else if self.launch_count + self.control_count == 0 || self.block_count == 0 {
-            "no launches asked for"
+            "no launches requested"
         } else {
             return Ok(());
         };

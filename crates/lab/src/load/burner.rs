@@ -89,7 +89,7 @@ pub(super) fn spawn_filler(group: &ControlGroup, limit_bytes: u64) -> Result<For
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).context(context)?;
     let child = ForkedChild::spawn(c"floe-fill", Some(file.as_fd()), |kept| {
         let mut offset = 0;
-        // Nothing may be read before the process is in the group.
+        // The process must join the group before it reads.
         sleep(Duration::from_millis(50));
         loop {
             let is_read = read_block(kept, &mut block, offset);

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_cpu_is_listened_to() {
+    fn the_noise_of_each_cpu_is_measured() {
         let before = rustix::thread::sched_getaffinity(None).unwrap();
         let noise = noise_floor(Duration::from_millis(20));
         assert_eq!(noise.len(), before.count() as usize);

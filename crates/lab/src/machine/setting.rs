@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_setting_is_given_back() {
+    fn a_setting_is_restored() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "1\n").unwrap();
         let undo = Undo::new().unwrap();

@@ -1,8 +1,8 @@
 //! A journal of changes to the machine, so that they are undone whatever happens to the run.
 //!
 //! A change is recorded in a file before it is made, and removed from the file after it was undone. A small shell
-//! process, the keeper, waits for this process to end and undoes what is left in the file. If the keeper dies too, the
-//! next run does it.
+//! process, the keeper, waits for the end of this process and undoes the changes that are left in the file. If the
+//! keeper dies too, the next run undoes them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -235,7 +235,7 @@ fn journal_directory() -> Result<PathBuf> {
         .recursive(true)
         .create(&path)
         .context(|| format!("cannot make {}", path.display()))?;
-    let status = fs::symlink_metadata(&path).context(|| format!("cannot see {}", path.display()))?;
+    let status = fs::symlink_metadata(&path).context(|| format!("cannot access {}", path.display()))?;
     if !status.is_dir() || status.uid() != uid.as_raw() || status.mode() & 0o022 != 0 {
         return Err(Error::new(format!("{} belongs to another user; remove it", path.display())));
     }
@@ -283,7 +283,7 @@ mod tests {
         let undo = Undo::in_directory(home.path(), None).unwrap();
         let kept = undo.record(Change::Setting { path: setting.clone(), value: "1".into() }).unwrap();
         let left = undo.record(Change::Directory { path: directory.clone() }).unwrap();
-        // As a killed process would leave it: nothing dropped, the pipe closed.
+        // This is the state that a killed process leaves: no value was dropped, and the pipe is closed.
         let keeper = undo.shared.keeper.lock().unwrap().take();
         drop(keeper.map(|(child, stdin)| (drop(stdin), child)));
         assert!(wait_until(|| !directory.exists()), "the directory is still there");

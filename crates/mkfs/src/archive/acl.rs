@@ -81,7 +81,7 @@ impl Acl {
         Ok(acl)
     }
 
-    /// Whether the list says no more than the permission bits.
+    /// Whether the permission bits express the whole list.
     pub(super) fn is_plain(&self) -> bool {
         self.entries.iter().all(|(tag, ..)| matches!(*tag, USER_OWNER | GROUP_OWNER | OTHER))
     }

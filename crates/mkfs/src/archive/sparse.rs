@@ -81,7 +81,7 @@ impl SparseMap {
         let mut wanted = 1;
         while numbers.len() < wanted {
             if at >= stored_len || at >= MAP_LEN_MAX {
-                return Err(archive.unfit(path, "the map of a sparse file is cut off"));
+                return Err(archive.unfit(path, "the map of a sparse file is truncated"));
             }
             let mut block = [0; BLOCK_LEN];
             archive.read_at(position + at, &mut block)?;

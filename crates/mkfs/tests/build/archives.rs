@@ -340,7 +340,7 @@ fn hostile_members_are_refused() {
                 b.append_pax_extensions([("size", &b"9223372036854775000"[..])]).unwrap();
                 put(b, EntryType::Regular, "x", "", b"abc");
             },
-            &["cut off"],
+            &["truncated"],
         ),
     ];
     for (what, fill, words) in rows {
@@ -365,9 +365,9 @@ fn broken_archives_are_refused() {
         check_refused(what, Source::Tar(path.clone()), &output, words);
     };
     for len in [1, 511, 512, 1024, 1536, 60_000, 200_000, (end + 1).next_multiple_of(512)] {
-        check("a part", &whole[..len], &["cut off"]);
+        check("a part", &whole[..len], &["truncated"]);
     }
-    check("nothing", b"", &["cut off"]);
+    check("nothing", b"", &["truncated"]);
     check("something else", &text(5000, 3), &["neither a directory nor a tar archive"]);
     check("bzip2", b"BZh91AY&SY", &["bzip2", "decompress it first"]);
     for at in [0, 124, 148, 156, 257] {

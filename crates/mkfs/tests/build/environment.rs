@@ -1,4 +1,4 @@
-//! What the tests need of the machine: the right to mount, the reference extractor.
+//! The requirements of the tests on the machine: the right to mount, and the reference extractor.
 
 use std::{
     path::{Path, PathBuf},

@@ -152,7 +152,7 @@ fn a_full_disk_is_reported() {
 
 /// Builds an image in a child process for the test below; does nothing if run directly.
 #[test]
-fn build_for_the_killer() {
+fn build_in_a_child_process() {
     let Some(directory) = std::env::var_os("FLOE_MKFS_TO_BE_KILLED") else { return };
     let directory = Path::new(&directory);
     let source = Source::Directory(directory.join("source"));
@@ -170,7 +170,7 @@ fn a_killed_build_leaves_no_files() {
     let (mut killed, mut whole) = (0, 0);
     for round in 0..20 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "failures::build_for_the_killer", "--nocapture"])
+            .args(["--exact", "failures::build_in_a_child_process", "--nocapture"])
             .env("FLOE_MKFS_TO_BE_KILLED", directory.path())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

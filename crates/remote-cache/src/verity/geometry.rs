@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_where_the_kernel_looks_for_them() {
+    fn levels_are_at_the_offsets_of_the_kernel() {
         for (data_blocks, block_log2, levels) in [
             (1, 12, vec![]),
             (2, 12, vec![(3, 1)]),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn trees_that_cannot_be_are_refused() {
+    fn impossible_trees_are_refused() {
         for (data_blocks, block_log2, hash_offset, rule) in [
             (0, 12, 0, "it covers no data"),
             (2, 12, 4096, "its data do not end at the hash offset"),

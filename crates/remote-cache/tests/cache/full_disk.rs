@@ -30,7 +30,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn a_full_disk_is_served_through_and_told_once() {
+fn a_full_disk_is_reported_once_and_does_not_stop_reads() {
     if !ready(&[Need::Root]) {
         return;
     }

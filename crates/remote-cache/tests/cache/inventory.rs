@@ -58,7 +58,7 @@ fn objects_are_listed_checked_and_dropped() {
 }
 
 #[test]
-fn what_killed_processes_have_left_is_given_back() {
+fn space_of_killed_processes_is_freed() {
     let object = Object::new(Kind::Table, 4 << 20, 62);
     let scene = Scene::new();
     let cache = scene.cache();

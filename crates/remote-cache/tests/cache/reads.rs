@@ -21,7 +21,7 @@ use crate::scene::{Kind, Object, Scene, Server, fetches_by_chunk, open, open_wit
 const LENGTHS: [usize; 8] = [1, 511, 4096, 262_144, 262_145, 700_001, 1 << 20, (3 << 20) + 77];
 
 #[test]
-fn what_is_read_is_what_is_served_and_comes_once() {
+fn reads_return_the_served_bytes_and_fetch_them_once() {
     let rows: Vec<(Kind, usize)> = Kind::ALL.into_iter().flat_map(|kind| LENGTHS.map(|len| (kind, len))).collect();
     check_rows(
         &rows,
@@ -76,7 +76,7 @@ fn reads_past_the_end_are_refused() {
 }
 
 #[test]
-fn only_what_is_proven_is_at_hand() {
+fn only_proven_chunks_are_read_without_waiting() {
     let object = Object::new(Kind::Verity, 600_000, 1);
     let (scene, server) = (Scene::new(), Server::of(&object));
     let source = open(&scene.cache(), &object, &server).expect("it opens");
@@ -96,7 +96,7 @@ fn only_what_is_proven_is_at_hand() {
 }
 
 #[test]
-fn one_request_gets_what_is_missing_in_a_row() {
+fn one_request_fetches_adjacent_missing_chunks() {
     let object = Object::new(Kind::Table, 2 << 20, 1);
     let (scene, server) = (Scene::new(), Server::of(&object));
     let source = open(&scene.cache(), &object, &server).expect("it opens");
@@ -156,7 +156,7 @@ fn hints_are_fetched_in_the_background_and_once() {
 }
 
 #[test]
-fn readers_from_front_to_back_are_fetched_ahead_of() {
+fn sequential_readers_are_fetched_ahead() {
     let object = Object::new(Kind::Table, 40 * CHUNK_BYTES as usize, 35);
     let (scene, server) = (Scene::new(), Server::of(&object));
     let source = open_with(&scene.cache(), &object, &server, SourceOptions::default()).expect("it opens");
@@ -251,7 +251,7 @@ fn objects_that_cannot_be_trusted_are_refused() {
 }
 
 #[test]
-fn without_a_cache_reads_are_served_through() {
+fn reads_work_without_a_cache() {
     for kind in Kind::ALL {
         let object = Object::new(kind, 3 << 20, 2);
         let server = Server::of(&object);

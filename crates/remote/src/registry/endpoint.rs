@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn mirrors_are_told_whom_they_mirror() {
+    fn mirrors_receive_the_name_of_their_registry() {
         let mirror = Mirror {
             url: "http://mirror:5000/".to_owned(),
             can_pull: true,

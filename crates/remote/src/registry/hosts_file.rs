@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_supported_is_refused() {
+    fn unsupported_hosts_files_are_refused() {
         for (text, expected) in [
             ("ca = 'x'", "SSL_CERT_FILE"),
             ("[host.'https://a']\nskip_verify = true", "skip_verify"),

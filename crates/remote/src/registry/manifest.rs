@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_that_are_no_image_as_they_stand_must_be_pulled() {
+    fn layers_that_cannot_be_read_in_place_must_be_pulled() {
         for (media_type, expected) in [
             (EROFS_LAYER, false),
             ("application/vnd.erofs.layer.v1+zstd", true),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_say_what_bytes_are_held_against() {
+    fn annotations_contain_the_roots_of_trust() {
         let root = |digit| hex(digit).parse::<Digest>().expect("a digest");
         let verity = |offset: &str| {
             format!(r#""org.erofs.dmverity.root_digest":"{}","org.erofs.dmverity.hash_offset":"{offset}""#, hex('a'))
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_manifest_is_refused() {
+    fn invalid_manifests_are_refused() {
         for text in
             ["", "{", "[]", "{}", r#"{"mediaType":"x"}"#, r#"{"manifests":1}"#, r#"{"schemaVersion":2,"layers":[]}"#]
         {

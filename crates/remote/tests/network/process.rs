@@ -72,7 +72,7 @@ fn failures_keep_their_kind() {
 }
 
 #[test]
-fn the_end_of_the_other_process_is_told() {
+fn the_end_of_the_other_process_is_an_error() {
     let bytes = object(2 << 20, 2);
     let server = Server::start(move |asked| Answer::of_object(asked, &bytes, "\"one\""));
     let (ours, theirs) = UnixStream::pair().expect("sockets");

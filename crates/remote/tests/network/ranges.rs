@@ -67,7 +67,7 @@ fn objects_are_read_exactly() {
 }
 
 #[test]
-fn wrong_answers_are_told_apart() {
+fn wrong_answers_are_distinguished() {
     type Change = fn(Answer) -> Answer;
     let rows: &[(&str, Change, FetchFault, &str)] = &[
         (
@@ -224,7 +224,7 @@ fn no_wrong_byte_comes_from_thousands_of_changed_answers() {
 }
 
 #[test]
-fn failures_that_pass_are_not_seen() {
+fn transient_failures_are_invisible_to_readers() {
     let count = AtomicU64::new(0);
     let (server, bytes) = server_after_open(move |_, sound| match count.fetch_add(1, Relaxed) % 6 {
         0 => Answer { hangs_up: true, ..sound },
@@ -245,7 +245,7 @@ fn failures_that_pass_are_not_seen() {
 }
 
 #[test]
-fn answers_that_break_off_are_continued() {
+fn truncated_answers_are_continued() {
     const PART: usize = 100_000;
     let (server, bytes) = server_after_open(|_, sound| Answer { cut: Some(PART.min(sound.body.len())), ..sound });
     let object = open(options(Outage::Wait(Duration::from_secs(120))), &server.url("/image")).expect("opened");
@@ -255,7 +255,7 @@ fn answers_that_break_off_are_continued() {
 }
 
 #[test]
-fn reads_wait_for_the_server_as_long_as_they_were_told() {
+fn reads_wait_for_the_server_as_long_as_configured() {
     let is_up = Arc::new(AtomicBool::new(true));
     let up = Arc::clone(&is_up);
     let (server, bytes) = server_after_open(move |_, sound| Answer { hangs_up: !up.load(Relaxed), ..sound });

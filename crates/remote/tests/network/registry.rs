@@ -52,7 +52,7 @@ fn images_are_found_by_tag_by_digest_and_by_layer() {
 }
 
 #[test]
-fn one_token_is_got_however_many_ask_and_again_when_it_expires() {
+fn concurrent_readers_share_one_token_until_it_expires() {
     let layer = object(2 << 20, 2);
     let mut content = Content::default();
     content.image("v1", &layer, "");
@@ -103,7 +103,7 @@ fn one_token_is_got_however_many_ask_and_again_when_it_expires() {
 }
 
 #[test]
-fn tokens_do_not_go_to_where_blobs_are() {
+fn tokens_are_not_sent_to_blob_hosts() {
     let layer = object(1 << 20, 3);
     let stored = layer.clone();
     let saw_token = Arc::new(AtomicBool::new(false));
@@ -258,7 +258,7 @@ fn verified_images_give_no_wrong_byte_whatever_the_registry_sends() {
 }
 
 #[test]
-fn what_is_wholly_cached_is_read_without_the_registry() {
+fn completely_cached_images_are_read_without_the_registry() {
     let layer = object((1 << 20) + 5, 6);
     let mut content = Content::default();
     content.image_with_table("v1", &layer);

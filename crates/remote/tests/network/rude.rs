@@ -16,7 +16,7 @@ use crate::support::{Answer, Server, object};
 const LEN: usize = 700_001;
 
 #[test]
-fn reads_do_not_wait_longer_than_they_were_told() {
+fn reads_do_not_wait_longer_than_configured() {
     let rows = [
         (Outage::Wait(Duration::ZERO), "1000"),
         (Outage::Wait(Duration::from_secs(20)), "18446744073709551615"),

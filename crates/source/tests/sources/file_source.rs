@@ -85,7 +85,7 @@ fn directories_and_special_files_are_refused() {
 }
 
 #[test]
-fn a_file_that_is_cut_ends_early() {
+fn a_truncated_file_ends_early() {
     let folder = folder();
     let path = folder.path().join("image");
     let file = write(&path, &numbered(100_000));
@@ -232,7 +232,7 @@ fn block_devices_have_their_size() {
 }
 
 #[test]
-fn programs_that_are_started_do_not_get_the_file() {
+fn started_programs_do_not_inherit_the_file() {
     let folder = folder();
     let path = folder.path().join("image");
     write(&path, b"abc");

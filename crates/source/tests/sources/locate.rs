@@ -184,7 +184,7 @@ fn corpus_images_are_found_at_their_offsets() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_survived(
+    fn any_bytes_give_a_location_or_none(
         start in prop_oneof![Just(program(600, true, false)), Just(program(600, false, true)), Just(sif(&[(2, b"x")])), Just(erofs())],
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..30), len in any::<prop::sample::Index>(),
     ) {

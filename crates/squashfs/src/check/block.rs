@@ -11,7 +11,7 @@ use super::Finding;
 pub struct BlockToDecode {
     /// The block. The caller decodes all of it, into [`DecodedLen::bytes`] bytes.
     pub block: StoredBlock,
-    /// How many bytes of it files use; for a data block, all.
+    /// The number of decoded bytes that files use; for a data block, all of them.
     pub needed_bytes: u32,
     /// An inode that uses it.
     pub nid: Option<Nid>,
@@ -20,7 +20,8 @@ pub struct BlockToDecode {
 }
 
 impl BlockToDecode {
-    /// The finding for a decode result, if the result shows a fault: the number of decoded bytes or the error.
+    /// Judges the result of decoding: the number of decoded bytes, or the error. Returns a finding if decoding failed
+    /// or the length is wrong.
     pub fn judge(&self, decoded: Result<usize, &Error>) -> Option<Finding> {
         let place = Place { nid: self.nid, device: self.block.device, offset: Some(self.block.offset) };
         let finding = match decoded {

@@ -1,11 +1,11 @@
-//! Which structure each part of a metadata table belongs to.
+//! Detects overlapping structures in metadata tables.
 
 use floe_image::{ByteRange, ByteRangeSet, Error, Place, Result};
 
 use crate::read::MetadataPosition;
 
 /// The parts of a metadata table that belong to structures read so far. Each byte belongs to one inode, directory or
-/// attribute set. If structures could overlap, a small image could have more of them than a walk could ever finish.
+/// attribute set. If structures could overlap, a small image could have so many of them that a walk never ends.
 #[derive(Default)]
 pub(super) struct Claims {
     taken: ByteRangeSet,

@@ -86,7 +86,7 @@ impl Tree<'_, '_> {
         true
     }
 
-    /// Compares an index with the headers that it refers to.
+    /// Compares a directory index with the headers to which it refers.
     fn check_index(
         &mut self,
         directory: Reached,

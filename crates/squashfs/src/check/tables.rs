@@ -47,15 +47,15 @@ fn check_superblock(squashfs: &Squashfs, report: &mut Report<'_>) {
     warn(flags.has(format::FLAG_CHECK), "superblock has a flag of older versions");
     warn(
         flags.has(format::FLAG_NO_FRAGMENTS) && superblock.fragment_count > 0,
-        "there are fragments, although a flag says that there are none",
+        "fragments exist, but the flags state that there are none",
     );
     warn(
         flags.has(format::FLAG_EXPORTABLE) != superblock.export_table_start.is_some(),
-        "the export flag and the export table do not go together",
+        "the export flag contradicts the presence of the export table",
     );
     warn(
         flags.has(format::FLAG_NO_XATTRS) && superblock.xattr_id_table_start.is_some(),
-        "there are attributes, although a flag says that there are none",
+        "attributes exist, but the flags state that there are none",
     );
 }
 

@@ -10,7 +10,7 @@ use crate::{
     read::{Inode, InodeData, MetadataPosition},
 };
 
-/// What the check remembers about an inode.
+/// An inode that the check has reached.
 struct Seen {
     number: u32,
     link_count: u32,
@@ -33,7 +33,8 @@ pub(super) struct Tree<'run, 'report> {
     /// The number of directories above the inodes that are being reached.
     depth: usize,
     files: Files,
-    /// Which parts of the inode table belong to inodes, and which parts of the directory table to directories.
+    /// The parts of the inode table that belong to inodes, and the parts of the directory table that belong to
+    /// directories.
     pub(super) inode_claims: Claims,
     pub(super) listing_claims: Claims,
 }
@@ -171,8 +172,8 @@ impl Tree<'_, '_> {
         self.inodes = inodes;
     }
 
-    /// Finds inodes that no directory refers to. Without an export table, the parent of a directory is found by its
-    /// number in the inode table, so these inodes too may not have the number of another one.
+    /// Finds inodes to which no directory refers. Their numbers must be unique too: without an export table, a reader
+    /// searches the whole inode table for the number of a parent directory.
     fn check_inode_table(&mut self) {
         let squashfs = self.squashfs;
         let mut scanned_count = 0_u64;

@@ -1,4 +1,5 @@
-//! Checkpoints in long block lists, so that positions near the end are found as fast as near the beginning.
+//! Checkpoints in long block lists: with them, locating a block costs the same anywhere in the file (section "Data
+//! blocks").
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -42,8 +43,8 @@ struct Shard {
 
 /// The checkpoints of one block list: one at each multiple of the stride, up to the farthest position read so far.
 ///
-/// A walk of the list adds the checkpoints that it passes. No lock is held while a list is read; if two walks pass the
-/// same checkpoint, the second finds it present.
+/// A walk of the list adds the checkpoints that it passes. Reading a list holds no lock. If two walks pass the same
+/// checkpoint, only the first adds it.
 struct BlockIndex {
     stride: u64,
     checkpoints: Mutex<Vec<Checkpoint>>,

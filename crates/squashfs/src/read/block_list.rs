@@ -72,7 +72,7 @@ pub(crate) struct BlockList<'image> {
 }
 
 impl Squashfs {
-    /// The block list of file `nid` from block `index` on. Once the list has been walked, the cost does not depend on
+    /// The block list of file `nid` from block `index` on. After a first walk of the list, the cost does not depend on
     /// `index`: see [`SharedBlockIndex`].
     pub(crate) fn block_list(&self, nid: Nid, file: &RegularInode, index: u64) -> Result<BlockList<'_>> {
         let shared_index = self.block_indexes.of(nid, file.block_count);

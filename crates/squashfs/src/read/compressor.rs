@@ -94,7 +94,7 @@ impl fmt::Display for Compression {
 /// The compressor's options; only those of xz and lz4 affect decoding (section "Compressor options").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CompressorOptions {
-    /// Of gzip.
+    /// The options of gzip.
     Gzip {
         /// 1 to 9.
         level: u32,
@@ -103,28 +103,28 @@ pub enum CompressorOptions {
         /// The strategies tried during compression, a bit for each.
         strategies: u16,
     },
-    /// Of lzo.
+    /// The options of lzo.
     Lzo {
         /// 0 to 4.
         algorithm: u32,
         /// 1 to 9.
         level: u32,
     },
-    /// Of xz.
+    /// The options of xz.
     Xz {
         /// The dictionary size in bytes.
         dictionary_bytes: u32,
         /// The branch filters tried during compression, a bit for each.
         filters: u32,
     },
-    /// Of lz4.
+    /// The options of lz4.
     Lz4 {
         /// Whether high compression was used.
         high_compression: bool,
         /// Its level, or the acceleration of fast compression.
         level: Option<u32>,
     },
-    /// Of zstd.
+    /// The options of zstd.
     Zstd {
         /// The level; negative for the fast levels.
         level: i32,
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn dictionaries_are_as_the_kernel_takes_them() {
+    fn xz_dictionary_sizes_are_those_of_the_kernel() {
         for (bytes, expected) in
             [(0, false), (1, true), (3, true), (5, false), (8192, true), (98_304, true), (7, false)]
         {

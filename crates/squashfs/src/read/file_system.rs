@@ -13,7 +13,7 @@ use crate::format::{self, XattrId};
 /// The length of the shortest dirent in bytes: its name has one byte.
 const ENTRY_BYTES_MIN: u64 = 9;
 
-/// How many blocks of a file are examined to find out whether one of them is a hole.
+/// The maximum number of blocks that the search for a hole in a file examines.
 const LISTED_BLOCKS_MAX: u64 = 1 << 16;
 
 /// Identifies no inode; used as `..` of a directory whose parent cannot be found.
@@ -210,7 +210,7 @@ impl FileSystem for Squashfs {
 }
 
 impl Squashfs {
-    /// What `stat` says of an inode.
+    /// The attributes of an inode, as `stat` reports them (section "What stat shows").
     fn attr_of(&self, inode: &Inode) -> Result<Attr> {
         let xattrs = self.xattr_set(inode)?;
         let (size, device) = match &inode.data {
@@ -235,7 +235,8 @@ impl Squashfs {
         })
     }
 
-    /// Whether a file has holes; those of basic inodes are only in the list of blocks, which is not read where it is long.
+    /// Whether a file may have holes. Only the block list shows them; a list of more than [`LISTED_BLOCKS_MAX`] blocks
+    /// is not read, and the answer is then yes.
     fn may_have_holes(&self, nid: Nid, file: &RegularInode) -> Result<bool> {
         match file.block_count {
             0 => Ok(false),
@@ -247,7 +248,7 @@ impl Squashfs {
         }
     }
 
-    /// How many bytes the directory table decodes to, as far as it can be read.
+    /// The decoded length of the directory table in bytes, up to the first unreadable block.
     fn directory_table_bytes(&self) -> u64 {
         let (mut position, mut bytes) = (self.directory_table.start, 0_u64);
         // Each block ends after its start, so the loop ends.

@@ -102,7 +102,7 @@ impl Squashfs {
         self.read_inode(&mut cursor, nid).map_err(|error| error.for_inode(nid))
     }
 
-    /// Reads the inode at a cursor and leaves the cursor after its fixed part.
+    /// Reads the inode at a cursor. The cursor ends after the inode's fixed part.
     pub(crate) fn read_inode(&self, cursor: &mut MetadataCursor<'_>, nid: Nid) -> Result<Inode> {
         let place = cursor.position().place();
         let base: BaseInode = cursor.read()?;

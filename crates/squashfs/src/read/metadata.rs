@@ -1,4 +1,4 @@
-//! Reads metadata blocks.
+//! Reads metadata blocks (section "Metadata blocks").
 
 use std::{io, sync::Arc};
 

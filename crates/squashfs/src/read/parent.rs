@@ -1,4 +1,4 @@
-//! From inode numbers to inodes, and parents of directories.
+//! Finds inodes by number, and the parents of directories (section "Export table").
 
 use std::sync::OnceLock;
 
@@ -6,18 +6,19 @@ use floe_image::{Error, Nid, Place, Result};
 
 use super::{DirectoryInode, Squashfs};
 
-/// In an image without an export table, numbers lead to this many inodes at most; they take 64 MiB.
+/// The maximum number of inodes that an image without an export table may have for lookups by number. The table in
+/// memory then takes 64 MiB.
 const INODES_MAX: usize = 1 << 22;
 
-/// The inodes of an image without an export table by their numbers, read when they are first needed. What may succeed later
-/// is not remembered.
+/// The inodes of an image without an export table, sorted by number, or the error of reading them. Filled on first use;
+/// a transient error is not kept.
 pub(super) type InodeNumbers = OnceLock<Result<Vec<(u32, Nid)>>>;
 
 impl Squashfs {
-    /// The inode with a number, or `None` where there is none. What the export table says is not compared with the inode.
+    /// The inode with this number; `None` if there is none. The caller checks that the inode has this number, because
+    /// an export table may be wrong.
     ///
-    /// Only the export table leads from a number to an inode (section "Export table"). Where there is none, the whole inode
-    /// table is read once.
+    /// Without an export table, the first call reads the whole inode table.
     pub(crate) fn numbered(&self, number: u32) -> Result<Option<Nid>> {
         if let Some(export) = &self.export {
             let Some(index) = number.checked_sub(1).filter(|index| *index < export.entry_count()) else {
@@ -52,7 +53,7 @@ impl Squashfs {
         let parent = self.numbered(directory.parent)?.ok_or(corrupt("directory whose parent does not exist"))?;
         let inode = self.inode(parent)?;
         if inode.number != directory.parent || inode.directory().is_err() {
-            return Err(corrupt("directory whose parent is not what its number says"));
+            return Err(corrupt("directory whose parent number leads to another inode"));
         }
         Ok(parent)
     }
@@ -62,7 +63,9 @@ impl Squashfs {
         for inode in self.scan_inodes() {
             let inode = inode?;
             if numbers.len() >= INODES_MAX {
-                return Err(Error::unsupported("SquashFS without an export table and with over four million inodes"));
+                return Err(Error::unsupported(
+                    "lookups by number in a SquashFS image with more than 4194304 inodes and no export table",
+                ));
             }
             numbers.push((inode.number, inode.nid));
         }

@@ -41,7 +41,7 @@ pub struct Squashfs {
     pub(super) root_number: u32,
     pub(super) block_indexes: Arc<BlockIndexes>,
     pub(super) inode_numbers: Arc<InodeNumbers>,
-    /// How many dirents the directory table has room for, once that was asked.
+    /// The number of dirents that fit into the directory table; computed on first use.
     pub(super) entry_count_max: Arc<OnceLock<u64>>,
 }
 

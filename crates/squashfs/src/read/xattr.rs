@@ -23,7 +23,8 @@ const NAMES_BYTES_MAX: usize = 65_536;
 /// can refer to one value of 64 KiB many times.
 const VALUES_BYTES_MAX: usize = 16 << 20;
 
-/// The length of a reference to an out-of-line value. The kernel skips the stated length, unsquashfs this one.
+/// The length of a reference to an out-of-line value in bytes. To find the next attribute, the kernel skips the stated
+/// length, unsquashfs this constant.
 const REFERENCE_BYTES: u32 = 8;
 
 /// The attributes and attribute sets (section "Attributes").

@@ -1,4 +1,4 @@
-//! What a read refuses is a finding of the check: images built byte by byte.
+//! The check reports each fault that reads refuse. The images are built byte by byte.
 
 use floe_image::{FileSystem, Nid, Result};
 use floe_squashfs::{
@@ -171,14 +171,14 @@ fn ambiguous_parent() -> Parts {
 type Read = fn(&Squashfs) -> Result<()>;
 
 #[test]
-fn what_a_read_refuses_is_a_finding() {
+fn faults_that_reads_refuse_are_findings() {
     let names: Read = |squashfs| squashfs.xattr_names(squashfs.root()).map(drop);
     let values: Read = |squashfs| squashfs.xattrs(squashfs.root(), &mut |_| std::ops::ControlFlow::Continue(()));
     let parent: Read = |squashfs| squashfs.lookup(nid(2 * DIRECTORY_LEN), b"..").map(drop);
     let rows = [
         ("attribute names exceed 64 KiB", "attribute names exceed 64 KiB", many_names(), names),
         ("attribute values exceed 16 MiB", "attribute values exceed 16 MiB", long_values(), values),
-        ("directory whose parent is not", "duplicate inode number", ambiguous_parent(), parent),
+        ("directory whose parent number leads", "duplicate inode number", ambiguous_parent(), parent),
     ];
     check_rows(
         &rows,

@@ -43,7 +43,7 @@ fn deep_directory(squashfs: &Squashfs) -> (Nid, Nid) {
 }
 
 #[test]
-fn a_search_for_a_parent_that_failed_is_made_again() {
+fn a_failed_search_for_a_parent_is_repeated() {
     let (squashfs, source) = open(Fault::Reads(0..0));
     let (directory, parent) = deep_directory(&squashfs);
     let before = source.read_count();

@@ -27,7 +27,7 @@ fn largest(windows: &[ByteRange]) -> u64 {
 }
 
 #[test]
-fn a_straight_reader_is_read_ahead_of_without_gaps() {
+fn readahead_of_a_sequential_reader_has_no_gaps() {
     let windows = windows(&controller(), 7, 200, Pressure::None);
     assert_eq!(windows[0].offset(), 128 * KIB, "at the second read");
     assert!(windows.windows(2).all(|pair| pair[0].end() == pair[1].offset()), "{windows:?}");
@@ -50,7 +50,7 @@ fn windows_shrink_while_cpus_or_memory_are_short() {
 }
 
 #[test]
-fn a_kind_that_is_wasted_shrinks_and_one_that_is_used_grows_again() {
+fn windows_shrink_with_wasted_bytes_and_grow_with_used_ones() {
     let controller = controller();
     let claim = || controller.claim_ahead(256 * KIB).expect("room");
     (0..40).for_each(|_| drop(claim()));
@@ -60,7 +60,7 @@ fn a_kind_that_is_wasted_shrinks_and_one_that_is_used_grows_again() {
 }
 
 #[test]
-fn the_budget_bounds_what_is_ahead_and_not_used() {
+fn the_budget_bounds_unused_prefetched_bytes() {
     let options = EngineOptions { cache_bytes: 4 << 20, ..EngineOptions::default() };
     let controller = Controller::new(&options);
     assert!(reach(&controller, 1, 100, Pressure::None) <= (4 << 20) / BUDGET_PART / 2);
@@ -86,7 +86,7 @@ fn missed(controller: &Controller, step: u64, waited: Duration) -> Vec<ByteRange
 }
 
 #[test]
-fn misses_bring_windows_where_reads_are_dense() {
+fn misses_request_windows_where_reads_are_dense() {
     let controller = controller();
     let near = Duration::from_micros(150);
     let dense = missed(&controller, 4096, near);
@@ -121,7 +121,7 @@ fn a_far_source_gets_windows_of_mebibytes() {
 }
 
 #[test]
-fn the_next_files_of_a_walk_follow_what_is_used() {
+fn batches_of_a_walk_follow_the_used_ones() {
     struct None;
     impl Sink for None {
         fn store(&self, _: Nid, _: u64, _: &[u8]) -> usize {
@@ -150,7 +150,7 @@ fn the_next_files_of_a_walk_follow_what_is_used() {
 }
 
 #[test]
-fn a_cluster_that_was_not_accepted_is_due_again() {
+fn a_rejected_cluster_is_returned_again() {
     let controller = controller();
     let read = |page: u64| controller.cluster(Nid(7), ByteRange::new(page * 4 * KIB, 4 * KIB));
     let cluster = ByteRange::new(64 * KIB, 64 * KIB);

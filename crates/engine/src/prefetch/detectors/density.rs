@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_known_to_be_asked_for() {
+    fn requested_windows_are_remembered() {
         let density = Density::default();
         let window = |number| Window { owner: 1, number };
         density.note_asked(window(0));

@@ -3,7 +3,7 @@
 use floe_image::Nid;
 
 use crate::prefetch::thresholds::{
-    FILE_BYTES_MAX, FILES_MAX, MILESTONE_BATCHES, MILESTONE_FILES, WALK_DISORDER, WALK_RECENT_READS, WALK_SIGNS, WHOLE,
+    FILE_BYTES_MAX, FILES_MAX, MARKER_BATCHES, MARKER_FILES, WALK_DISORDER, WALK_RECENT_READS, WALK_SIGNS, WHOLE,
 };
 
 /// The number of listed files that are remembered: the last ones.
@@ -23,11 +23,12 @@ pub struct ListedFile {
 
 /// Detects readers that read file after file in the order of the directory, as copies, backups and searches do.
 ///
-/// Only the first read of a file is seen here, and no read of a file that is in the kernel's page cache. Therefore some files
-/// are left out of the batches that are read ahead: the milestones. When a milestone is read, the walk continues, and the
-/// next batch is read ahead. If the walk has ended, no milestone is read, and readahead stops.
+/// The detector sees only the first read of each file, and no read of a file that is in the kernel's page cache.
+/// Therefore most batches omit one file, the marker, like the page that the kernel marks for its own readahead. A read
+/// of the marker shows that the walk continues, and the next batch is read ahead. If no marker is read, readahead
+/// stops.
 #[derive(Default)]
-pub(crate) struct Walks {
+pub(crate) struct DirectoryReadahead {
     /// The files that were listed last. Once it is full, a new file replaces the oldest.
     ring: Vec<Entry>,
     /// The number of files listed so far.
@@ -37,7 +38,7 @@ pub(crate) struct Walks {
     listing_count: u32,
     read_count: u32,
     walking_share: u32,
-    batches_without_milestone: u32,
+    batches_without_marker: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -56,7 +57,7 @@ enum Seen {
     /// It is or was read ahead.
     Ahead,
     /// It was left out of a batch.
-    Milestone,
+    Marker,
     /// Its beginning was read. The number counts the files read until then.
     Read(u32),
 }
@@ -75,12 +76,12 @@ pub(crate) struct Arrival {
     /// The position of the file among all listed files.
     pub(crate) position: usize,
     /// Whether it was left out of a batch. Its reader has then used the batch.
-    pub(crate) is_milestone: bool,
+    pub(crate) is_marker: bool,
     /// The share of recent signs that indicate a walk, in units of 1 / [`WHOLE`].
     pub(crate) walking_share: u32,
 }
 
-impl Walks {
+impl DirectoryReadahead {
     /// Notes files of a directory, in the order of its listing. `is_beginning` says that they are the first of the listing.
     pub(crate) fn note_listed(&mut self, directory: Nid, is_beginning: bool, files: &[ListedFile]) {
         self.listing_count = self.listing_count.wrapping_add(u32::from(is_beginning));
@@ -93,8 +94,8 @@ impl Walks {
     /// Notes that the beginning of a file is read; `None` if the file was not listed recently.
     pub(crate) fn note_read(&mut self, nid: Nid) -> Option<Arrival> {
         let position = self.position(nid)?;
-        let is_milestone = self.note_signs(position);
-        Some(Arrival { position, is_milestone, walking_share: self.walking_share })
+        let is_marker = self.note_signs(position);
+        Some(Arrival { position, is_marker, walking_share: self.walking_share })
     }
 
     /// Whether a file is still to be read ahead: no reader has reached it.
@@ -132,13 +133,14 @@ impl Walks {
         self.ring[position % LISTED_MAX].seen = seen;
     }
 
-    /// Notes the first read of a file as a sign for or against a walk. Returns whether the file was a milestone.
+    /// Notes the first read of a file as a sign for or against a walk. Returns whether the file was a marker.
     fn note_signs(&mut self, position: usize) -> bool {
         let Some(Entry { listing, seen, .. }) = self.entry(position).copied() else { return false };
         self.read_count = self.read_count.wrapping_add(1);
         self.mark(position, Seen::Read(self.read_count));
-        if seen == Seen::Milestone {
-            // One of the two replaces the sign against a walk that the milestone counted as when it was left out.
+        if seen == Seen::Marker {
+            // Two signs for a walk: one for this read, and one that cancels the sign against a walk from when the
+            // marker was left out.
             self.average(true);
             self.average(true);
             return true;
@@ -184,15 +186,15 @@ impl Walks {
         if batch.is_empty() || !(is_end || is_half) {
             return Vec::new();
         }
-        self.leave_milestone(&mut batch, batch_bytes);
+        self.leave_marker(&mut batch, batch_bytes);
         batch.iter().for_each(|ahead| self.mark(ahead.position, Seen::Ahead));
         batch
     }
 
-    /// Leaves out a file in the middle of a batch if a milestone is due.
-    fn leave_milestone(&mut self, batch: &mut Vec<AheadFile>, batch_bytes: u64) {
-        self.batches_without_milestone += 1;
-        let is_due = batch.len() >= MILESTONE_FILES || self.batches_without_milestone >= MILESTONE_BATCHES;
+    /// Leaves out a file in the middle of a batch if a marker is due.
+    fn leave_marker(&mut self, batch: &mut Vec<AheadFile>, batch_bytes: u64) {
+        self.batches_without_marker += 1;
+        let is_due = batch.len() >= MARKER_FILES || self.batches_without_marker >= MARKER_BATCHES;
         if batch.len() < 2 || !is_due {
             return;
         }
@@ -202,9 +204,9 @@ impl Walks {
             bytes * 2 >= batch_bytes
         };
         let index = batch.iter().position(is_middle).unwrap_or(0);
-        let milestone = batch.remove(index);
-        self.mark(milestone.position, Seen::Milestone);
-        self.batches_without_milestone = 0;
+        let marker = batch.remove(index);
+        self.mark(marker.position, Seen::Marker);
+        self.batches_without_marker = 0;
         self.average(false);
     }
 
@@ -232,13 +234,13 @@ mod tests {
     }
 
     /// Notes a read, and returns the files to read ahead if a walk is detected.
-    fn note(walks: &mut Walks, nid: u64) -> Vec<AheadFile> {
+    fn note(walks: &mut DirectoryReadahead, nid: u64) -> Vec<AheadFile> {
         let walk = walks.note_read(Nid(nid)).filter(|arrival| arrival.walking_share >= WALK_SHARE_MIN);
         walk.map_or(Vec::new(), |arrival| walks.batch_after(arrival.position, 256 << 10))
     }
 
     /// Reads the files in this order as the kernel would, and returns how many it requested.
-    fn read(walks: &mut Walks, nids: impl Iterator<Item = u64>, cached: &mut HashSet<u64>) -> usize {
+    fn read(walks: &mut DirectoryReadahead, nids: impl Iterator<Item = u64>, cached: &mut HashSet<u64>) -> usize {
         let mut asked_count = 0;
         for nid in nids {
             if cached.insert(nid) {
@@ -251,8 +253,8 @@ mod tests {
         asked_count
     }
 
-    fn walking() -> (Walks, HashSet<u64>) {
-        let (mut walks, mut cached) = (Walks::default(), HashSet::new());
+    fn walking() -> (DirectoryReadahead, HashSet<u64>) {
+        let (mut walks, mut cached) = (DirectoryReadahead::default(), HashSet::new());
         walks.note_listed(Nid(1 << 40), true, &files(0..100));
         let asked_count = read(&mut walks, 0..100, &mut cached);
         assert!((20..40).contains(&asked_count), "{asked_count}");
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_from_file_to_file_has_to_ask_for_few() {
+    fn a_walk_in_directory_order_needs_few_requests() {
         let (mut walks, mut cached) = walking();
         walks.note_listed(Nid(1 << 41), true, &files(1_000..2_000));
         walks.note_listed(Nid(1 << 41), false, &files(2_000..3_000));
@@ -275,7 +277,7 @@ mod tests {
         walks.note_listed(Nid(1 << 41), true, &tiny);
         let arrival = walks.note_read(Nid(1_000)).expect("it was listed");
         let batch = walks.batch_after(arrival.position, WINDOW_MAX);
-        assert_eq!(batch.len(), FILES_MAX - 1, "all of the window but the milestone");
+        assert_eq!(batch.len(), FILES_MAX - 1, "all of the window but the marker");
         let arrival = walks.note_read(batch[FILES_MAX / 4].file.nid).expect("it was listed");
         assert!(walks.batch_after(arrival.position, WINDOW_MAX).is_empty(), "most of the window is not used up");
         let arrival = walks.note_read(batch[FILES_MAX * 3 / 4].file.nid).expect("it was listed");
@@ -283,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_ends_with_the_directory_and_a_file_that_was_come_by_is_left() {
+    fn a_batch_ends_with_its_directory_and_omits_read_files() {
         let (mut walks, _) = walking();
         walks.note_listed(Nid(1 << 41), true, &files(1_000..1_008));
         walks.note_listed(Nid(1 << 42), true, &files(2_000..2_008));
@@ -298,8 +300,8 @@ mod tests {
     }
 
     #[test]
-    fn who_jumps_about_has_nothing_read_ahead() {
-        let mut walks = Walks::default();
+    fn scattered_reads_cause_no_directory_readahead() {
+        let mut walks = DirectoryReadahead::default();
         walks.note_listed(Nid(1 << 40), true, &files(0..10_000));
         for index in 0..1_000 {
             assert!(note(&mut walks, index * 7_919 % 10_000).is_empty());
@@ -308,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_one_file_of_each_directory_ends_the_walk() {
+    fn reading_one_file_per_directory_ends_the_walk() {
         let (mut walks, _) = walking();
         let mut batch_count = 0;
         for directory in 0..100 {
@@ -321,7 +323,7 @@ mod tests {
 
     #[test]
     fn the_files_listed_last_are_remembered() {
-        let mut walks = Walks::default();
+        let mut walks = DirectoryReadahead::default();
         let count = 3 * LISTED_MAX as u64 + 5;
         walks.note_listed(Nid(1 << 40), true, &files(0..count));
         assert_eq!(walks.ring.len(), LISTED_MAX);

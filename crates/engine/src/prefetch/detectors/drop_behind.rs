@@ -20,21 +20,21 @@ const REGION_COUNT: usize = 1024;
 
 const PAGES_OF_REGION: u64 = REGION_BYTES / PAGE_BYTES as u64;
 
-/// A region is spent once this many of its pages were read.
-const SPENT_PAGES: u32 = (PAGES_OF_REGION - PAGES_OF_REGION / DECODED_GAP_PART) as u32;
+/// A region counts as decoded once this many of its pages were read.
+const DECODED_PAGES: u32 = (PAGES_OF_REGION - PAGES_OF_REGION / DECODED_GAP_PART) as u32;
 
 /// Detects regions of the sources that have been read completely.
 ///
-/// Decoded bytes are in the kernel's page cache as file data. Keeping the stored bytes there too would take memory, and each
-/// new page of memory costs time. If stored bytes are read again, random readers still need them: their region is then not
-/// spent, and its detection starts anew.
+/// Decoded bytes are in the kernel's page cache as file data. Keeping the stored bytes there too would take memory, and
+/// each new page of memory costs time. If stored bytes are read again, random readers still need them: their region
+/// then no longer counts as decoded, and its detection starts anew.
 pub(crate) struct DropBehind {
     state: Mutex<State>,
 }
 
 struct State {
     regions: Vec<Region>,
-    spent: VecDeque<(DeviceId, u64)>,
+    decoded: VecDeque<(DeviceId, u64)>,
 }
 
 #[derive(Clone, Copy)]
@@ -43,21 +43,21 @@ struct Region {
     number: u64,
     /// A bit for each page that was read.
     read: [u64; (PAGES_OF_REGION / 64) as usize],
-    is_spent: bool,
+    is_decoded: bool,
 }
 
 /// The effect of a read on its region.
 enum Change {
     None,
     /// The region has now been read completely.
-    IsSpent,
+    IsDecoded,
     /// A part of the region was read again.
-    IsWanted,
+    IsReread,
 }
 
 impl Region {
     fn new(device: DeviceId, number: u64) -> Self {
-        Self { device, number, read: [0; (PAGES_OF_REGION / 64) as usize], is_spent: false }
+        Self { device, number, read: [0; (PAGES_OF_REGION / 64) as usize], is_decoded: false }
     }
 
     /// Notes that the bytes from `start` to `end` of the region were read.
@@ -67,15 +67,15 @@ impl Region {
         let first_whole = start.div_ceil(page);
         if first_whole < end / page && self.has(first_whole) {
             self.read = Default::default();
-            self.is_spent = false;
-            return Change::IsWanted;
+            self.is_decoded = false;
+            return Change::IsReread;
         }
         for number in start / page..end.div_ceil(page) {
             self.read[(number / 64) as usize] |= 1 << (number % 64);
         }
-        let was_spent = self.is_spent;
-        self.is_spent = self.read.iter().map(|pages| pages.count_ones()).sum::<u32>() >= SPENT_PAGES;
-        if self.is_spent && !was_spent { Change::IsSpent } else { Change::None }
+        let was_decoded = self.is_decoded;
+        self.is_decoded = self.read.iter().map(|pages| pages.count_ones()).sum::<u32>() >= DECODED_PAGES;
+        if self.is_decoded && !was_decoded { Change::IsDecoded } else { Change::None }
     }
 
     fn has(&self, page: u64) -> bool {
@@ -86,7 +86,7 @@ impl Region {
 impl DropBehind {
     pub(crate) fn new() -> Self {
         let regions = vec![Region::new(DeviceId(0), u64::MAX); REGION_COUNT];
-        Self { state: Mutex::new(State { regions, spent: VecDeque::new() }) }
+        Self { state: Mutex::new(State { regions, decoded: VecDeque::new() }) }
     }
 
     /// Notes bytes that were read to be decoded, and returns a region that may leave the page cache.
@@ -103,15 +103,15 @@ impl DropBehind {
             }
             match region.note(position - start, end - start) {
                 Change::None => {}
-                Change::IsSpent => state.spent.push_back((device, number)),
-                Change::IsWanted => state.spent.retain(|spent| *spent != (device, number)),
+                Change::IsDecoded => state.decoded.push_back((device, number)),
+                Change::IsReread => state.decoded.retain(|decoded| *decoded != (device, number)),
             }
             position = end;
         }
-        if state.spent.len() <= DECODED_REGIONS_KEPT {
+        if state.decoded.len() <= DECODED_REGIONS_KEPT {
             return None;
         }
-        let (device, number) = state.spent.pop_front()?;
+        let (device, number) = state.decoded.pop_front()?;
         Some((device, ByteRange::new(number * REGION_BYTES, REGION_BYTES)))
     }
 }
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_once_from_end_to_end_is_let_go_a_little_later() {
+    fn regions_read_once_are_dropped_with_a_delay() {
         for block_bytes in [1000, 4096, 50_000, 65_536, 1 << 20] {
             let regions = 20 * REGION_BYTES / block_bytes;
             let gone = let_go(block_bytes, 0..regions);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_again_is_not() {
+    fn regions_read_again_are_kept() {
         let mut random = floe_testkit::Random::new(1);
         let at_random: Vec<u64> = (0..20_000).map(|_| random.below(1600)).collect();
         let gone = let_go(65_536, at_random);

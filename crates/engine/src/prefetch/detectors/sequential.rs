@@ -10,18 +10,18 @@ use floe_image::{ByteRange, Nid};
 use crate::prefetch::thresholds::FILE_DISORDER_BYTES;
 
 /// The number of readers that are tracked.
-const STREAM_COUNT: usize = 256;
+const READER_COUNT: usize = 256;
 
 /// Detects sequential readers. Files with the same entry of its small table disturb each other, which costs only speed.
-pub(crate) struct Streams {
-    table: Vec<Stream>,
+pub(crate) struct SequentialReadahead {
+    table: Vec<SequentialReader>,
 }
 
 /// A reader of a file.
 ///
 /// It cannot be cloned, because two readers would share their progress.
 #[derive(Default)]
-pub(crate) struct Stream {
+pub(crate) struct SequentialReader {
     nid: Option<Nid>,
     /// The end of the bytes that it has requested.
     pub(crate) next: u64,
@@ -61,36 +61,36 @@ impl Ahead {
     }
 }
 
-impl Default for Streams {
+impl Default for SequentialReadahead {
     fn default() -> Self {
-        Self { table: (0..STREAM_COUNT).map(|_| Stream::default()).collect() }
+        Self { table: (0..READER_COUNT).map(|_| SequentialReader::default()).collect() }
     }
 }
 
-impl Streams {
+impl SequentialReadahead {
     /// Notes a read, and returns its reader.
-    pub(crate) fn note(&mut self, nid: Nid, range: ByteRange) -> &mut Stream {
-        let index = (nid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % STREAM_COUNT;
-        let stream = &mut self.table[index];
-        let follows = stream.nid == Some(nid)
-            && range.offset() <= stream.next + FILE_DISORDER_BYTES
-            && range.end() + FILE_DISORDER_BYTES > stream.next;
+    pub(crate) fn note(&mut self, nid: Nid, range: ByteRange) -> &mut SequentialReader {
+        let index = (nid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % READER_COUNT;
+        let reader = &mut self.table[index];
+        let follows = reader.nid == Some(nid)
+            && range.offset() <= reader.next + FILE_DISORDER_BYTES
+            && range.end() + FILE_DISORDER_BYTES > reader.next;
         if follows {
             // Only reads in exact order continue a run; within the permitted disorder, others shorten it.
-            stream.run = if range.offset() == stream.next { stream.run.saturating_add(1) } else { stream.run / 2 };
-            stream.next = stream.next.max(range.end());
+            reader.run = if range.offset() == reader.next { reader.run.saturating_add(1) } else { reader.run / 2 };
+            reader.next = reader.next.max(range.end());
         } else {
-            let progress = Arc::clone(&stream.progress);
+            let progress = Arc::clone(&reader.progress);
             progress.generation.fetch_add(1, Relaxed);
             let run = u32::from(range.offset() == 0);
-            *stream = Stream { nid: Some(nid), next: range.end(), ahead_end: 0, run, progress };
+            *reader = SequentialReader { nid: Some(nid), next: range.end(), ahead_end: 0, run, progress };
         }
-        stream.progress.next.store(stream.next + range.len(), Relaxed);
-        stream
+        reader.progress.next.store(reader.next + range.len(), Relaxed);
+        reader
     }
 }
 
-impl Stream {
+impl SequentialReader {
     /// Notes that `range` is decoded ahead.
     pub(crate) fn read_ahead(&mut self, range: ByteRange) -> Ahead {
         self.ahead_end = range.end();
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_that_follow_one_another_are_a_run() {
+    fn consecutive_reads_form_a_run() {
         const KIB: u64 = 1 << 10;
         // The offsets of reads of 4 KiB, and the run after the last one.
         for (name, offsets, run, next) in [
@@ -116,41 +116,41 @@ mod tests {
             ("back and forth", vec![0, 512 * KIB, 4 * KIB, 300 * KIB], 0, 516 * KIB),
             ("far away", vec![0, 4 * KIB, 8 * KIB, 3 << 20], 0, (3 << 20) + 4 * KIB),
         ] {
-            let mut streams = Streams::default();
+            let mut sequential = SequentialReadahead::default();
             for offset in offsets {
-                streams.note(Nid(7), ByteRange::new(offset, 4 * KIB));
+                sequential.note(Nid(7), ByteRange::new(offset, 4 * KIB));
             }
-            let stream = &streams.table.iter().find(|stream| stream.nid.is_some()).expect("noted");
-            assert_eq!((stream.run, stream.next), (run, next), "{name}");
+            let reader = &sequential.table.iter().find(|reader| reader.nid.is_some()).expect("noted");
+            assert_eq!((reader.run, reader.next), (run, next), "{name}");
         }
     }
 
     #[test]
-    fn going_elsewhere_cancels() {
-        let mut streams = Streams::default();
-        let ahead = streams.note(Nid(7), ByteRange::new(0, 65536)).read_ahead(ByteRange::new(65536, 1 << 20));
+    fn a_jump_of_the_reader_cancels_its_window() {
+        let mut sequential = SequentialReadahead::default();
+        let ahead = sequential.note(Nid(7), ByteRange::new(0, 65536)).read_ahead(ByteRange::new(65536, 1 << 20));
         assert!(!ahead.is_cancelled());
         assert_eq!(ahead.passed_bytes(), 65536, "the next request is anticipated");
-        assert_eq!(streams.note(Nid(7), ByteRange::new(65536, 65536)).ahead_end, ahead.range.end());
+        assert_eq!(sequential.note(Nid(7), ByteRange::new(65536, 65536)).ahead_end, ahead.range.end());
         assert_eq!(ahead.passed_bytes(), 2 * 65536);
-        assert_eq!(streams.note(Nid(7), ByteRange::new(1 << 40, 4096)).ahead_end, 0);
+        assert_eq!(sequential.note(Nid(7), ByteRange::new(1 << 40, 4096)).ahead_end, 0);
         assert!(ahead.is_cancelled());
     }
 
     #[test]
-    fn readers_side_by_side_do_not_disturb_each_other() {
+    fn concurrent_readers_have_separate_runs() {
         const REQUEST: u64 = 64 << 10;
-        let mut streams = Streams::default();
+        let mut sequential = SequentialReadahead::default();
         // Two files with entries of their own.
         let ahead = [7, 8].map(|nid| {
-            let stream = streams.note(Nid(nid), ByteRange::new(nid * REQUEST, REQUEST));
-            stream.read_ahead(ByteRange::new((nid + 1) * REQUEST, 1 << 20))
+            let reader = sequential.note(Nid(nid), ByteRange::new(nid * REQUEST, REQUEST));
+            reader.read_ahead(ByteRange::new((nid + 1) * REQUEST, 1 << 20))
         });
         for ahead in &ahead {
             assert!(!ahead.is_cancelled(), "only its own reader cancels a window");
             assert_eq!(ahead.passed_bytes(), REQUEST, "only its own reader passes a window");
         }
-        streams.note(Nid(8), ByteRange::new(1 << 40, REQUEST));
+        sequential.note(Nid(8), ByteRange::new(1 << 40, REQUEST));
         assert_eq!([false, true], ahead.map(|ahead| ahead.is_cancelled()));
     }
 }

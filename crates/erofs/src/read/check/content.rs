@@ -9,8 +9,8 @@ use crate::read::{
     volume::Space,
 };
 
-/// The bytes that directories occupy. No two directories may share bytes: otherwise a small image could have more
-/// entries than a walk could ever finish.
+/// The bytes that directories occupy. No two directories may share bytes. Otherwise, a small image could have so many
+/// entries that a walk never ends.
 #[derive(Default)]
 pub(super) struct Contents {
     taken: HashMap<Area, ByteRangeSet>,

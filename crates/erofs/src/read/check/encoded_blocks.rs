@@ -1,4 +1,4 @@
-//! Which file's check decodes a shared block.
+//! Chooses the file whose check decodes a shared block.
 
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -60,7 +60,7 @@ impl EncodedBlocks {
         Added::More
     }
 
-    /// Whether the block is decoded for this part of this file.
+    /// Whether the check decodes the block for the part of file `nid` that contains byte `position`.
     pub(super) fn is_decoded_for(&self, block: &StoredBlock, nid: Nid, position: u64) -> bool {
         self.needs.get(&key(block)).is_some_and(|need| (need.nid, need.position) == (nid, position))
     }

@@ -57,7 +57,7 @@ impl Walker<'_> {
     }
 
     fn data_of(&mut self, inode: &Inode) -> Result<()> {
-        // Other inodes are stored in the content of a special one: without content, it is a fault.
+        // A special inode has to have content, because that contains metadata or fragments of other inodes.
         if !inode.has_content() && self.volume.special(inode.nid).is_none() {
             return Ok(());
         }
@@ -76,17 +76,17 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Compares the block count of an inode with the blocks that its pclusters occupy. Images do not always count
-    /// shared pclusters and those that were inline at first.
+    /// Compares the block count of an inode with the blocks that its pclusters occupy. The stated count may be lower:
+    /// it may omit shared pclusters, and pclusters that were inline at first.
     fn block_count(&mut self, inode: &Inode, stored_bytes: u64) {
         let superblock = &self.volume.superblock;
         let features = superblock.features;
         let may_be_less =
             features.has(format::FEATURE_INCOMPAT_DEDUPE) || features.has(format::FEATURE_INCOMPAT_ZTAILPACKING);
         let found = superblock.block_size.blocks(stored_bytes);
-        let said = inode.blocks_512 >> (superblock.block_size.log2() - 9);
-        if said > found || said < found && !may_be_less {
-            let rule = format!("wrong number of compressed blocks: {said} stated, {found} found");
+        let stated = inode.blocks_512 >> (superblock.block_size.log2() - 9);
+        if stated > found || stated < found && !may_be_less {
+            let rule = format!("wrong number of compressed blocks: {stated} stated, {found} found");
             self.add_finding(Severity::Warning, rule, Place::inode(inode.nid));
         }
     }
@@ -116,7 +116,7 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Checks the map of a compressed inode; returns how many bytes its pclusters occupy.
+    /// Checks the map of a compressed inode; returns the number of bytes that its pclusters occupy.
     fn compressed_map(&mut self, inode: &Inode, mapper: &mut Mapper<'_>) -> Result<u64> {
         let volume = self.volume;
         let (header, _) = compressed::read_header(inode, &mut Window::new(volume, inode.space, inode.nid))?;

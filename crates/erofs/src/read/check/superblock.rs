@@ -1,4 +1,4 @@
-//! False statements in the superblock.
+//! Checks of the superblock.
 
 use floe_image::{Place, Result};
 

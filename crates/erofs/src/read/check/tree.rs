@@ -26,11 +26,11 @@ use crate::{
 /// The longest path in a finding. Longer paths cannot be opened, and make many findings slow to report.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// How many names may be read again to build the paths of findings; later findings have no path.
+/// How many directory entries the check reads again to build the paths of findings. Findings after that have no path.
 const PATH_NAMES_MAX: u64 = 1 << 18;
 
-/// Upper bound of the ratio between compressed metadata and the length of the image. Even the best codec reaches it
-/// only for zeros; inodes and their maps stay far below it.
+/// Upper bound of the ratio of decoded metadata to the length of the image. Only zeros compress so well; inodes and
+/// their maps stay far below it.
 const METADATA_RATIO_MAX: u64 = 256;
 
 /// The shortest map record in bytes: an entry of a compact index.
@@ -41,11 +41,11 @@ pub struct Walked {
     seen: HashMap<Nid, Seen>,
     pub(super) parts: Vec<DataPart>,
     pub(super) blocks: EncodedBlocks,
-    /// How many more names may be read for paths.
+    /// How many more entries the check may read for paths.
     path_names_left: AtomicU64,
 }
 
-/// What the walk remembers about an inode.
+/// An inode that the walk has found.
 struct Seen {
     /// The first entry that refers to it; `None` for the root and inodes without a name.
     entry: Option<EntryPlace>,
@@ -174,7 +174,7 @@ pub(super) struct Walker<'walk> {
 }
 
 impl Walker<'_> {
-    /// Reports a fault of inode `nid`.
+    /// Reports a finding, with the path of the inode that `place` names.
     pub(super) fn add_finding(&mut self, severity: Severity, rule: impl Into<Cow<'static, str>>, place: Place) {
         let path = place.nid.and_then(|nid| self.walked.path(self.volume, nid));
         (self.report)(Finding { severity, rule: rule.into(), place, path });
@@ -230,7 +230,7 @@ impl Walker<'_> {
         }
     }
 
-    /// Checks an inode when it is found first.
+    /// Checks an inode that the walk finds for the first time.
     fn add(&mut self, inode: &Inode, entry: Option<EntryPlace>) {
         let is_directory = inode.file_type == FileType::Directory;
         let (link_count, links_found) = (inode.link_count, if is_directory { 2 } else { 1 });
@@ -260,7 +260,11 @@ impl Walker<'_> {
         for number in 0..volume.superblock.block_size.blocks(inode.size) {
             let block = directory.block(number)?;
             if !block.has_whole_entries() {
-                self.add_finding(Severity::Warning, "first name of a directory block cuts an entry", Place::inode(nid));
+                self.add_finding(
+                    Severity::Warning,
+                    "first name of a directory block begins inside an entry",
+                    Place::inode(nid),
+                );
             }
             for index in 0..block.entry_count() {
                 if self.is_cancelled() {
@@ -276,7 +280,7 @@ impl Walker<'_> {
                 let parent = self.walked.seen.get(&nid).and_then(|seen| seen.entry).map_or(nid, |own| own.directory);
                 let expected = match entry.name {
                     b"." if inode.omits_dot => {
-                        // `readdir` adds the omitted entry and thus returns two.
+                        // `readdir` adds the omitted entry, so that the listing contains two.
                         let rule = "directory has `.` and says that it omits it";
                         self.add_finding(Severity::Error, rule, Place::inode(nid));
                         (nid, &mut has_self)

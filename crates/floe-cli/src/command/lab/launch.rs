@@ -39,7 +39,7 @@ pub(super) struct Arguments {
     /// Run a predefined comparison with its load, and show published figures for it if there are any
     #[arg(long, value_enum, conflicts_with = "variants")]
     compare: Option<ComparisonName>,
-    /// The state of memory before a launch: nothing of the image, what an earlier launch left, or the running process
+    /// The state before a launch: nothing of the image in memory, the caches of earlier launches, or a running process
     #[arg(long, value_name = "cold|warm|hot", default_value = "cold")]
     temperature: Temperature,
     /// Traced launches of each variant in each block; the published table has 50

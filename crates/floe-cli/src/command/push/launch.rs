@@ -13,8 +13,8 @@ use floe_source::FileSource;
 
 use crate::fail::Fail;
 
-/// How much the kernel reads before and behind what a program reads, in bytes: half of its readahead window around a page
-/// fault, and a whole one ahead.
+/// The number of bytes that the kernel reads before and behind a read of a program: half of its readahead window before
+/// a page fault, and a whole window behind it.
 const READ_BEFORE: u64 = 64 << 10;
 const READ_BEHIND: u64 = 128 << 10;
 
@@ -24,9 +24,9 @@ const BLOCK_BYTES: u64 = 4096;
 /// A read of a launch: the path of the file, and the range in it.
 type Read = (Vec<u8>, ByteRange);
 
-/// The parts of an image that a launch reads, in the order in which they are needed: the metadata for opening the image and
-/// for finding the files, the contents that the launch in `profile` or in the image reads, and what the kernel reads around
-/// them. Empty if there is no profile.
+/// The parts of an image that a launch reads, in the order in which they are needed: the metadata for opening the image
+/// and for finding the files, the contents that the launch in `profile` or in the image reads, and the bytes that the
+/// kernel reads around them. Empty if there is no profile.
 ///
 /// # Errors
 /// The image cannot be opened, or the profile is invalid.
@@ -40,8 +40,8 @@ pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>) -> Result<Vec<V
         return Ok(Vec::new());
     }
     let file = FileSource::open(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
-    let noting = Arc::new(NotingSource { file, read: Mutex::default() });
-    let source: Arc<dyn ImageSource> = Arc::clone(&noting) as Arc<dyn ImageSource>;
+    let recording = Arc::new(RecordingSource { file, read: Mutex::default() });
+    let source: Arc<dyn ImageSource> = Arc::clone(&recording) as Arc<dyn ImageSource>;
     let image = Image::of(ImageFiles::of_source(path, &source, &options)?, &options.engine)?;
     launch.find(&image);
     // Paths of the profile that the image does not contain are skipped, as in mkfs.
@@ -49,11 +49,11 @@ pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>) -> Result<Vec<V
     let found: Vec<_> = launch.reads.iter().filter_map(resolved).collect();
     let stored = image.stored_runs(&found, 0);
     let read_around = image.stored_runs(&launch.read_around(&image), 0);
-    let metadata = noting.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let metadata = recording.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Ok(vec![metadata, stored, read_around])
 }
 
-/// What a launch needs of an image.
+/// The reads and names of a launch.
 #[derive(Default)]
 struct Launched {
     reads: Vec<Read>,
@@ -111,8 +111,8 @@ fn parent_of(path: &[u8]) -> &[u8] {
 type Listing = Vec<(Nid, u64)>;
 
 impl Launched {
-    /// What the kernel reads around the reads of the launch: a program waits for the whole request. Behind the kernel's EROFS,
-    /// the small files of a directory follow each other, so the kernel reads into the next ones.
+    /// The ranges that the kernel reads around the reads of the launch. A program waits for the whole request. Behind
+    /// the kernel's EROFS, the small files of a directory are adjacent, so the kernel reads into the next ones.
     fn read_around(&self, image: &Image) -> Vec<(Nid, ByteRange)> {
         let mut listings: HashMap<&[u8], Listing> = HashMap::new();
         let mut around = Vec::new();
@@ -149,18 +149,18 @@ fn listing(image: &Image, directory: &[u8]) -> Listing {
     files.filter(|(_, attr)| attr.file_type == FileType::Regular).map(|(nid, attr)| (nid, attr.size)).collect()
 }
 
-/// A range of a file with what the kernel reads before and behind it.
+/// A range of a file, extended by the bytes that the kernel reads before and behind it.
 fn around_range(range: ByteRange) -> ByteRange {
     ByteRange::between(range.offset().saturating_sub(READ_BEFORE), range.end().saturating_add(READ_BEHIND))
 }
 
 /// A file that records the ranges that are read.
-struct NotingSource {
+struct RecordingSource {
     file: FileSource,
     read: Mutex<Vec<ByteRange>>,
 }
 
-impl ImageSource for NotingSource {
+impl ImageSource for RecordingSource {
     fn len(&self) -> u64 {
         self.file.len()
     }

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn names_may_be_cut_short_as_long_as_they_are_clear() {
+    fn option_names_may_be_abbreviated_unambiguously() {
         for (name, expected) in [
             ("tar", Ok(Some("tar"))),
             ("compress-h", Ok(Some("compress-hints"))),

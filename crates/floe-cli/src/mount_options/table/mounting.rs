@@ -93,14 +93,14 @@ pub(super) const MOUNT: &[OptionRow] = &[
     row(
         "learn",
         Value::OnOff(|to, is_on| to.learn = is_on),
-        "record the first launch, and replay it in later mounts; kept in launches in the cache directory",
+        "record the first launch, and replay it in later mounts; profiles are in the directory launches of the cache directory",
     )
     .default("off")
     .shown(|now| if now.learn { "on" } else { "off" }.to_owned()),
     row(
         "auto-unmount",
         Value::Flag(|to| to.mount.auto_unmount = true),
-        "unmount when the serving process dies; needs fusermount3",
+        "unmount when the serving process dies; without the kernel's EROFS in front, this needs fusermount3",
     ),
     row(
         "fsname",

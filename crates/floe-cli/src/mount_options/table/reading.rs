@@ -22,7 +22,7 @@ pub(super) const MEMORY: &[OptionRow] = &[
     row(
         "cache-growth",
         bytes(Settings::set_cache_growth),
-        "how much that cache may grow beyond its budget while memory is ample",
+        "how far the cache of decoded blocks may grow beyond its budget while memory is ample",
     )
     .default_is("up to 1/8 of the memory and 2G in all")
     .shown(|now| exact(now.open.engine.cache_growth_bytes))
@@ -82,7 +82,7 @@ pub(super) const MEMORY: &[OptionRow] = &[
                 to.open.engine.spill_file_directory = Some(path).filter(|path| !path.as_os_str().is_empty());
             },
         },
-        "directory of the spill file; not in a file system in memory",
+        "directory of the spill file; a file system in memory is refused",
     )
     .also(&["overflow-directory"])
     .default_is("the directory of the image")
@@ -177,7 +177,7 @@ pub(super) const PREFETCH: &[OptionRow] = &[
     row(
         "read-around",
         Value::OnOff(|to, is_on| to.open.engine.read_around = is_on),
-        "read more than was requested; when off, only the kinds rest-of-block and drop-behind of prefetch work",
+        "read more than was requested; off leaves only the prefetch kinds rest-of-block and drop-behind",
     )
     .default("on")
     .shown(|now| on_off(now.open.engine.read_around))

@@ -103,7 +103,7 @@ fn pax_archive(path: &Path, kind: u8, name: &str, records: &[(&str, &[u8])], dat
 }
 
 #[test]
-fn lists_that_cannot_be_kept_are_told() {
+fn access_control_lists_that_cannot_be_kept_are_reported() {
     let folder = folder();
     let archive = folder.path().join("made.tar");
     for (record, text, exit, words) in [
@@ -126,7 +126,7 @@ fn lists_that_cannot_be_kept_are_told() {
 }
 
 #[test]
-fn what_is_no_archive_is_refused_by_its_name() {
+fn files_that_are_not_archives_are_refused_by_type() {
     let folder = folder();
     fs::write(folder.path().join("source/file"), "text").expect("written");
     assert_eq!(run(&folder, &["source"]).0, Some(0));
@@ -143,7 +143,7 @@ fn what_is_no_archive_is_refused_by_its_name() {
         ("late", &late, "neither a directory nor a tar archive"),
         ("zeros", &vec![0; 2 << 20], "neither a directory nor a tar archive"),
         ("text", &b"text\n".repeat(1000), "neither a directory nor a tar archive"),
-        ("cut", b"", "cut off"),
+        ("cut", b"", "truncated"),
     ];
     for (name, bytes, _) in files {
         fs::write(folder.path().join(name), bytes).expect("written");
@@ -163,7 +163,7 @@ fn what_is_no_archive_is_refused_by_its_name() {
 }
 
 #[test]
-fn members_with_sizes_that_overflow_end_it() {
+fn members_with_overflowing_sizes_are_refused() {
     let folder = folder();
     let archive = folder.path().join("made.tar");
     for kind in [b'0', b'1', b'2', b'3', b'5', b'6', b'7', b'D', b'L', b'K', b'x', b'g', b'V', b'S', b'M'] {
@@ -173,7 +173,7 @@ fn members_with_sizes_that_overflow_end_it() {
             let (code, said) = run(&folder, &["made.tar"]);
             assert!(matches!(code, Some(0 | 1)) && said.lines().count() <= 1, "{}: {size}: {said}", char::from(kind));
             if kind == b'D' {
-                assert!(said.contains("cut off"), "{said}");
+                assert!(said.contains("truncated"), "{said}");
             }
         }
     }

@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use super::scene::{LIMIT, done, folder, image, mkfs};
 
 #[test]
-fn refused_memory_ends_it_without_an_image() {
+fn refused_memory_ends_a_build_without_an_image() {
     let folder = folder();
     let text: String = (0..60_000).map(|number| format!("{number} of some numbers\n")).collect();
     for file in 0..2 {
@@ -109,7 +109,7 @@ fn ended(child: &mut Child, signal: &str) -> Duration {
 }
 
 #[test]
-fn a_signal_ends_what_waits_and_what_computes() {
+fn a_signal_ends_a_build_that_waits_or_computes() {
     let folder = folder();
     let text: Vec<u8> = (0..6_000_000u64).flat_map(|n| format!("{} ", n * n % 99_991).into_bytes()).collect();
     fs::write(folder.path().join("source/text"), text).expect("written");

@@ -11,7 +11,7 @@ use std::{
 use floe_fuse::Touch;
 use floe_image::Nid;
 
-/// A launch has left its profile only if it touched at least this many files outside of it.
+/// The minimum number of touched files outside of the profile from which on a launch may count as having left it.
 const OUTSIDE_MIN: usize = 16;
 
 /// A launch has left its profile if more than one in this many of its files is outside.
@@ -26,14 +26,14 @@ const EARLY_MAX: usize = 1024;
 /// Compares the files that programs touch with those of the profile. Directories are ignored, because all programs share
 /// them.
 #[derive(Default)]
-pub(super) struct Judge {
+pub(super) struct ProfileMatch {
     is_over: AtomicBool,
-    state: Mutex<JudgeState>,
+    state: Mutex<MatchState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct JudgeState {
+struct MatchState {
     recorded: HashSet<Nid>,
     /// Files that were touched before they were known to be in the profile.
     early: HashSet<Nid>,
@@ -43,7 +43,7 @@ struct JudgeState {
     replayed: u64,
 }
 
-impl Judge {
+impl ProfileMatch {
     /// Notes a touch.
     pub(super) fn note(&self, touch: Touch<'_>) {
         if self.is_over() {
@@ -80,13 +80,13 @@ impl Judge {
     /// Waits until a file of the profile is touched. Returns `false` if the mount ends before.
     pub(super) fn wait_for_beginning(&self) -> bool {
         let state = self.lock();
-        let waiting = |state: &mut JudgeState| !state.has_begun && !self.is_over();
+        let waiting = |state: &mut MatchState| !state.has_begun && !self.is_over();
         let mut state = self.changed.wait_while(state, waiting).unwrap_or_else(PoisonError::into_inner);
         state.early = HashSet::new();
         !self.is_over()
     }
 
-    /// Notes how many files were replayed so far.
+    /// Notes the number of files replayed so far.
     pub(super) fn note_replayed(&self, count: u64) {
         self.lock().replayed = count;
     }
@@ -108,14 +108,14 @@ impl Judge {
         self.is_over.load(Relaxed)
     }
 
-    /// Ends the comparison. Touches cost nothing from here on.
+    /// Ends the comparison. Later touches are ignored.
     pub(super) fn end(&self) {
         let _state = self.lock();
         self.is_over.store(true, Relaxed);
         self.changed.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, JudgeState> {
+    fn lock(&self) -> MutexGuard<'_, MatchState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -135,13 +135,13 @@ mod tests {
         let found = |number, is_directory| Touch::Found { parent: Nid(0), name: b"a", nid: Nid(number), is_directory };
         for (touch, begins) in [(read(1), true), (found(1, false), true), (found(1, true), false), (read(2), false)] {
             for is_known_before in [false, true] {
-                let judge = Judge::default();
+                let profile_match = ProfileMatch::default();
                 if is_known_before {
-                    judge.add(Nid(1));
+                    profile_match.add(Nid(1));
                 }
-                judge.note(touch);
-                judge.add(Nid(1));
-                assert_eq!(judge.lock().has_begun, begins, "{touch:?}");
+                profile_match.note(touch);
+                profile_match.add(Nid(1));
+                assert_eq!(profile_match.lock().has_begun, begins, "{touch:?}");
             }
         }
     }
@@ -151,23 +151,23 @@ mod tests {
         for (outside, replayed, is_left) in
             [(15, 0, false), (16, 0, true), (16, 47, true), (16, 48, false), (30, 48, true)]
         {
-            let judge = Judge::default();
-            judge.add(Nid(1));
-            judge.note(read(1));
-            (0..outside).for_each(|number| judge.note(read(100 + number)));
-            (0..outside).for_each(|number| judge.note(read(100 + number)));
-            judge.note_replayed(replayed);
-            assert_eq!(judge.is_left(), is_left, "{outside} of {replayed}");
+            let profile_match = ProfileMatch::default();
+            profile_match.add(Nid(1));
+            profile_match.note(read(1));
+            (0..outside).for_each(|number| profile_match.note(read(100 + number)));
+            (0..outside).for_each(|number| profile_match.note(read(100 + number)));
+            profile_match.note_replayed(replayed);
+            assert_eq!(profile_match.is_left(), is_left, "{outside} of {replayed}");
         }
     }
 
     #[test]
-    fn what_is_remembered_is_limited() {
-        let judge = Judge::default();
-        (0..10_000).for_each(|number| judge.note(read(number)));
-        judge.add(Nid(1));
-        (0..10_000).for_each(|number| judge.note(read(number)));
-        let state = judge.lock();
+    fn remembered_files_are_limited() {
+        let profile_match = ProfileMatch::default();
+        (0..10_000).for_each(|number| profile_match.note(read(number)));
+        profile_match.add(Nid(1));
+        (0..10_000).for_each(|number| profile_match.note(read(number)));
+        let state = profile_match.lock();
         assert!(state.early.len() <= EARLY_MAX && state.outside.len() <= OUTSIDE_MAX);
     }
 }
