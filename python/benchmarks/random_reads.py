@@ -1,10 +1,11 @@
-"""Compares random reads from an image in Python with the same reads through FUSE mounts.
+r"""Compares random reads from an image in Python with the same reads through FUSE mounts.
 
-    python benchmarks/random_reads.py --mount 'floe mount --daemon -o front=fuse {image} {directory}'
+    python benchmarks/random_reads.py --rounds 3 --mount 'erofsfuse {image} {directory}' \
+        --mount 'floe mount --daemon -o front=fuse {image} {directory}' --mount 'mount -t erofs {image} {directory}'
 
 Each contender starts cold: a new mount, or a new `floe.Image`. The image itself stays in the page cache, so the figures
-show the cost of decoding and of getting the bytes to Python, not of the disk. All contenders read the same ranges, in
-random order, on 8 threads, and must read the same bytes.
+show the cost of decoding and of getting the bytes to Python, not of the disk. `--drop-caches` also drops the image (root).
+All contenders read the same ranges, in random order, on 8 threads, and must read the same bytes. They take turns.
 """
 
 import argparse
@@ -84,6 +85,11 @@ def through_mount(command):
     return run
 
 
+def drop_caches():
+    os.sync()
+    pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--floe", default="floe", help="the program, which makes the image")
@@ -93,6 +99,7 @@ def main():
     parser.add_argument("--reads", type=int, default=40_000)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--drop-caches", action="store_true", help="drop the kernel's caches before each contender")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         image = make_image(pathlib.Path(directory), arguments.floe, arguments.mebibytes, arguments.compress)
@@ -108,6 +115,8 @@ def main():
         digests = set()
         for _ in range(arguments.rounds):
             for name, contender in contenders.items():
+                if arguments.drop_caches:
+                    drop_caches()
                 seconds, digest = contender(image, requests)
                 times[name].append(seconds)
                 digests.add(digest)
@@ -116,7 +125,11 @@ def main():
         print(f"image of {os.path.getsize(image) >> 20} MiB; {arguments.reads} reads of {arguments.length} bytes")
         for name, seconds in times.items():
             median = statistics.median(seconds)
-            print(f"{arguments.reads / median:10.0f} reads/s  {median / fastest:5.1f} times the time of read_many  {name}")
+            slowest, best = (arguments.reads / extreme for extreme in (max(seconds), min(seconds)))
+            print(
+                f"{arguments.reads / median:10.0f} reads/s ({slowest:.0f} to {best:.0f}), "
+                f"{median / fastest:5.1f} times the time of read_many  {name}"
+            )
 
 
 if __name__ == "__main__":
