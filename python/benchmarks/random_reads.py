@@ -15,6 +15,7 @@ import os
 import pathlib
 import random
 import shlex
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -28,6 +29,9 @@ THREADS = 8
 def make_image(directory: pathlib.Path, program: str, mebibytes: int, algorithm: str) -> pathlib.Path:
     """An image of files with numbers in columns, as tables have them: they compress to about a third."""
     generator = random.Random(1)
+    image = directory / f"columns-{algorithm}-{mebibytes}.erofs"
+    if image.exists():
+        return image
     tree = directory / "tree"
     tree.mkdir()
     for index in range(8):
@@ -35,9 +39,9 @@ def make_image(directory: pathlib.Path, program: str, mebibytes: int, algorithm:
             for _ in range(mebibytes * 1024 // 8):
                 values = [generator.getrandbits(11) * 3 for _ in range(256)]
                 file.write(b"".join(value.to_bytes(4, "little") for value in values))
-    image = directory / "columns.erofs"
     command = [program, "mkfs", "--quiet", "--compress", algorithm, "--pcluster", "64k", str(image), str(tree)]
     subprocess.run(command, check=True)
+    shutil.rmtree(tree)
     return image
 
 
@@ -95,6 +99,7 @@ def main():
     parser.add_argument("--floe", default="floe", help="the program, which makes the image")
     parser.add_argument("--mount", action="append", default=[], help="a command that mounts {image} on {directory}")
     parser.add_argument("--compress", default="zstd", help="the algorithm of the image")
+    parser.add_argument("--directory", help="keep the image in this directory for later runs")
     parser.add_argument("--mebibytes", type=int, default=256)
     parser.add_argument("--reads", type=int, default=40_000)
     parser.add_argument("--length", type=int, default=4096)
@@ -102,7 +107,7 @@ def main():
     parser.add_argument("--drop-caches", action="store_true", help="drop the kernel's caches before each contender")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        image = make_image(pathlib.Path(directory), arguments.floe, arguments.mebibytes, arguments.compress)
+        image = make_image(pathlib.Path(arguments.directory or directory), arguments.floe, arguments.mebibytes, arguments.compress)
         size = arguments.mebibytes * (1 << 20) // 8
         generator = random.Random(2)
         requests = [

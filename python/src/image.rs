@@ -222,7 +222,8 @@ impl Image {
 
     fn readlink(&self, py: Python<'_>, path: ImagePath) -> PyResult<OsString> {
         let nid = self.find(py, &path, false)?;
-        let target = py.detach(|| self.opened.file_system().read_link(nid)).map_err(|error| errors::of_image(&error))?;
+        let target =
+            py.detach(|| self.opened.file_system().read_link(nid)).map_err(|error| errors::of_image(&error))?;
         Ok(decoded(target))
     }
 
