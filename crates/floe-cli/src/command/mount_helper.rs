@@ -57,7 +57,7 @@ struct Arguments {
     /// Has no effect
     #[arg(short = 'n')]
     no_table: bool,
-    /// Has no effect
+    /// Say that the mount works
     #[arg(short = 'v')]
     verbose: bool,
     /// The file system type; has no effect
@@ -91,7 +91,11 @@ pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     if arguments.fake {
         return Ok(Exit::Done.code());
     }
-    let order = Order { in_background: true, ..Order::new(arguments.image, arguments.directory, settings) };
+    let order = Order {
+        in_background: true,
+        says_ready: arguments.verbose,
+        ..Order::new(arguments.image, arguments.directory, settings)
+    };
     match fulfil(order) {
         Ok(0) => Ok(Exit::Done.code()),
         Ok(_) => Ok(Exit::MountHelper.code()),
