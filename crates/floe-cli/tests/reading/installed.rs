@@ -54,6 +54,16 @@ fn every_name_of_the_program_has_a_manual_page() {
 }
 
 #[test]
+fn the_documentation_lists_every_command() {
+    for page in ["docs/commands.md", "README.md"] {
+        let text = fs::read_to_string(floe_testkit::workspace_root().join(page)).expect("a page");
+        let missing: Vec<_> =
+            commands().into_iter().filter(|command| !text.contains(&format!("`floe {command}"))).collect();
+        assert!(missing.is_empty(), "{page}: {missing:?}");
+    }
+}
+
+#[test]
 fn bash_completes_commands_and_options() {
     let directory = tempfile::tempdir().expect("a directory");
     let script = directory.path().join("floe.bash");
