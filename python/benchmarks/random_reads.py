@@ -27,7 +27,7 @@ THREADS = 8
 
 
 def make_image(directory: pathlib.Path, program: str, mebibytes: int, algorithm: str) -> pathlib.Path:
-    """An image of files with numbers in columns, as tables have them: they compress to about a third."""
+    """An image of files with numbers in columns, as tables have them: they compress to half."""
     generator = random.Random(1)
     image = directory / f"columns-{algorithm}-{mebibytes}.erofs"
     if image.exists():
