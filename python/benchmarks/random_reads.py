@@ -1,10 +1,11 @@
-"""Compares random reads from an image in Python with the same reads through FUSE mounts.
+r"""Compares random reads from an image in Python with the same reads through FUSE mounts.
 
-    python benchmarks/random_reads.py --mount 'floe mount --daemon -o front=fuse {image} {directory}'
+    python benchmarks/random_reads.py --rounds 3 --mount 'erofsfuse {image} {directory}' \
+        --mount 'floe mount --daemon -o front=fuse {image} {directory}' --mount 'mount -t erofs {image} {directory}'
 
 Each contender starts cold: a new mount, or a new `floe.Image`. The image itself stays in the page cache, so the figures
-show the cost of decoding and of getting the bytes to Python, not of the disk. All contenders read the same ranges, in
-random order, on 8 threads, and must read the same bytes.
+show the cost of decoding and of getting the bytes to Python, not of the disk. `--drop-caches` also drops the image (root).
+All contenders read the same ranges, in random order, on 8 threads, and must read the same bytes. They take turns.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import os
 import pathlib
 import random
 import shlex
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -25,8 +27,11 @@ THREADS = 8
 
 
 def make_image(directory: pathlib.Path, program: str, mebibytes: int, algorithm: str) -> pathlib.Path:
-    """An image of files with numbers in columns, as tables have them: they compress to about a third."""
+    """An image of files with numbers in columns, as tables have them: they compress to half."""
     generator = random.Random(1)
+    image = directory / f"columns-{algorithm}-{mebibytes}.erofs"
+    if image.exists():
+        return image
     tree = directory / "tree"
     tree.mkdir()
     for index in range(8):
@@ -34,9 +39,9 @@ def make_image(directory: pathlib.Path, program: str, mebibytes: int, algorithm:
             for _ in range(mebibytes * 1024 // 8):
                 values = [generator.getrandbits(11) * 3 for _ in range(256)]
                 file.write(b"".join(value.to_bytes(4, "little") for value in values))
-    image = directory / "columns.erofs"
     command = [program, "mkfs", "--quiet", "--compress", algorithm, "--pcluster", "64k", str(image), str(tree)]
     subprocess.run(command, check=True)
+    shutil.rmtree(tree)
     return image
 
 
@@ -84,18 +89,25 @@ def through_mount(command):
     return run
 
 
+def drop_caches():
+    os.sync()
+    pathlib.Path("/proc/sys/vm/drop_caches").write_text("3")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--floe", default="floe", help="the program, which makes the image")
     parser.add_argument("--mount", action="append", default=[], help="a command that mounts {image} on {directory}")
     parser.add_argument("--compress", default="zstd", help="the algorithm of the image")
+    parser.add_argument("--directory", help="keep the image in this directory for later runs")
     parser.add_argument("--mebibytes", type=int, default=256)
     parser.add_argument("--reads", type=int, default=40_000)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--drop-caches", action="store_true", help="drop the kernel's caches before each contender")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        image = make_image(pathlib.Path(directory), arguments.floe, arguments.mebibytes, arguments.compress)
+        image = make_image(pathlib.Path(arguments.directory or directory), arguments.floe, arguments.mebibytes, arguments.compress)
         size = arguments.mebibytes * (1 << 20) // 8
         generator = random.Random(2)
         requests = [
@@ -108,6 +120,8 @@ def main():
         digests = set()
         for _ in range(arguments.rounds):
             for name, contender in contenders.items():
+                if arguments.drop_caches:
+                    drop_caches()
                 seconds, digest = contender(image, requests)
                 times[name].append(seconds)
                 digests.add(digest)
@@ -116,7 +130,11 @@ def main():
         print(f"image of {os.path.getsize(image) >> 20} MiB; {arguments.reads} reads of {arguments.length} bytes")
         for name, seconds in times.items():
             median = statistics.median(seconds)
-            print(f"{arguments.reads / median:10.0f} reads/s  {median / fastest:5.1f} times the time of read_many  {name}")
+            slowest, best = (arguments.reads / extreme for extreme in (max(seconds), min(seconds)))
+            print(
+                f"{arguments.reads / median:10.0f} reads/s ({slowest:.0f} to {best:.0f}), "
+                f"{median / fastest:5.1f} times the time of read_many  {name}"
+            )
 
 
 if __name__ == "__main__":

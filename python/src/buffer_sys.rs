@@ -1,16 +1,12 @@
-//! Writes to Python buffers without the interpreter lock.
+//! Writes to Python buffers.
 
-use pyo3::{PyResult, buffer::PyBuffer, exceptions::PyBufferError, prelude::*};
+use pyo3::{PyResult, buffer::PyBuffer, exceptions::PyBufferError};
 
-/// Passes the bytes of a buffer to `fill`, without the interpreter lock.
+/// Passes the bytes of a buffer to `fill`, which may release the interpreter lock.
 ///
 /// # Errors
 /// The buffer is read-only or not contiguous.
-pub(crate) fn fill<R: Send>(
-    py: Python<'_>,
-    buffer: &PyBuffer<u8>,
-    fill: impl FnOnce(&mut [u8]) -> R + Send,
-) -> PyResult<R> {
+pub(crate) fn fill<R>(buffer: &PyBuffer<u8>, fill: impl FnOnce(&mut [u8]) -> R) -> PyResult<R> {
     if buffer.readonly() || !buffer.is_c_contiguous() {
         return Err(PyBufferError::new_err("a writable, contiguous buffer is needed"));
     }
@@ -22,5 +18,5 @@ pub(crate) fn fill<R: Send>(
     // writes to it at the same time, as is possible with `readinto` of files, gets either program's bytes; Rust has no
     // other reference to them.
     let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.buf_ptr().cast::<u8>(), len) };
-    Ok(py.detach(|| fill(bytes)))
+    Ok(fill(bytes))
 }

@@ -30,6 +30,10 @@ impl File {
     }
 }
 
+/// Up to this length, cached bytes are copied without releasing the interpreter lock: to take it again costs more than the copy,
+/// and with many threads a switch to another one.
+const COPY_LEN_MAX: usize = 64 << 10;
+
 /// The bytes of a file from `offset` on: at most `len`, and fewer at the end of the file.
 pub(crate) fn read_bytes<'py>(
     py: Python<'py>,
@@ -40,9 +44,17 @@ pub(crate) fn read_bytes<'py>(
 ) -> PyResult<Bound<'py, PyBytes>> {
     let len = len_within(size, offset, len)?;
     PyBytes::new_with(py, len, |output| {
-        let read = py.detach(|| image.read_at(nid, offset, output)).map_err(|error| errors::of_image(&error))?;
+        let read = match read_cached(image, nid, offset, output) {
+            Some(read) => read,
+            None => py.detach(|| image.read_at(nid, offset, output)).map_err(|error| errors::of_image(&error))?,
+        };
         check_len(read, output.len())
     })
+}
+
+/// Copies a few bytes if they are cached.
+fn read_cached(image: &Image, nid: Nid, offset: u64, output: &mut [u8]) -> Option<usize> {
+    if output.len() <= COPY_LEN_MAX { image.read_cached(nid, offset, output) } else { None }
 }
 
 /// The number of bytes that `len` bytes from `offset` on have within a file.
@@ -88,7 +100,10 @@ impl File {
     fn pread_into(&self, py: Python<'_>, buffer: PyBuffer<u8>, offset: u64) -> PyResult<usize> {
         self.check_open()?;
         let (image, nid) = (&self.image, self.nid);
-        let result = buffer_sys::fill(py, &buffer, |output| image.read_at(nid, offset, output))?;
+        if let Some(read) = buffer_sys::fill(&buffer, |output| read_cached(image, nid, offset, output))? {
+            return Ok(read);
+        }
+        let result = buffer_sys::fill(&buffer, |output| py.detach(|| image.read_at(nid, offset, output)))?;
         result.map_err(|error| errors::of_image(&error))
     }
 

@@ -24,7 +24,11 @@ use crate::{
 
 /// An EROFS or SquashFS image.
 #[pyclass(frozen, module = "floe")]
-pub(crate) struct Image(floe::Image);
+pub(crate) struct Image {
+    opened: floe::Image,
+    /// The arguments with which another process opens it; `None` if it was opened from an object.
+    arguments: Option<(PathBuf, Py<PyDict>)>,
+}
 
 /// A directory entry.
 #[pyclass(frozen, module = "floe")]
@@ -72,15 +76,15 @@ fn decoded(name: Vec<u8>) -> OsString {
 
 impl Image {
     fn find(&self, py: Python<'_>, path: &ImagePath, follows: bool) -> PyResult<Nid> {
-        let image = &self.0;
+        let image = &self.opened;
         let found = py.detach(|| if follows { image.resolve(&path.0) } else { image.resolve_link(&path.0) });
         found.map_err(|error| errors::of_path(&error))
     }
 
     /// The inode and the size of a file. Does not need the interpreter lock.
     fn file(&self, path: &ImagePath) -> PyResult<(Nid, u64)> {
-        let nid = self.0.resolve(&path.0).map_err(|error| errors::of_path(&error))?;
-        let attr = self.0.attr(nid).map_err(|error| errors::of_image(&error))?;
+        let nid = self.opened.resolve(&path.0).map_err(|error| errors::of_path(&error))?;
+        let attr = self.opened.attr(nid).map_err(|error| errors::of_image(&error))?;
         match attr.file_type {
             FileType::Regular => Ok((nid, attr.size)),
             FileType::Directory => Err(errors::is_a_directory(&path.text())),
@@ -110,7 +114,7 @@ impl Image {
                 inode: entry.inode_number,
                 file_type: entry.file_type,
             };
-            self.0.read_dir(nid).map(|result| result.map(entry)).collect::<Result<Vec<_>, _>>()
+            self.opened.read_dir(nid).map(|result| result.map(entry)).collect::<Result<Vec<_>, _>>()
         });
         entries.map_err(|error| errors::of_image(&error))
     }
@@ -136,7 +140,12 @@ impl Image {
         if let Some(bytes) = cache_bytes {
             (options.engine.cache_bytes, options.engine.cache_growth_bytes) = (bytes, 0);
         }
+        let mut arguments = None;
         let opened = if let Ok(path) = source.extract::<PathBuf>() {
+            let keywords = PyDict::new(py);
+            keywords.set_item("offset", offset)?;
+            keywords.set_item("cache_bytes", cache_bytes)?;
+            arguments = Some((std::path::absolute(&path)?, keywords.unbind()));
             py.detach(|| floe::Image::open(path, &options))
         } else if source.hasattr("read")? && source.hasattr("seek")? {
             let source = PythonSource::new(source)?;
@@ -149,38 +158,46 @@ impl Image {
         } else {
             return Err(PyTypeError::new_err("the image must be a path, or an object with read and seek"));
         };
-        Ok(Self(opened.map_err(|error| errors::of_open(&error))?))
+        Ok(Self { opened: opened.map_err(|error| errors::of_open(&error))?, arguments })
+    }
+
+    /// What pickle passes to the constructor: the process that unpickles the image opens it again.
+    fn __getnewargs_ex__(&self, py: Python<'_>) -> PyResult<((PathBuf,), Py<PyDict>)> {
+        let (path, keywords) = self.arguments.as_ref().ok_or_else(|| {
+            PyTypeError::new_err("an image that was opened from an object cannot be passed to another process")
+        })?;
+        Ok(((path.clone(),), keywords.clone_ref(py)))
     }
 
     #[getter]
     fn format(&self) -> &'static str {
-        self.0.file_system().info().format
+        self.opened.file_system().info().format
     }
 
     #[getter]
     fn label(&self) -> String {
-        String::from_utf8_lossy(&self.0.file_system().info().label).into_owned()
+        String::from_utf8_lossy(&self.opened.file_system().info().label).into_owned()
     }
 
     #[getter]
     fn block_size(&self) -> u32 {
-        self.0.file_system().info().block_size
+        self.opened.file_system().info().block_size
     }
 
     #[getter]
     fn inode_count(&self) -> u64 {
-        self.0.file_system().info().inode_count
+        self.opened.file_system().info().inode_count
     }
 
     #[pyo3(signature = (path, *, follow_symlinks = true))]
     fn stat(&self, py: Python<'_>, path: ImagePath, follow_symlinks: bool) -> PyResult<Stat> {
         let nid = self.find(py, &path, follow_symlinks)?;
-        let attr = py.detach(|| self.0.attr(nid)).map_err(|error| errors::of_image(&error))?;
+        let attr = py.detach(|| self.opened.attr(nid)).map_err(|error| errors::of_image(&error))?;
         Ok(attr.into())
     }
 
     fn exists(&self, py: Python<'_>, path: ImagePath) -> PyResult<bool> {
-        match py.detach(|| self.0.resolve(&path.0)) {
+        match py.detach(|| self.opened.resolve(&path.0)) {
             Ok(_) => Ok(true),
             Err(floe::PathError::Image(error)) => Err(errors::of_image(&error)),
             Err(_) => Ok(false),
@@ -200,12 +217,13 @@ impl Image {
     #[pyo3(signature = (path = ImagePath(b"/".to_vec())))]
     fn walk(&self, py: Python<'_>, path: ImagePath) -> PyResult<Walk> {
         let nid = self.find(py, &path, true)?;
-        Ok(Walk(std::sync::Mutex::new(self.0.walk_from(nid, &path.0))))
+        Ok(Walk(std::sync::Mutex::new(self.opened.walk_from(nid, &path.0))))
     }
 
     fn readlink(&self, py: Python<'_>, path: ImagePath) -> PyResult<OsString> {
         let nid = self.find(py, &path, false)?;
-        let target = py.detach(|| self.0.file_system().read_link(nid)).map_err(|error| errors::of_image(&error))?;
+        let target =
+            py.detach(|| self.opened.file_system().read_link(nid)).map_err(|error| errors::of_image(&error))?;
         Ok(decoded(target))
     }
 
@@ -213,7 +231,7 @@ impl Image {
         let nid = self.find(py, &path, false)?;
         let mut all = Vec::new();
         let result = py.detach(|| {
-            self.0.file_system().xattrs(nid, &mut |xattr| {
+            self.opened.file_system().xattrs(nid, &mut |xattr| {
                 all.push((decoded(xattr.name.to_vec()), xattr.value.to_vec()));
                 std::ops::ControlFlow::Continue(())
             })
@@ -228,7 +246,7 @@ impl Image {
 
     fn open(&self, py: Python<'_>, path: ImagePath) -> PyResult<File> {
         let (nid, size) = py.detach(|| self.file(&path))?;
-        Ok(File::new(self.0.clone(), nid, path.text(), size))
+        Ok(File::new(self.opened.clone(), nid, path.text(), size))
     }
 
     #[pyo3(signature = (path, offset = 0, length = None))]
@@ -240,7 +258,7 @@ impl Image {
         length: Option<u64>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let (nid, size) = py.detach(|| self.file(&path))?;
-        read_bytes(py, &self.0, nid, (offset, length.unwrap_or(u64::MAX)), size)
+        read_bytes(py, &self.opened, nid, (offset, length.unwrap_or(u64::MAX)), size)
     }
 
     fn read_many<'py>(&self, py: Python<'py>, requests: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
@@ -250,7 +268,7 @@ impl Image {
             let pairs = outputs.into_iter().zip(&pieces);
             let mut reads: Vec<ReadRequest<'_>> =
                 pairs.map(|(output, &Piece { nid, offset, .. })| ReadRequest { nid, offset, output }).collect();
-            self.0.read_many(&mut reads)
+            self.opened.read_many(&mut reads)
         })?;
         for (result, piece) in results.into_iter().zip(&pieces) {
             let read = result.map_err(|error| errors::of_image(&error))?;

@@ -1,7 +1,7 @@
 //! `cargo xtask dist`: builds the files of a release in `target/dist`.
 //!
-//! Builds for each target a static program, its debug information in a separate file, an archive, a Debian package, an RPM
-//! and a container image. Adds the licences and components of everything linked in, and checksums of all files.
+//! Builds for each target a static program, its debug information in a separate file, an archive, a Debian package, an RPM,
+//! a container image and a Python wheel. Adds the licences and components of everything linked in, and checksums of all files.
 
 mod container;
 mod library;
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_delimiter = ',', default_value = "x86-64,aarch64")]
     architecture: Vec<Architecture>,
     /// The files to build for each program
-    #[arg(long, value_delimiter = ',', default_value = "archive,deb,rpm,container,library,components")]
+    #[arg(long, value_delimiter = ',', default_value = "archive,deb,rpm,container,wheel,library,components")]
     only: Vec<Product>,
     /// Afterwards, try the package in a Debian root and the program in a root with busybox; needs root and debootstrap
     #[arg(long = "try")]
@@ -66,6 +66,14 @@ impl Architecture {
         }
     }
 
+    /// Rust's name of the target with glibc, for wheels.
+    fn glibc_target(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64-unknown-linux-gnu",
+            Self::Aarch64 => "aarch64-unknown-linux-gnu",
+        }
+    }
+
     /// The name in the metadata of container images.
     fn container(self) -> &'static str {
         match self {
@@ -86,10 +94,19 @@ enum Product {
     Rpm,
     /// A container image, as an OCI archive
     Container,
+    /// A Python wheel, by maturin
+    Wheel,
     /// The C library for this machine's processor and glibc: an archive, and Debian packages by cargo-deb
     Library,
     /// The licences (by cargo-about) and the components (by cargo-cyclonedx) of everything linked in
     Components,
+}
+
+impl Product {
+    /// Whether the static program is in the file.
+    fn contains_program(self) -> bool {
+        matches!(self, Self::Archive | Self::Deb | Self::Rpm | Self::Container)
+    }
 }
 
 /// Builds a release.
@@ -98,19 +115,11 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     fs::create_dir_all(&directory).during(directory.display())?;
     let version = env!("CARGO_PKG_VERSION");
     for &architecture in &arguments.architecture {
-        let program = StaticProgram::build(architecture, &directory)?;
-        let name = format!("floe-{version}-{}-linux", architecture.machine());
-        let tree = InstalledTree::make(&program, &directory.join(&name))?;
-        for product in &arguments.only {
-            match product {
-                Product::Archive => tree.archive(&directory.join(format!("{name}.tar.gz")))?,
-                Product::Deb => deb("floe-cli", None, architecture.target(), &directory)?,
-                Product::Rpm => rpm(architecture, &directory)?,
-                Product::Container => {
-                    container::make(&program, architecture, &directory.join(format!("{name}.oci.tar")))?;
-                }
-                Product::Library | Product::Components => {}
-            }
+        if arguments.only.iter().any(|product| product.contains_program()) {
+            programs(architecture, &arguments.only, &directory)?;
+        }
+        if arguments.only.contains(&Product::Wheel) {
+            wheel(architecture, &directory)?;
         }
     }
     if arguments.only.contains(&Product::Library) {
@@ -134,6 +143,25 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     Ok(())
 }
 
+/// Builds the static program, and the files that contain it.
+fn programs(architecture: Architecture, only: &[Product], directory: &Path) -> Outcome {
+    let program = StaticProgram::build(architecture, directory)?;
+    let name = format!("floe-{}-{}-linux", env!("CARGO_PKG_VERSION"), architecture.machine());
+    let tree = InstalledTree::make(&program, &directory.join(&name))?;
+    for product in only {
+        match product {
+            Product::Archive => tree.archive(&directory.join(format!("{name}.tar.gz")))?,
+            Product::Deb => deb("floe-cli", None, architecture.target(), directory)?,
+            Product::Rpm => rpm(architecture, directory)?,
+            Product::Container => {
+                container::make(&program, architecture, &directory.join(format!("{name}.oci.tar")))?;
+            }
+            Product::Wheel | Product::Library | Product::Components => {}
+        }
+    }
+    Ok(())
+}
+
 /// Builds a Debian package of the tree of a crate that was created last: the crate's package, or a variant of it.
 fn deb(package: &str, variant: Option<&str>, target: &str, directory: &Path) -> Outcome {
     let mut command = cargo();
@@ -149,6 +177,15 @@ fn rpm(architecture: Architecture, directory: &Path) -> Outcome {
     let mut command = cargo();
     command.args(["generate-rpm", "-p", "crates/floe-cli", "--profile", "dist", "--target", architecture.target()]);
     run_tool(command.arg("--output").arg(directory), "cargo install cargo-generate-rpm")
+}
+
+/// Builds a wheel. zig links it against an old glibc, so that it can be installed on old distributions too.
+fn wheel(architecture: Architecture, directory: &Path) -> Outcome {
+    let target = architecture.glibc_target();
+    let mut maturin = Command::new("maturin");
+    maturin.current_dir(workspace_root().join("python")).env("CARGO_TARGET_DIR", target_dir().join("python"));
+    maturin.args(["build", "--release", "--zig", "--compatibility", "manylinux2014", "--target", target, "--out"]);
+    run_tool(maturin.arg(directory), &format!("pip install maturin ziglang; rustup target add {target}"))
 }
 
 /// Makes a link in `target/installed` to a tree. Packagers take the files of the next package from there.

@@ -141,4 +141,16 @@ mod tests {
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
     }
+
+    #[test]
+    fn only_options_of_remote_images_stand_under_their_heading() {
+        let remote = ["outage", "plain-http", "require-verified", "cache-size", "cache-directory"];
+        for command in Cli::command().get_subcommands() {
+            for option in command.get_arguments() {
+                let stands_there = option.get_help_heading() == Some(remote::HEADING);
+                let name = option.get_long().unwrap_or_default();
+                assert_eq!(stands_there, remote.contains(&name), "{} --{name}", command.get_name());
+            }
+        }
+    }
 }

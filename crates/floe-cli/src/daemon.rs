@@ -37,11 +37,11 @@ pub(crate) enum Role {
 /// The pipe on which the background process reports that the mount works.
 pub(crate) struct Report(());
 
-/// Starts the background process, or continues as one.
+/// Starts the background process, or continues as one. The foreground process prints the report if it `says_ready`.
 ///
 /// # Errors
 /// The program cannot be started again.
-pub(crate) fn start() -> Result<Role, Fail> {
+pub(crate) fn start(says_ready: bool) -> Result<Role, Fail> {
     if is_background() {
         // This succeeds for a process that does not lead its process group, such as this child.
         let _ = rustix::process::setsid();
@@ -72,7 +72,9 @@ pub(crate) fn start() -> Result<Role, Fail> {
             _ => Err(Fail::failed(format!("the background process ended early: {status}"))),
         };
     }
-    remark(line);
+    if says_ready {
+        remark(line);
+    }
     Ok(Role::Foreground(0))
 }
 

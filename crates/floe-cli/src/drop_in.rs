@@ -1,5 +1,6 @@
 //! Drop-in programs: the program replaces others when it is called by their names.
 
+pub(crate) mod completion;
 mod dump_erofs;
 mod erofs_tool;
 mod fsck_erofs;
@@ -45,8 +46,8 @@ pub(crate) fn helps() -> [(&'static str, String); 7] {
         ("fsck.erofs", fsck_erofs::HELP.to_owned()),
         ("mkfs.erofs", mkfs_erofs::help()),
         ("erofsfuse", fuse_tool::erofsfuse_help()),
-        ("squashfuse", fuse_tool::squashfuse_help()),
-        ("squashfuse_ll", fuse_tool::squashfuse_help()),
+        ("squashfuse", fuse_tool::squashfuse_help("squashfuse")),
+        ("squashfuse_ll", fuse_tool::squashfuse_help("squashfuse_ll")),
         ("unsquashfs", unsquashfs::HELP.to_owned()),
     ]
 }

@@ -46,10 +46,10 @@ impl Journal {
     }
 }
 
-/// Whether standard error of this process goes to the journal: `JOURNAL_STREAM` has its device and inode numbers.
-pub(crate) fn has_stderr() -> bool {
+/// Whether an output of this process goes to the journal: `JOURNAL_STREAM` has its device and inode numbers.
+pub(crate) fn has(output: &impl AsFd) -> bool {
     let Some(stream) = env::var("JOURNAL_STREAM").ok() else { return false };
-    let metadata = io::stderr().as_fd().try_clone_to_owned().map(File::from).and_then(|stderr| stderr.metadata());
+    let metadata = output.as_fd().try_clone_to_owned().map(File::from).and_then(|output| output.metadata());
     metadata.is_ok_and(|metadata| stream == format!("{}:{}", metadata.dev(), metadata.ino()))
 }
 

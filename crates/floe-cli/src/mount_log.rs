@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    io,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -28,9 +29,14 @@ pub(crate) struct MountLog {
 impl MountLog {
     /// Opens the log of a mount.
     pub(crate) fn open(image: &Path, mountpoint: &Path, is_background: bool) -> Arc<Self> {
-        let to_journal = is_background || journal::has_stderr();
+        let to_journal = is_background || journal::has(&io::stderr());
         let journal = to_journal.then(Journal::connect).and_then(Result::ok);
         Arc::new(Self { journal, image: image.display().to_string(), mountpoint: mountpoint.display().to_string() })
+    }
+
+    /// Whether the journal would have twice what is both logged and written to standard output.
+    pub(crate) fn has_standard_output(&self) -> bool {
+        self.journal.is_some() && journal::has(&io::stdout())
     }
 
     /// Logs an event of normal operation; only the journal has these.

@@ -25,30 +25,33 @@ pub(crate) const FETCH_COMMAND: &str = "fetch-for-another";
 /// The deadline of a mount's requests exceeds the retry time of its image's server by this much.
 const DEADLINE_MARGIN: Duration = Duration::from_secs(30);
 
+/// The heading of [`RemoteArguments`] in `--help`. Each option names it: `next_help_heading` would also apply to the options
+/// that follow those of this group.
+pub(crate) const HEADING: &str = "Remote images (https://, s3://, gs://, az://, oci://)";
+
 /// Options of remote images.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Remote images (https://, s3://, gs://, az://, oci://)")]
 pub(crate) struct RemoteArguments {
     /// The behaviour of reads while the server cannot be reached: fail with EIO after a few attempts ('eio'), or retry
     /// for a time ('wait:10m') [default: wait:60s]
-    #[arg(long, value_name = "wait:TIME|eio")]
+    #[arg(help_heading = HEADING, long, value_name = "wait:TIME|eio")]
     outage: Option<Outage>,
 
     /// Use plain HTTP for all registries; it is always used for registries on this machine
-    #[arg(long)]
+    #[arg(help_heading = HEADING, long)]
     plain_http: bool,
 
     /// Refuse images whose bytes cannot be verified
-    #[arg(long)]
+    #[arg(help_heading = HEADING, long)]
     require_verified: bool,
 
     /// The maximum size on disk of the cache of remote images; 0 disables it [default: a tenth of the file system, at
     /// most 16 GiB]
-    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
+    #[arg(help_heading = HEADING, long, value_name = "SIZE", value_parser = quantity::bytes)]
     cache_size: Option<u64>,
 
     /// The directory of the cache of remote images [default: /var/cache/floe for root, ~/.cache/floe]
-    #[arg(long, value_name = "DIR")]
+    #[arg(help_heading = HEADING, long, value_name = "DIR")]
     cache_directory: Option<PathBuf>,
 }
 

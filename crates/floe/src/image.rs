@@ -183,6 +183,12 @@ impl Image {
         self.reader.read(nid, offset, output)
     }
 
+    /// Like [`Image::read_at`], if all bytes are in the cache of decoded blocks: it decodes no data and never waits. Returns
+    /// `None` otherwise, and after an error, which `read_at` reports; `output` may then be partly filled.
+    pub fn read_cached(&self, nid: Nid, offset: u64, output: &mut [u8]) -> Option<usize> {
+        self.reader.read_cached(nid, offset, output)
+    }
+
     /// Lists a directory, without `.` and `..`.
     pub fn read_dir(&self, directory: Nid) -> ReadDir {
         ReadDir::new(Arc::clone(self.file_system()), directory)

@@ -24,9 +24,10 @@ pub struct ReadRequest<'a> {
     pub output: &'a mut [u8],
 }
 
-/// The number of reads that a thread takes at a time. Reads from one block are adjacent, so they rarely run on two
-/// threads.
-const RUN_LEN: usize = 16;
+/// The minimum number of reads that a thread takes at a time, and the number of such runs for each thread. Neighbouring runs
+/// may have a block in common, for which one thread then waits. The last runs leave threads without work.
+const RUN_LEN_MIN: usize = 16;
+const RUNS_PER_THREAD: usize = 16;
 
 impl Image {
     /// Runs many reads on all CPUs. Returns a result for each, in the order of the requests, equal to the result of
@@ -39,8 +40,9 @@ impl Image {
         let mut slots: Vec<_> = requests.iter_mut().zip(&mut results).collect();
         slots.sort_by_key(|(request, _)| (request.nid, request.offset));
         let thread_count = thread::available_parallelism().map_or(1, NonZero::get).min(slots.len());
-        // Each run is locked once; the lock only satisfies the borrow checker.
-        let runs: Vec<_> = slots.chunks_mut(RUN_LEN).map(Mutex::new).collect();
+        let run_len = (slots.len() / (thread_count * RUNS_PER_THREAD).max(1)).max(RUN_LEN_MIN);
+        // Each run is locked only once. The lock exists for the borrow checker.
+        let runs: Vec<_> = slots.chunks_mut(run_len).map(Mutex::new).collect();
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some(run) = runs.get(next.fetch_add(1, Relaxed)) {
@@ -64,6 +66,29 @@ impl Image {
 mod tests {
     use super::*;
     use crate::{FileType, OpenOptions};
+
+    #[test]
+    fn cached_reads_give_what_reads_give() {
+        let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/demo.erofs");
+        let image = Image::open(demo, &OpenOptions::default()).expect("the demo image");
+        let mut cached_count = 0;
+        for entry in image.walk() {
+            let entry = entry.expect("an entry");
+            for offset in (0..entry.attr.size + 5000).step_by(3000) {
+                let (mut expected, mut found) = ([0; 9000], [0; 9000]);
+                let result = image.read_at(entry.attr.nid, offset, &mut expected);
+                if let Some(found_len) = image.read_cached(entry.attr.nid, offset, &mut found) {
+                    let len = result.unwrap_or_else(|error| panic!("{} at {offset}: {error}", entry.attr.nid));
+                    assert_eq!((found_len, &found[..len]), (len, &expected[..len]), "{} at {offset}", entry.attr.nid);
+                    cached_count += usize::from(len > 0);
+                }
+            }
+        }
+        assert!(cached_count > 10, "{cached_count}");
+        let cold = Image::open(demo, &OpenOptions::default()).expect("the demo image");
+        let readme = cold.resolve("/README.txt").expect("the demo has it");
+        assert!(cold.read_cached(readme, 0, &mut [0; 100]).is_none());
+    }
 
     #[test]
     fn many_reads_give_what_single_reads_give() {

@@ -65,29 +65,50 @@ fn described(program: &StaticProgram, path: &Path) -> Outcome {
         if kept.exists() {
             fs::remove_dir_all(&kept)?;
         }
-        let manual = kept.join("share/man/man1");
-        let program = &program.path;
-        run_tool(Command::new(program).arg("manual").arg(&manual), "")?;
+        write_manual(&program.path, &kept.join("share"))?;
         for (shell, place) in SHELLS {
-            let output = Command::new(program).args(["completions", shell]).output()?;
-            let place = kept.join(place);
-            fs::create_dir_all(place.parent().unwrap_or(&kept))?;
-            fs::write(place, output.stdout)?;
-        }
-        for page in fs::read_dir(&manual)? {
-            run_tool(Command::new("gzip").arg("-9n").arg(page?.path()), "apt-get install gzip")?;
-        }
-        let drop_ins = kept.join("share/floe/man");
-        fs::create_dir_all(&drop_ins)?;
-        for name in DROP_IN_NAMES {
-            let page = format!("{name}.1.gz");
-            fs::rename(manual.join(&page), drop_ins.join(&page)).during(page)?;
+            write_completions(&program.path, shell, "floe", &kept.join(place))?;
+            for name in DROP_IN_NAMES {
+                let place = kept.join("share/floe/completions").join(format!("{name}.{shell}"));
+                write_completions(&program.path, shell, name, &place)?;
+            }
         }
     }
     if !kept.exists() {
         return Err(TaskError::new("manual pages come from a program that runs here: name its architecture first"));
     }
     run_tool(Command::new("cp").args(["-r"]).arg(kept.join("share")).arg(path), "")
+}
+
+/// Writes the manual pages. Those of the drop-in names go to `floe/man`, from where alternatives link to them.
+fn write_manual(program: &Path, share: &Path) -> Outcome {
+    let pages = share.join("man/pages");
+    run_tool(Command::new(program).arg("manual").arg(&pages), "")?;
+    for page in fs::read_dir(&pages)? {
+        let page = page?.path();
+        let (name, section) = (page.file_stem().unwrap_or_default(), page.extension().unwrap_or_default());
+        let is_drop_in = DROP_IN_NAMES.iter().any(|drop_in| *drop_in == name);
+        let directory = if is_drop_in {
+            share.join("floe/man")
+        } else {
+            share.join("man").join(format!("man{}", section.display()))
+        };
+        fs::create_dir_all(&directory)?;
+        let target = directory.join(page.file_name().unwrap_or_default());
+        fs::rename(&page, &target).during(page.display())?;
+        run_tool(Command::new("gzip").arg("-9n").arg(target), "apt-get install gzip")?;
+    }
+    fs::remove_dir(&pages).during(pages.display())
+}
+
+/// Writes the completions of a program for a shell.
+fn write_completions(program: &Path, shell: &str, name: &str, place: &Path) -> Outcome {
+    let output = Command::new(program).args(["completions", shell, name]).output()?;
+    if !output.status.success() {
+        return Err(TaskError::new(format!("floe completions {shell} {name} failed, {}", output.status)));
+    }
+    fs::create_dir_all(place.parent().unwrap_or(Path::new("/")))?;
+    fs::write(place, output.stdout).during(place.display())
 }
 
 /// Packs a directory under its name, reproducibly.

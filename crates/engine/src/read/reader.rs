@@ -11,8 +11,8 @@ use crate::{
     read::{
         acquire::acquire,
         detached::{DetachedRead, Left, Request},
-        job::{Costly, Job},
-        plan::plan,
+        job::{Costly, Job, copy},
+        plan::{Origin, plan},
         workspace::{Workspace, Workspaces},
     },
 };
@@ -94,6 +94,27 @@ impl Reader {
             result.map(|()| len)
         });
         result.map_err(|error| error.for_inode(nid))
+    }
+
+    /// Like [`Reader::read`], if all bytes are in the cache of decoded blocks: decodes no data and never waits. Returns `None`
+    /// otherwise, and after an error, which [`Reader::read`] reports; `output` may then be partly filled.
+    pub fn read_cached(&self, nid: Nid, offset: u64, output: &mut [u8]) -> Option<usize> {
+        let range = ByteRange::new(offset, output.len() as u64);
+        self.workspaces.with(|workspace| {
+            let len = self.plan(workspace, nid, range, Blocking::Never).ok()?;
+            for step in &workspace.planned {
+                let target = &mut output[step.output.clone()];
+                match step.origin {
+                    Origin::Hole => target.fill(0),
+                    Origin::Plain { .. } => return None,
+                    Origin::Block { block, skip } => {
+                        let cached = self.engine.blocks.peek(&block)?;
+                        copy(&cached, &block, skip, target).ok()?;
+                    }
+                }
+            }
+            Some(len)
+        })
     }
 
     /// Like [`Reader::read`], into pages of the pool, which are passed to `completion`. `completion` runs once, on the thread

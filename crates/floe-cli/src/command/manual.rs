@@ -1,9 +1,13 @@
 //! `floe manual`: generates the manual pages from the definitions of `--help`.
 
-use std::{fs, path::PathBuf};
+mod page;
+
+use std::{fs, io, path::PathBuf};
 
 use clap::Command;
 
+use self::page::{Page, SECTION_COMMANDS, SECTION_MOUNT_HELPERS};
+use super::mount_helper;
 use crate::{drop_in, exit::Exit, fail::Fail};
 
 /// Write the manual pages of the program, its commands and its drop-in names
@@ -22,43 +26,34 @@ pub(crate) fn run(arguments: &Arguments, cli: Command) -> Result<u8, Fail> {
     let directory = &arguments.directory;
     let failed = |error| Fail::failed(format!("{}: {error}", directory.display()));
     fs::create_dir_all(directory).map_err(failed)?;
-    clap_mangen::generate_to(cli.disable_help_subcommand(true), directory).map_err(failed)?;
-    for (name, help) in drop_in::helps() {
-        let path = directory.join(format!("{name}.1"));
-        fs::write(path, drop_in_page(name, &help)).map_err(failed)?;
+    for page in pages(cli).map_err(failed)? {
+        fs::write(directory.join(page.file_name()), page.text()).map_err(failed)?;
     }
     Ok(Exit::Done.code())
 }
 
-/// The manual page of a drop-in name: its help text, printed verbatim.
-fn drop_in_page(name: &str, help: &str) -> String {
-    let help: Vec<String> = help.lines().map(escaped).collect();
-    format!(
-        ".TH {name} 1 \"\" \"floe {version}\"\n\
-         .SH NAME\n{name} \\- floe under the name of {name}\n\
-         .SH DESCRIPTION\n.nf\n{help}\n.fi\n\
-         .SH SEE ALSO\n.BR floe (1)\n",
-        version = env!("CARGO_PKG_VERSION"),
-        help = help.join("\n"),
-    )
-}
-
-/// Escapes a line so that roff prints it verbatim.
-fn escaped(line: &str) -> String {
-    let line = line.replace('\\', "\\e").replace('-', "\\-");
-    if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn roff_prints_lines_as_they_are() {
-        for (line, roff) in
-            [("-o a.b", "\\-o a.b"), (".hidden", "\\&.hidden"), ("'quoted'", "\\&'quoted'"), ("a\\b", "a\\eb")]
-        {
-            assert_eq!(escaped(line), roff);
-        }
+/// All pages.
+fn pages(cli: Command) -> io::Result<Vec<Page>> {
+    let mut cli = cli.disable_help_subcommand(true);
+    cli.build();
+    let mut pages = Vec::new();
+    push_pages(&cli, &mut pages)?;
+    for (name, help) in drop_in::helps() {
+        pages.push(Page::of_help(name, &help));
     }
+    let [name, others @ ..] = mount_helper::NAMES;
+    pages.push(Page::of_command(&mount_helper::command_line(), SECTION_MOUNT_HELPERS, "floe-mount (1), mount (8)")?);
+    pages.extend(others.map(|other| Page::alias(other, name, SECTION_MOUNT_HELPERS)));
+    Ok(pages)
+}
+
+/// Adds the pages of a command and of the commands below it.
+fn push_pages(command: &Command, pages: &mut Vec<Page>) -> io::Result<()> {
+    let is_program = pages.is_empty();
+    let see_also = if is_program { "mount.floe (8)" } else { "floe (1)" };
+    pages.push(Page::of_command(command, SECTION_COMMANDS, see_also)?);
+    command
+        .get_subcommands()
+        .filter(|command| !command.is_hide_set())
+        .try_for_each(|command| push_pages(command, pages))
 }

@@ -99,6 +99,8 @@ pub(crate) struct Order {
     pub(crate) in_background: bool,
     /// Unmount after this time without use.
     pub(crate) idle: Option<Duration>,
+    /// Whether the process in the foreground says that the mount works.
+    pub(crate) says_ready: bool,
     /// A pipe that gets a message when the mount works.
     pub(crate) notify_pipe: Option<PathBuf>,
 }
@@ -107,7 +109,7 @@ impl Order {
     /// A mount in the foreground that stays until it is unmounted.
     pub(crate) fn new(image: impl Into<PathBuf>, directory: impl Into<PathBuf>, settings: Settings) -> Self {
         let (image, directory) = (image.into(), directory.into());
-        Self { image, directory, settings, in_background: false, idle: None, notify_pipe: None }
+        Self { image, directory, settings, in_background: false, idle: None, says_ready: true, notify_pipe: None }
     }
 }
 
@@ -158,7 +160,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
 /// The image cannot be mounted.
 pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
     let in_background = order.in_background || is_upgrade();
-    let report = match in_background.then(daemon::start).transpose()? {
+    let report = match in_background.then(|| daemon::start(order.says_ready)).transpose()? {
         None => None,
         Some(Role::Background(report)) => Some(report),
         Some(Role::Foreground(code)) => return Ok(code),
@@ -167,7 +169,7 @@ pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
 }
 
 fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
-    let Order { image: path, directory, mut settings, idle, notify_pipe, in_background } = order;
+    let Order { image: path, directory, mut settings, idle, says_ready, notify_pipe, in_background } = order;
     // The service manager knows a process in the foreground only.
     let manager = if in_background && !is_upgrade() { None } else { ServiceManager::connect() };
     let invocation = Invocation::of_this_process(manager.is_some());
@@ -276,7 +278,8 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     if let Some(Err(error)) = &control {
         eprintln!("floe: the mount works, but floe status and floe tune will not: {error}");
     }
-    say_ready(&path, &shown, image.format(), report).map_err(|error| {
+    let says_ready = says_ready && !log.has_standard_output();
+    say_ready(&path, &shown, image.format(), report, says_ready).map_err(|error| {
         let _ = unmounter.unmount(Detach::Lazily);
         Fail::failed(format!("the foreground process is gone: {error}"))
     })?;
@@ -337,12 +340,21 @@ fn giver(
     Some((Giver::new(handover, Arc::clone(&state)), state))
 }
 
-fn say_ready(image: &Path, directory: &Path, format: floe::Format, report: Option<Report>) -> io::Result<()> {
+/// Reports to the process in the foreground that the mount works, or says it if this is that process.
+fn say_ready(
+    image: &Path,
+    directory: &Path,
+    format: floe::Format,
+    report: Option<Report>,
+    says_ready: bool,
+) -> io::Result<()> {
     let message = format!("{} ({format}) is mounted on {}", image.display(), directory.display());
     match report {
         Some(report) => report.works(&message),
         None => {
-            remark(format_args!("{message}\n"));
+            if says_ready {
+                remark(format_args!("{message}\n"));
+            }
             Ok(())
         }
     }

@@ -1,20 +1,44 @@
-//! `mount.fuse.floe`: the helper that mount(8) calls for `mount -t fuse.floe IMAGE DIR`.
+//! `mount.floe` and `mount.fuse.floe`: the helpers that mount(8) calls for `mount -t floe IMAGE DIR` and `mount -t fuse.floe`.
 
 use std::ffi::OsString;
 
-use clap::Parser;
+use clap::{Command, CommandFactory, Parser};
 use floe_sandbox::Mode;
 
 use super::mount::{Order, fulfil};
 use crate::{
     exit::Exit,
     fail::Fail,
-    mount_options::{Settings, Strictness},
+    mount_options::{self, Settings, Strictness},
 };
 
-/// Mounts an image for mount(8).
+/// The names of the helper.
+pub(crate) const NAMES: [&str; 2] = ["mount.floe", "mount.fuse.floe"];
+
+const HELP: &str = "\
+Examples:
+  mount -t floe /srv/app.erofs /opt/app
+  mount -t floe -o cache=256M,nofail /srv/app.erofs /opt/app
+
+In /etc/fstab:
+  /srv/app.erofs  /opt/app  floe  defaults,nofail  0  0
+
+In a mount unit of systemd, /etc/systemd/system/opt-app.mount:
+  [Mount]
+  What=/srv/app.erofs
+  Where=/opt/app
+  Type=floe
+
+Exit codes: those of mount
+  0   the mount works
+  1   wrong usage
+  32  it could not be mounted";
+
+/// Mount an image for mount(8), /etc/fstab and mount units of systemd
+///
+/// The helper returns when the mount works. A process in the background serves it until it is unmounted.
 #[derive(Parser)]
-#[command(name = "mount.fuse.floe", version)]
+#[command(name = NAMES[0], version, override_usage = "mount.floe IMAGE DIR [-fnsv] [-o OPTIONS]", after_help = format!("{}\n{HELP}", mount_options::help()))]
 struct Arguments {
     /// The image
     image: OsString,
@@ -33,7 +57,7 @@ struct Arguments {
     /// Has no effect
     #[arg(short = 'n')]
     no_table: bool,
-    /// Has no effect
+    /// Say that the mount works
     #[arg(short = 'v')]
     verbose: bool,
     /// The file system type; has no effect
@@ -42,6 +66,11 @@ struct Arguments {
     /// A mount namespace; has no effect
     #[arg(short = 'N', value_name = "NAMESPACE")]
     namespace: Option<String>,
+}
+
+/// The definition of the command line.
+pub(crate) fn command_line() -> Command {
+    Arguments::command()
 }
 
 /// Runs the helper, which returns when the mount works.
@@ -62,7 +91,11 @@ pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     if arguments.fake {
         return Ok(Exit::Done.code());
     }
-    let order = Order { in_background: true, ..Order::new(arguments.image, arguments.directory, settings) };
+    let order = Order {
+        in_background: true,
+        says_ready: arguments.verbose,
+        ..Order::new(arguments.image, arguments.directory, settings)
+    };
     match fulfil(order) {
         Ok(0) => Ok(Exit::Done.code()),
         Ok(_) => Ok(Exit::MountHelper.code()),

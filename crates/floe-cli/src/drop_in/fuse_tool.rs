@@ -25,8 +25,8 @@ Mount an EROFS image. This is floe under the name of erofsfuse; see floe mount -
 ";
 
 const SQUASHFUSE_HELP: &str = "\
-usage: squashfuse [options] ARCHIVE MOUNTPOINT
-Mount a SquashFS image. This is floe under the name of squashfuse; see floe mount --help.
+usage: NAME [options] ARCHIVE MOUNTPOINT
+Mount a SquashFS image. This is floe under the name of NAME; see floe mount --help.
 
     -o offset=N            offset of the image in bytes
     -o uid=N, -o gid=N     the owner and the group of all files
@@ -34,8 +34,7 @@ Mount a SquashFS image. This is floe under the name of squashfuse; see floe moun
     -o notify_pipe=PATH    write 's' or 'f' to this pipe when the mount works or has failed
 ";
 
-const FUSE_HELP: &str = "\
-    -f, -d         stay in the foreground
+const FUSE_HELP: &str = "    -f, -d         stay in the foreground
     -s             one thread
     --no-sandbox   do not confine the process that reads the image
     -o opt,…       options of floe mount, and of FUSE; front=kernel admits all users
@@ -47,9 +46,9 @@ pub(super) fn erofsfuse_help() -> String {
     format!("{EROFSFUSE_HELP}{FUSE_HELP}")
 }
 
-/// The output of `squashfuse --help`.
-pub(super) fn squashfuse_help() -> String {
-    format!("{SQUASHFUSE_HELP}{FUSE_HELP}")
+/// The output of `squashfuse --help` or `squashfuse_ll --help`.
+pub(super) fn squashfuse_help(name: &str) -> String {
+    format!("{}{FUSE_HELP}", SQUASHFUSE_HELP.replace("NAME", name))
 }
 
 /// Runs `erofsfuse`.
@@ -57,7 +56,7 @@ pub(super) fn squashfuse_help() -> String {
 /// # Errors
 /// The image cannot be mounted, or the arguments are wrong; FUSE programs exit with 1 in both cases.
 pub(super) fn run_erofsfuse(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
-    run("erofsfuse", erofsfuse_help, arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
+    run("erofsfuse", |_| erofsfuse_help(), arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
 }
 
 /// Runs `squashfuse`.
@@ -76,7 +75,7 @@ pub(super) fn run_squashfuse_ll(arguments: &[OsString], sandbox: Mode) -> Result
     run("squashfuse_ll", squashfuse_help, arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
 }
 
-fn run(name: &str, help: fn() -> String, arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
+fn run(name: &str, help: fn(&str) -> String, arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let (mut settings, mut operands) = (Settings { sandbox, ..as_libfuse() }, Vec::new());
     let mut fuse = FuseOptions { in_background: true, ..FuseOptions::default() };
     let mut rest = arguments.iter().skip(1);
@@ -87,7 +86,7 @@ fn run(name: &str, help: fn() -> String, arguments: &[OsString], sandbox: Mode) 
         };
         match text {
             "-h" | "--help" => {
-                return Output::print(help());
+                return Output::print(help(name));
             }
             "-V" | "--version" => {
                 return Output::print(format_args!("{name} (floe) {}\n", env!("CARGO_PKG_VERSION")));

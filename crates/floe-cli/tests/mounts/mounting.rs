@@ -373,8 +373,12 @@ fn mount_calls_the_helper() {
     let options = "rw,nosuid,nodev,user=somebody,x-systemd.requires=/a";
     let output = run(helper().arg(demo()).arg(&place.path).args(["-v", "-n", "-t", "fuse.floe", "-o", options]));
     assert_eq!(told(&output), (Some(0), String::new()));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("is mounted on"), "{output:?}");
     assert!(place.mount_line().contains(" ro,nosuid,nodev"), "{}", place.mount_line());
     assert!(!fs::read(place.file(FILE)).expect("data").is_empty());
+    assert_eq!(told(&run(floe().arg("umount").arg(&place.path))).0, Some(0));
+    let output = run(helper().arg(demo()).arg(&place.path));
+    assert_eq!((told(&output), output.stdout), ((Some(0), String::new()), Vec::new()), "quiet without -v, as mount is");
     assert_eq!(told(&run(floe().arg("umount").arg(&place.path))).0, Some(0));
     for (arguments, code) in [
         (vec!["/nonexistent", place.path.to_str().expect("text")], 32),

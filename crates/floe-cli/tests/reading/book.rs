@@ -22,8 +22,9 @@ use crate::support::program;
 const WITHOUT_COMMANDS: [&str; 4] = ["text", "fstab", "ini", "yaml"];
 
 /// The blocks with commands or programs that are not run here: the page, the beginning of the block, and the reason.
-const NOT_RUN: [(&str, &str, &str); 18] = [
+const NOT_RUN: [(&str, &str, &str); 24] = [
     ("README.md", "cargo run --release", "builds and tests the project"),
+    ("README.md", "apt install", "installs files that do not exist yet; packaging/try-release installs the packages"),
     ("README.md", "floe mount oci://", "needs a registry; tests/remotes mounts from one"),
     (
         "README.md",
@@ -45,9 +46,14 @@ const NOT_RUN: [(&str, &str, &str); 18] = [
         "packaging/try-release installs the packages; crates/capi/tests/installed.rs compiles read.c",
     ),
     ("library.md", "import floe", "python/tests does the same with the wheel"),
+    ("library.md", "import fsspec", "python/tests does the same with the wheel"),
+    ("library.md", "class Samples", "python/tests/test_processes.py does the same without PyTorch"),
+    ("mounting.md", "systemctl", "needs systemd; packaging/try-release mounts with mount(8), which a mount unit calls"),
+    ("installing.md", "tar -xf", "changes the system; packaging/try-release unpacks the packages with the same tree"),
     ("operations.md", "floe exporter", "does not end; tests/mounts/exporter.rs runs it"),
     ("operations.md", "journalctl", "needs systemd; tests/mounts/journal.rs reads what is logged"),
     ("remote-cache.md", "floe cache ls", "changes the user's cache; tests/remotes/remote_cache.rs runs them"),
+    ("scripting.md", "floe ls --json", "needs jq; the blocks before it run the commands"),
     ("tuning.md", "floe lab launch --image app.erofs --variant", "takes minutes; tests/lab.rs runs the lab"),
 ];
 

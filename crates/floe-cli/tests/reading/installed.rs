@@ -35,6 +35,10 @@ fn every_name_of_the_program_has_a_manual_page() {
     for command in &commands {
         assert!(page(&format!("floe-{command}")).contains(".SH SYNOPSIS"), "{command}");
     }
+    let helper = fs::read_to_string(directory.path().join("mount.floe.8")).expect("a page");
+    assert!(helper.contains("/etc/fstab") && helper.contains("cache\\-growth=SIZE"), "{helper}");
+    let alias = fs::read_to_string(directory.path().join("mount.fuse.floe.8")).expect("a page");
+    assert_eq!(alias, ".so man8/mount.floe.8\n");
     for (name, option) in [
         ("floe-mount", "\\-\\-daemon"),
         ("mkfs.erofs", "dictsize"),
@@ -46,6 +50,16 @@ fn every_name_of_the_program_has_a_manual_page() {
         ("unsquashfs", "\\-pseudo\\-file"),
     ] {
         assert!(page(name).contains(option), "{name}.1 does not say {option}");
+    }
+}
+
+#[test]
+fn the_documentation_lists_every_command() {
+    for page in ["docs/commands.md", "README.md"] {
+        let text = fs::read_to_string(floe_testkit::workspace_root().join(page)).expect("a page");
+        let missing: Vec<_> =
+            commands().into_iter().filter(|command| !text.contains(&format!("`floe {command}"))).collect();
+        assert!(missing.is_empty(), "{page}: {missing:?}");
     }
 }
 
@@ -66,6 +80,20 @@ fn bash_completes_commands_and_options() {
         let output = Command::new("bash").args(["--norc", "-c", &asked]).output().expect("bash runs");
         let answer = String::from_utf8_lossy(&output.stdout);
         assert!(answer.split_whitespace().any(|word| word == expected), "{words}: {answer}");
+    }
+    for (name, word, expected) in [
+        ("mkfs.erofs", "--all-r", "--all-root"),
+        ("unsquashfs", "-de", "-dest"),
+        ("fsck.erofs", "--no-x", "--no-xattrs"),
+    ] {
+        fs::write(&script, floe(&["completions", "bash", name]).stdout).expect("the script");
+        let function = format!("_floe_{}", name.replace('.', "_"));
+        let asked = format!("source {}; {function} {name} {word} {name}; echo \"${{COMPREPLY[@]}}\"", script.display());
+        let output = Command::new("bash").args(["--norc", "-c", &asked]).output().expect("bash runs");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected, "{name} {word}");
+        for shell in ["zsh", "fish"] {
+            assert!(!floe(&["completions", shell, name]).stdout.is_empty(), "{shell} {name}");
+        }
     }
     for shell in ["zsh", "fish", "elvish", "powershell"] {
         assert!(!floe(&["completions", shell]).stdout.is_empty(), "{shell}");
