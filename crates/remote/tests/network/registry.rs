@@ -134,6 +134,36 @@ fn one_token_is_got_however_many_ask_and_again_when_it_expires() {
 }
 
 #[test]
+fn tokens_that_expired_unused_are_replaced() {
+    let layer = object(1 << 20, 8);
+    let mut content = Content::default();
+    content.image("v1", &layer, "");
+    let tokens = Arc::new(AtomicU64::new(0));
+    let (given, realm) = (Arc::clone(&tokens), Arc::new(Mutex::new(String::new())));
+    let own = Arc::clone(&realm);
+    let server = Server::start(move |asked| {
+        if asked.path.starts_with("/token") {
+            let number = given.fetch_add(1, Relaxed) + 1;
+            return Answer::new(200, &[], format!(r#"{{"token":"t{number}","expires_in":1}}"#));
+        }
+        if asked.header("authorization") != Some(&format!("Bearer t{}", given.load(Relaxed))) {
+            let challenge = format!("Bearer realm=\"{}\"", own.lock().expect("no panic"));
+            return Answer::new(401, &[("www-authenticate", &challenge)], "");
+        }
+        content.answer(asked)
+    });
+    *realm.lock().expect("no panic") = server.url("/token");
+    let network = Network::new(options()).expect("a network");
+    let object = open(&network, &server, ":v1").expect("opened");
+    for round in 0..2 {
+        let before = tokens.load(Relaxed);
+        thread::sleep(Duration::from_millis(1100));
+        assert!(fetch(&object, round * 1000, 500).expect("read") == layer[round as usize * 1000..][..500]);
+        assert!(tokens.load(Relaxed) > before, "another token");
+    }
+}
+
+#[test]
 fn tokens_do_not_go_to_where_blobs_are() {
     let layer = object(1 << 20, 3);
     let stored = layer.clone();
