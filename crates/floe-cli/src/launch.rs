@@ -7,7 +7,16 @@ mod recorder;
 mod replay;
 mod report;
 
-use std::{fs::File, path::PathBuf, sync::Arc, thread, time::Duration};
+use std::{
+    fs::File,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::Duration,
+};
 
 use floe::{FormatImage, Image, Reader, remote::RemoteProcess};
 use floe_fuse::{Access, Keeper, RequestCounts, TouchSink};
@@ -45,10 +54,20 @@ pub(crate) struct LaunchPlan {
 enum Task {
     /// Nothing.
     Nothing,
-    /// Replay the launch of this profile, or of the one in the image.
-    Replay(Option<Profile>, Arc<ProfileMatch>),
+    /// Replay a launch.
+    Replay(Replaying),
     /// Record the first launch.
     Learn(Learning),
+}
+
+/// A launch to replay.
+struct Replaying {
+    /// Its profile; `None` for the one in the image.
+    profile: Option<Profile>,
+    profile_match: Arc<ProfileMatch>,
+    /// Set until the launch of a remote image is over: the launch would wait for requests for metadata that it does not
+    /// need.
+    holds_metadata: Option<Arc<AtomicBool>>,
 }
 
 /// The parts of a running mount that a replay needs.
@@ -118,7 +137,9 @@ impl LaunchPlan {
         let touched = Arc::clone(&profile_match);
         let sink: TouchSink = Arc::new(move |touch| touched.note(touch));
         settings.mount.touches = Some(sink);
-        Ok(Self { task: Task::Replay(profile, profile_match), progress })
+        let holds_metadata = remote.map(|_| Arc::clone(&settings.mount.holds_metadata));
+        holds_metadata.iter().for_each(|holds| holds.store(true, Relaxed));
+        Ok(Self { task: Task::Replay(Replaying { profile, profile_match, holds_metadata }), progress })
     }
 
     /// Starts the replay or the recording.
@@ -131,13 +152,16 @@ impl LaunchPlan {
             |work: Box<dyn FnOnce() + Send>| drop(thread::Builder::new().name("floe-launch".to_owned()).spawn(work));
         match task {
             Task::Nothing => run(Box::new(move || mounted.image.read_ahead_of_launch())),
-            Task::Replay(profile, matching) => {
-                profile_match = Some(Arc::clone(&matching));
+            Task::Replay(replaying) => {
+                profile_match = Some(Arc::clone(&replaying.profile_match));
                 let progress = Arc::clone(&progress);
                 run(Box::new(move || {
                     mounted.image.read_ahead_of_launch();
-                    replay(profile, mounted, &matching, &progress);
-                    matching.end();
+                    let (profile_match, holds_metadata) =
+                        (Arc::clone(&replaying.profile_match), replaying.holds_metadata.clone());
+                    replay(replaying, mounted, &progress);
+                    holds_metadata.iter().for_each(|holds| holds.store(false, Relaxed));
+                    profile_match.end();
                 }));
             }
             Task::Learn(task) => {
@@ -168,7 +192,8 @@ impl Launches {
 }
 
 /// Waits for the launch, and replays it.
-fn replay(profile: Option<Profile>, mounted: Mounted, profile_match: &Arc<ProfileMatch>, progress: &Arc<Progress>) {
+fn replay(replaying: Replaying, mounted: Mounted, progress: &Arc<Progress>) {
+    let Replaying { profile, profile_match, holds_metadata } = replaying;
     let profile = match profile {
         Some(profile) => profile,
         None => match embedded(&mounted.image, progress) {
@@ -191,8 +216,8 @@ fn replay(profile: Option<Profile>, mounted: Mounted, profile_match: &Arc<Profil
     mounted.requests.set_walker(walk.thread());
     let is_front = mounted.front.kind == "kernel";
     let Mounted { image, reader, .. } = mounted;
-    Replay { image, reader, walk, is_front, profile_match: Arc::clone(profile_match), progress: Arc::clone(progress) }
-        .run(&profile);
+    let progress = Arc::clone(progress);
+    Replay { image, reader, walk, is_front, profile_match, progress, holds_metadata }.run(&profile);
 }
 
 /// The profile in the image.

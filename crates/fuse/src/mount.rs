@@ -11,6 +11,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
+        atomic::Ordering::Relaxed,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread,
@@ -165,6 +166,7 @@ impl Mount {
         let transfer: Arc<OnceLock<FrontTransfer>> = Arc::default();
         let noted_transfer = Arc::clone(&transfer);
         let (touches, has_direct_io) = (options.touches.clone(), options.front_direct_io);
+        let holds_metadata = Arc::clone(&options.holds_metadata);
         let keeper = options.keeper.as_ref();
         let serving = &MountOptions {
             access: Some(Access::All),
@@ -174,7 +176,8 @@ impl Mount {
             reads: Some(Arc::new(move |nid, offset, len| {
                 let range = ByteRange::new(noted_image.address(nid, offset), len.into());
                 let is_large = nid == noted_image.large_file();
-                if let Some(ranges) = noted_image.metadata_ahead(range).filter(|_| !is_large) {
+                let has_ahead = !is_large && !holds_metadata.load(Relaxed);
+                if let Some(ranges) = noted_image.metadata_ahead(range).filter(|_| has_ahead) {
                     noted_reader.store_ahead(nid, ranges);
                 }
                 if let Some(transfer) = noted_transfer.get().filter(|_| !is_large) {

@@ -37,8 +37,9 @@ const SLACK_LOG2: u32 = 4;
 /// The size of the state in bytes: the bytes in use, the hand of the clock (chunk and object), and a checksum of them.
 const STATE_BYTES: usize = 8 + 8 + DIGEST_BYTES + 8;
 
-/// The size limit of the cache. A process reserves bytes before it writes them. At the limit, it evicts first. During
-/// an eviction, other processes can exceed the limit by bytes that they have reserved but not yet written.
+/// The size limit of the cache. A process reserves bytes before it fetches them. At the limit, it evicts first. An eviction
+/// measures the disk, which does not show the bytes that are reserved but not yet written. It adds those of its own process;
+/// other processes can exceed the limit by theirs.
 #[derive(Debug)]
 pub(crate) struct Budget {
     root: PathBuf,
@@ -50,6 +51,8 @@ pub(crate) struct Budget {
     eviction: Mutex<()>,
     opened: Instant,
     fruitless_until_ms: AtomicU64,
+    /// The bytes that this process has reserved and not yet written.
+    pending_bytes: AtomicU64,
     pub(crate) evicted_chunks: Counter,
 }
 
@@ -72,14 +75,20 @@ impl Budget {
             eviction: Mutex::default(),
             opened: Instant::now(),
             fruitless_until_ms: AtomicU64::new(0),
+            pending_bytes: AtomicU64::new(0),
             evicted_chunks: Counter::default(),
         })
     }
 
-    /// Reserves `bytes` and evicts if necessary. Returns `false` if the space is not available now.
+    /// Reserves `bytes` and evicts if necessary. Returns `false` if the space is not available now. If it is,
+    /// [`Budget::settle`] must follow.
     pub(crate) fn reserve(&self, bytes: u64) -> io::Result<bool> {
         if self.try_reserve(bytes)? {
             return Ok(true);
+        }
+        if self.pending_bytes.load(Ordering::Relaxed).saturating_add(bytes) > self.size_bytes_max {
+            // No eviction makes room for it.
+            return Ok(false);
         }
         let now_ms = self.opened.elapsed().as_millis() as u64;
         if now_ms < self.fruitless_until_ms.load(Ordering::Relaxed) {
@@ -93,9 +102,12 @@ impl Budget {
         Ok(is_reserved)
     }
 
-    /// Releases bytes that were reserved but not written.
-    pub(crate) fn release(&self, bytes: u64) {
-        let _ = self.change(|state| state.used_bytes = state.used_bytes.saturating_sub(bytes));
+    /// Ends a reservation of `reserved` bytes, of which `unused` were not written.
+    pub(crate) fn settle(&self, reserved: u64, unused: u64) {
+        self.pending_bytes.fetch_sub(reserved, Ordering::Relaxed);
+        if unused > 0 {
+            let _ = self.change(|state| state.used_bytes = state.used_bytes.saturating_sub(unused));
+        }
     }
 
     /// Evicts until at most `goal_bytes` are in use, or nothing more can be evicted. Returns the bytes in use.
@@ -112,6 +124,7 @@ impl Budget {
             is_reserved = used_bytes <= self.size_bytes_max;
             if is_reserved {
                 state.used_bytes = used_bytes;
+                self.pending_bytes.fetch_add(bytes, Ordering::Relaxed);
             }
         })?;
         Ok(is_reserved)
@@ -130,8 +143,10 @@ impl Budget {
 
     /// Like [`Budget::shrink_to`], for a caller that holds the eviction lock.
     fn shrink(&self, goal_bytes: u64) -> io::Result<u64> {
-        let before = self.change(|_| {})?;
-        let used_bytes = allocated_bytes(&self.root);
+        let mut pending_bytes = 0;
+        let before = self.change(|_| pending_bytes = self.pending_bytes.load(Ordering::Relaxed))?;
+        // Bytes that are written meanwhile count twice until the next eviction.
+        let used_bytes = allocated_bytes(&self.root).saturating_add(pending_bytes);
         let excess = used_bytes.saturating_sub(goal_bytes);
         let hand = before.map_or(Hand::START, |state| state.hand);
         let swept = if excess > 0 { sweep(&self.root, self.boot, hand, excess) } else { Default::default() };
@@ -179,5 +194,24 @@ impl Budget {
         let sum = xxh3_64_with_seed(&bytes[..16 + DIGEST_BYTES], self.boot.to_bits());
         bytes[16 + DIGEST_BYTES..].copy_from_slice(&sum.to_le_bytes());
         bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reserved_bytes_count_through_evictions_until_they_are_released() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let budget = Budget::open(folder.path(), 1000, BootId::of("a boot")).expect("it opens");
+        let reserve = |bytes| budget.reserve(bytes).expect("the state can be written");
+        assert!(!reserve(1001), "more than the limit");
+        assert!(reserve(600));
+        budget.shrink_to(0).expect("evicted");
+        assert!(!reserve(600), "the first reservation is not written yet");
+        assert!(reserve(400));
+        budget.settle(600, 600);
+        assert!(reserve(600), "the first reservation was released");
     }
 }

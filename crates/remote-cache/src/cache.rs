@@ -208,11 +208,13 @@ impl Cache {
             if !self.budget.reserve(bytes.len() as u64)? {
                 return Ok(());
             }
-            let (new, mut file) = tempfile_in(folder)?;
-            file.write_all(bytes).and_then(|()| fs::rename(&new, path)).inspect_err(|_| {
-                let _ = fs::remove_file(&new);
-                self.budget.release(bytes.len() as u64);
-            })
+            let written = tempfile_in(folder).and_then(|(new, mut file)| {
+                let renamed = file.write_all(bytes).and_then(|()| fs::rename(&new, path));
+                renamed.inspect_err(|_| drop(fs::remove_file(&new)))
+            });
+            let reserved = bytes.len() as u64;
+            self.budget.settle(reserved, if written.is_ok() { 0 } else { reserved });
+            written
         })();
         if let Err(error) = kept {
             self.store_failed(&error);

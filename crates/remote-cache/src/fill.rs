@@ -127,10 +127,8 @@ impl RemoteObject {
                 Err(error) => lead.land(Landing::Failed(error)),
             }
         }
-        if unused > 0
-            && let Some(cache) = &self.cache
-        {
-            cache.budget().release(unused);
+        if may_store && let Some(cache) = &self.cache {
+            cache.budget().settle(range.len(), unused);
         }
     }
 

@@ -85,6 +85,8 @@ impl Launch {
         let blob = CachedSource::open(Some(cache), key, fetched, options)?;
         if !is_over {
             blob.pin(&[ByteRange::new(0, len)]);
+            // The mount waits for the first piece, and a request of its own brings it sooner.
+            blob.will_need(0, 1);
             blob.will_need(0, len);
         }
         Ok(Self {

@@ -3,6 +3,7 @@
 mod link;
 mod needed;
 mod place;
+mod program;
 
 use std::{
     fs,
@@ -16,30 +17,37 @@ use floe_testkit::{
     corpus::{Format, Materialised},
 };
 
-use self::{link::Link, place::Place};
+use self::{link::Link, place::Place, program::Program};
 use super::{
     contender::first_line, report::Report, results::Results, session::Session, setting::Contest, workload::Measurement,
 };
 use crate::task_error::{During, Outcome, TaskError};
 
-/// Launch Python out of an image in a registry, with cold caches, over a link with a round trip time and a bandwidth:
+/// Launch a program out of an image in a registry, with cold caches, over a link with a round trip time and a bandwidth:
 /// `floe mount oci://…` with and without a launch profile, against a download of all and a mount by the kernel, and
-/// against a download of as many bytes as the launch needs in one request, which is the limit. Needs root, curl and
+/// against a download of as many bytes as the launch needs in one request, which is the limit. floe-unverified mounts the
+/// image without a profile as a file on a web server. Needs root, curl and
 /// docker-registry. The time runs from the start of the first program to the end of the launch.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// The program to launch
+    #[arg(long, value_enum, default_value = "python")]
+    program: Program,
     /// Round trip times in ms
     #[arg(long, value_name = "MS", value_delimiter = ',', default_values_t = [1, 20, 80])]
     round_trip: Vec<u64>,
     /// Bandwidths in Mbit/s
     #[arg(long, value_name = "MBIT", value_delimiter = ',', default_values_t = [100, 1000])]
     bandwidth: Vec<u64>,
-    /// Directories below /usr that the image contains besides Python
+    /// Directories below /usr that the image contains besides the program
     #[arg(long, value_name = "DIR", value_delimiter = ',', default_values = ["bin", "lib/x86_64-linux-gnu"])]
     tree: Vec<PathBuf>,
     /// Read all of the image too: through the mount, and after a download
     #[arg(long)]
     whole: bool,
+    /// Print each request with its time
+    #[arg(long)]
+    trace: bool,
     /// Compare with this program, such as an earlier Floe, which mounts the image with a launch profile too
     #[arg(long, value_name = "PROGRAM")]
     base: Option<PathBuf>,
@@ -49,12 +57,13 @@ pub(crate) struct Arguments {
 }
 
 /// The contenders, in the order of the table.
-const CONTENDERS: [&str; 6] = ["floe-profile", "floe-base", "floe", "limit", "download", "floe-warm"];
+const CONTENDERS: [&str; 7] =
+    ["floe-profile", "floe-base", "floe", "floe-unverified", "limit", "download", "floe-warm"];
 
 /// Runs the benchmark and prints the results.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let floe = arguments.contest.floe()?;
-    let place = Place::prepare(&floe, &arguments.tree, &arguments.contest)?;
+    let place = Place::prepare(&floe, arguments.program, &arguments.tree, &arguments.contest)?;
     let mut results = Results::default();
     let takes = |name: &&&str| {
         let is_there = **name != "floe-base" || arguments.base.is_some();
@@ -66,7 +75,8 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
                 let row = format!("{round_trip} ms, {mbit} Mbit/s");
                 for name in CONTENDERS.iter().filter(takes) {
                     eprintln!("round {}: {row}: {name}", round + 1);
-                    let link = Link::new(place.registry, Duration::from_millis(*round_trip), *mbit as f64)?;
+                    let round_trip = Duration::from_millis(*round_trip);
+                    let link = Link::new(place.registry, round_trip, *mbit as f64, arguments.trace)?;
                     let trial =
                         Trial { place: &place, link: &link, base: arguments.base.as_deref(), whole: arguments.whole };
                     match trial.run(name) {
@@ -78,7 +88,8 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         }
     }
     let title = format!(
-        "python3 importing json, email, argparse and http.client, which need {} KiB (including the bytes for opening)",
+        "{}, which needs {} KiB (including the bytes for opening)",
+        arguments.program.title(),
         place.needed_bytes >> 10
     );
     let version = first_line(Command::new(&floe).arg("--version"))?;
@@ -103,24 +114,41 @@ impl Trial<'_> {
             "download" => self.download(None),
             "floe-warm" => {
                 let cache = tempfile::tempdir_in(self.place.folder())?;
-                self.mount(&self.place.floe, "launch", &cache)?;
-                self.mount(&self.place.floe, "launch", &cache)
+                self.mount(&self.place.floe, &self.image("launch"), &cache)?;
+                self.mount(&self.place.floe, &self.image("launch"), &cache)
+            }
+            "floe-unverified" => {
+                let cache = tempfile::tempdir_in(self.place.folder())?;
+                self.mount(&self.place.floe, &format!("http://{}", self.blob()), &cache)
             }
             _ => {
                 let cache = tempfile::tempdir_in(self.place.folder())?;
                 let program = self.base.filter(|_| name == "floe-base").unwrap_or(&self.place.floe);
-                self.mount(program, if name == "floe" { "plain" } else { "launch" }, &cache)
+                self.mount(program, &self.image(if name == "floe" { "plain" } else { "launch" }), &cache)
             }
         }
     }
 
+    /// The image with this tag in the registry.
+    fn image(&self, tag: &str) -> String {
+        format!("oci://{}/image:{tag}", self.link.address())
+    }
+
+    /// The image without a launch profile as a file on a web server, for which there are no digests.
+    fn blob(&self) -> String {
+        format!("{}/v2/image/blobs/sha256:{}", self.link.address(), self.place.digest)
+    }
+
     /// A mount by Floe.
-    fn mount(&self, program: &Path, tag: &str, cache: &tempfile::TempDir) -> Outcome<Vec<Measurement>> {
+    fn mount(&self, program: &Path, url: &str, cache: &tempfile::TempDir) -> Outcome<Vec<Measurement>> {
         let before = self.link.passed();
         let started = Instant::now();
         let mut command = Command::new(program);
-        command.args(["mount", "--require-verified", "--cache-directory"]).arg(cache.path());
-        command.arg(format!("oci://{}/image:{tag}", self.link.address()));
+        command.args(["mount", "--cache-directory"]).arg(cache.path());
+        if url.starts_with("oci:") {
+            command.arg("--require-verified");
+        }
+        command.arg(url);
         let session = Session::by(command, "floe")?;
         if self.whole {
             self.place.read_all(&session.path())?
@@ -159,7 +187,7 @@ impl Trial<'_> {
         if let Some(bytes) = bytes {
             curl.arg("--range").arg(format!("0-{}", bytes - 1));
         }
-        curl.arg(format!("http://{}/v2/image/blobs/sha256:{}", self.link.address(), self.place.digest));
+        curl.arg(format!("http://{}", self.blob()));
         if !curl.stdin(Stdio::null()).status().during("curl")?.success() {
             return Err(TaskError::new("curl fails"));
         }

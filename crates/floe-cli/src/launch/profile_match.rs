@@ -6,6 +6,7 @@ use std::{
         Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use floe_fuse::Touch;
@@ -84,6 +85,19 @@ impl ProfileMatch {
         let mut state = self.changed.wait_while(state, waiting).unwrap_or_else(PoisonError::into_inner);
         state.early = HashSet::new();
         !self.is_over()
+    }
+
+    /// Waits until a file of the profile is touched or the mount ends, at most for `time`. Returns whether it did.
+    pub(super) fn begins_within(&self, time: Duration) -> bool {
+        let waiting = |state: &mut MatchState| !state.has_begun && !self.is_over();
+        let waited = self.changed.wait_timeout_while(self.lock(), time, waiting);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    /// Waits until the mount ends, at most for `time`.
+    pub(super) fn wait_for_end(&self, time: Duration) {
+        let state = self.lock();
+        drop(self.changed.wait_timeout_while(state, time, |_| !self.is_over()));
     }
 
     /// Notes the number of files replayed so far.

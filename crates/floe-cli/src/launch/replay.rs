@@ -2,7 +2,12 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{Arc, mpsc::RecvTimeoutError},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc::RecvTimeoutError,
+    },
+    time::Duration,
 };
 
 use floe::{ByteRange, Image, Nid, Reader};
@@ -26,6 +31,12 @@ const PIECE_BYTES: u64 = 4 << 20;
 /// pages, and the blocks with the pages of the gap are decoded anyway.
 const CHUNK_BYTES: u64 = 64 << 10;
 
+/// How long after the mount a launch is expected to begin.
+const LAUNCH_IMMINENT: Duration = Duration::from_secs(2);
+
+/// How long a launch is assumed to last after its replay.
+const REST_OF_LAUNCH: Duration = Duration::from_secs(1);
+
 /// The number of steps of the first batch. Each batch has twice as many as the one before.
 const FIRST_STEPS: u32 = 8;
 
@@ -47,6 +58,8 @@ pub(super) struct Replay {
     pub(super) is_front: bool,
     pub(super) profile_match: Arc<ProfileMatch>,
     pub(super) progress: Arc<Progress>,
+    /// Set until the launch is over, if only its own metadata is to be read until then.
+    pub(super) holds_metadata: Option<Arc<AtomicBool>>,
 }
 
 /// Names that are looked up together, and the ranges to store after them.
@@ -69,9 +82,15 @@ impl Replay {
     /// Waits for the launch, and replays it.
     pub(super) fn run(self, profile: &Profile) {
         let files = self.files_of(profile);
+        let hold = |is_held| self.holds_metadata.iter().for_each(|holds| holds.store(is_held, Relaxed));
+        if !self.profile_match.begins_within(LAUNCH_IMMINENT) {
+            // The mount may have other uses before the launch.
+            hold(false);
+        }
         if !self.profile_match.wait_for_beginning() {
             return;
         }
+        hold(true);
         self.progress.set(LaunchState::Replaying, "");
         match self.replay(profile, &files) {
             Ok(()) => self.progress.set(LaunchState::Replayed, ""),
@@ -79,6 +98,9 @@ impl Replay {
                 self.progress.set(LaunchState::Left, "the launch touched too many files that are not in the profile");
             }
             Err(Ending::Stopped(reason)) => self.progress.set(LaunchState::Stopped, reason),
+        }
+        if self.holds_metadata.is_some() {
+            self.profile_match.wait_for_end(REST_OF_LAUNCH);
         }
     }
 

@@ -5,5 +5,6 @@ mod support;
 
 mod remote;
 mod remote_cache;
+mod remote_corpus;
 mod remote_faults;
 mod remote_launch;

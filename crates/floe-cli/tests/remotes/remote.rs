@@ -1,4 +1,4 @@
-//! Remote images from real servers: every kind of URL mounts and extracts like the file.
+//! Remote images from real servers: commands, layers, hash trees, mirrors, status.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -8,11 +8,8 @@ use std::{
 };
 
 use floe_testkit::{
-    check_rows,
-    corpus::{Corpus, Format, ImageRecord, Materialised},
-    manifest::{Comparison, Manifest, differences},
+    corpus::{Format, Materialised},
     skip::{self, Need},
-    walk::{self, DirectoryWalk},
 };
 use tempfile::TempDir;
 
@@ -23,153 +20,19 @@ use crate::support::{
 };
 
 /// The options of all commands on remote images: a separate cache, and short waits.
-struct Cache {
+pub(crate) struct Cache {
     directory: TempDir,
 }
 
 impl Cache {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { directory: tempfile::Builder::new().prefix("floe-cache-").tempdir().expect("a directory") }
     }
 
-    fn options(&self) -> Vec<OsString> {
+    pub(crate) fn options(&self) -> Vec<OsString> {
         let path = self.directory.path().as_os_str().to_owned();
         ["--outage", "wait:10s", "--cache-directory"].map(OsString::from).into_iter().chain([path]).collect()
     }
-}
-
-/// The images that are read from each server: those of the fixtures, and some of the corpus.
-fn images(corpus: &Corpus, step: usize) -> Vec<ImageRecord> {
-    let mut images = crate::support::images(corpus);
-    images.retain(|image| !image.huge);
-    images.into_iter().step_by(step).collect()
-}
-
-/// The differences between an image at `url`, mounted and extracted, and its manifest.
-fn compared(
-    corpus: &Corpus,
-    image: &ImageRecord,
-    url: &str,
-    variables: &[(&str, &OsStr)],
-    more: &[&str],
-) -> Vec<String> {
-    let cache = Cache::new();
-    let files = Materialised { path: PathBuf::from(url), ..corpus.materialise(image) };
-    let options: Vec<OsString> = cache.options().into_iter().chain(more.iter().map(OsString::from)).collect();
-    let options: Vec<&OsStr> = options.iter().map(OsString::as_os_str).collect();
-    let manifest = corpus.manifest(image);
-    let mut complaints = match Served::with(&files, &options, variables) {
-        Ok(served) => {
-            let shown = walk::directory(&served.path(), DirectoryWalk::default()).expect("walked");
-            let mut complaints = mounted(&manifest, &shown, image);
-            complaints.extend(served.end());
-            complaints
-        }
-        Err(refusal) => vec![refusal],
-    };
-    let target =
-        tempfile::Builder::new().prefix("floe-remote-").tempdir_in(crate::support::scratch(2 << 30)).expect("a place");
-    let mut command = floe();
-    command.arg("extract").args(crate::support::image_arguments(&files)).args(&options).arg(url).arg("--directory");
-    command.arg(target.path().join("tree")).arg("--quiet").envs(variables.iter().copied());
-    let (code, errors) = told(&run(&mut command));
-    if code != Some(0) {
-        complaints.push(format!("extract ended with {code:?}: {errors}"));
-    } else {
-        let extracted = walk::directory(&target.path().join("tree"), DirectoryWalk::default()).expect("walked");
-        complaints.extend(contents(&manifest, &extracted));
-    }
-    complaints
-}
-
-fn mounted(manifest: &Manifest, shown: &Manifest, image: &ImageRecord) -> Vec<String> {
-    let comparison = Comparison { directory_shape_is_free: !image.kernel_is_truth(), ..Comparison::default() };
-    differences(manifest, shown, &comparison)
-}
-
-/// The files that are missing or have different content.
-fn contents(manifest: &Manifest, extracted: &Manifest) -> Vec<String> {
-    let found: std::collections::BTreeMap<_, _> = extracted.entries().collect();
-    let files = manifest.entries().filter(|(_, entry)| entry.file_type == 'f');
-    let wrong = files.filter(|(path, entry)| found.get(path).is_none_or(|found| found.sha256 != entry.sha256));
-    wrong.map(|(path, _)| format!("extracted: {} differs", String::from_utf8_lossy(path))).collect()
-}
-
-#[test]
-fn images_on_a_web_server_are_read_exactly() {
-    if !skip::ready(&[Need::Fuse, Need::Root, Need::Peer("nginx")]) {
-        return;
-    }
-    let (corpus, server) = (Corpus::locate_or_fixtures(), RealServer::nginx());
-    check_rows(
-        &images(&corpus, 12),
-        |image| image.name.clone(),
-        |image| {
-            server.offer(&corpus.materialise(image).path, &image.name);
-            compared(&corpus, image, &format!("http://127.0.0.1:{}/{}", server.port, image.name), &[], &[])
-        },
-    );
-}
-
-#[test]
-fn images_in_a_bucket_are_read_exactly() {
-    if !skip::ready(&[Need::Fuse, Need::Root, Need::Peer("versitygw")]) {
-        return;
-    }
-    let (corpus, server) = (Corpus::locate_or_fixtures(), RealServer::s3());
-    fs::create_dir(server.path().join("images")).expect("made");
-    let endpoint = OsString::from(format!("http://127.0.0.1:{}", server.port));
-    let variables = [
-        ("AWS_ENDPOINT_URL_S3", endpoint.as_os_str()),
-        ("AWS_ACCESS_KEY_ID", OsStr::new("someone")),
-        ("AWS_SECRET_ACCESS_KEY", OsStr::new("something")),
-        ("AWS_REGION", OsStr::new("us-east-1")),
-    ];
-    check_rows(
-        &images(&corpus, 40),
-        |image| image.name.clone(),
-        |image| {
-            server.offer(&corpus.materialise(image).path, &format!("images/of all/{}", image.name));
-            compared(&corpus, image, &format!("s3://images/of%20all/{}", image.name), &variables, &[])
-        },
-    );
-    let wrong = [("AWS_SECRET_ACCESS_KEY", OsStr::new("wrong"))];
-    let mut command = floe();
-    command.args(["ls", "--outage", "wait:0s", "--cache-size", "0", "s3://images/x"]);
-    let (code, errors) = told(&run(command.envs(variables).envs(wrong)));
-    assert!(code == Some(1) && errors.contains("s3://images/x: ") && errors.contains("403"), "{errors}");
-}
-
-#[test]
-fn pushed_images_are_read_exactly_and_verified() {
-    if !skip::ready(&[Need::Fuse, Need::Root, Need::Peer("docker-registry")]) {
-        return;
-    }
-    let (corpus, server) = (Corpus::locate_or_fixtures(), RealServer::registry());
-    let mut images = images(&corpus, 40);
-    // An image at an offset in its file cannot be pushed.
-    images.retain(|image| image.offset == 0);
-    check_rows(
-        &images,
-        |image| image.name.clone(),
-        |image| {
-            let files = corpus.materialise(image);
-            let name = image.name.to_lowercase().replace(|character: char| !character.is_ascii_alphanumeric(), "-");
-            let url = format!("oci://127.0.0.1:{}/images/{}:v1", server.port, name.trim_matches('-'));
-            let (code, errors) = told(&run(floe().arg("push").arg(&files.path).arg(&url)));
-            if code != Some(0) {
-                return vec![format!("push ended with {code:?}: {errors}")];
-            }
-            let mut complaints = compared(&corpus, image, &url, &[], &["--require-verified"]);
-            let directory = TempDir::new().expect("a directory");
-            let pulled = directory.path().join("pulled");
-            let (code, errors) = told(&run(floe().arg("pull").arg(&url).arg(&pulled)));
-            if code != Some(0) || fs::read(&pulled).ok() != fs::read(&files.path).ok() {
-                complaints.push(format!("pull ended with {code:?}: {errors}"));
-            }
-            complaints
-        },
-    );
 }
 
 #[test]

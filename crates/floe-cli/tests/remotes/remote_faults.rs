@@ -285,9 +285,9 @@ fn a_cache_below_the_working_set_keeps_its_limit() {
             });
         }
     });
-    // Each request in progress may have reserved the bytes that it will write.
+    // Besides chunks there are small files.
     let most = most.load(Relaxed);
-    assert!(most > LIMIT / 2 && most < 2 * LIMIT, "{most} bytes");
+    assert!(most > LIMIT / 2 && most < LIMIT + LIMIT / 4, "{most} bytes");
     assert!(served.end().is_empty());
 }
 

@@ -89,3 +89,33 @@ fn bundles_are_pushed_and_referred_to_and_optional() {
     fs::remove_file(&blob).expect("removed");
     assert!(read_mounted(&url, "b") == noise(b'b'), "without the bundle");
 }
+
+#[test]
+fn bundles_contain_the_neighbours_of_small_files() {
+    if !skip::ready(&[Need::Peer("docker-registry")]) {
+        return;
+    }
+    let (server, directory) = (RealServer::registry(), TempDir::new().expect("a directory"));
+    let [tree, image, profile] = ["tree", "image.erofs", "profile"].map(|name| directory.path().join(name));
+    fs::create_dir(&tree).expect("made");
+    let noise = |file: u64| Random::new(file).noise(20 << 10);
+    (0..40).for_each(|file| fs::write(tree.join(format!("{file:02}")), noise(file)).expect("written"));
+    fs::write(&profile, "# floe profile 2\nname /20\n0 20480 /20\n").expect("written");
+    let url = format!("oci://localhost:{}/neighbours", server.port);
+    let (mut mkfs, mut push) = (floe(), floe());
+    mkfs.args(["mkfs", "--quiet"]).arg(&image).arg(&tree);
+    push.args(["push", "--quiet", "--profile"]).arg(&profile).arg(&image).arg(&url);
+    for command in [&mut mkfs, &mut push] {
+        let (code, errors) = told(&run(command));
+        assert_eq!(code, Some(0), "{errors}");
+    }
+    let digest = referred_bundle(&server);
+    let blob = blobs(&server).into_iter().find(|path| path.to_string_lossy().contains(&digest)).expect("the bundle");
+    let bundle = fs::read(&blob).expect("read");
+    // Content begins at a block.
+    let is_there = |content: &[u8]| bundle.chunks(4096).any(|block| content.starts_with(block));
+    // What the kernel reads before it has 64 KiB, and what it reads behind it 128 KiB.
+    let found: Vec<u64> = (0..40).filter(|file| is_there(&noise(*file))).collect();
+    assert!(found.contains(&19) && found.contains(&20) && found.contains(&21), "{found:?}");
+    assert!(found.len() < 16, "{found:?}");
+}

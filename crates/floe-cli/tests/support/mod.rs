@@ -1,6 +1,7 @@
 //! Support for all tests of the program.
 #![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
+pub(crate) mod certificate;
 pub(crate) mod front;
 pub(crate) mod hostile_erofs;
 pub(crate) mod hostile_squashfs;
@@ -9,6 +10,7 @@ pub(crate) mod program;
 mod served;
 pub(crate) mod servers;
 pub(crate) mod toxiproxy;
+pub(crate) mod tunnel;
 
 use std::{
     env,

@@ -9,9 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_testkit::peer;
+use floe_testkit::{manifest::sha256_hex, peer};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+
+use super::certificate::Certificate;
 
 /// How long a server may take to listen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,23 +30,30 @@ pub(crate) struct RealServer {
 impl RealServer {
     /// nginx, which serves the files of its directory.
     pub(crate) fn nginx() -> Self {
-        Self::nginx_with("", "")
+        Self::nginx_with("", "", "")
     }
 
     /// nginx, which answers 429 to requests beyond this number per second.
     pub(crate) fn limited_nginx(requests_per_s: u32) -> Self {
         let zone = format!("limit_req_zone $server_addr zone=all:1m rate={requests_per_s}r/s; limit_req_status 429;");
-        Self::nginx_with(&zone, "limit_req zone=all;")
+        Self::nginx_with(&zone, "limit_req zone=all;", "")
     }
 
-    fn nginx_with(for_all: &str, for_server: &str) -> Self {
+    /// nginx with TLS, and additional directives.
+    pub(crate) fn tls_nginx(certificate: &Certificate, directives: &str) -> Self {
+        let [certificate, key] = [certificate.file(), certificate.key()];
+        let (certificate, key) = (certificate.display(), key.display());
+        Self::nginx_with("", &format!("ssl_certificate {certificate}; ssl_certificate_key {key}; {directives}"), "ssl")
+    }
+
+    fn nginx_with(for_all: &str, for_server: &str, protocol: &str) -> Self {
         let (port, directory) = (free_port(), directory());
         let path = directory.path().display();
         let configuration = format!(
             "daemon off; pid {path}/.pid; error_log stderr; user root; worker_processes 1; events {{}}\n\
              http {{ {for_all} access_log off; client_body_temp_path {path}/.a; proxy_temp_path {path}/.b; fastcgi_temp_path \
              {path}/.c; uwsgi_temp_path {path}/.d; scgi_temp_path {path}/.e;\n\
-             server {{ listen 127.0.0.1:{port}; root {path}; disable_symlinks off; {for_server} }} }}\n"
+             server {{ listen 127.0.0.1:{port} {protocol}; root {path}; disable_symlinks off; {for_server} }} }}\n"
         );
         let file = directory.path().join(".conf");
         fs::write(&file, configuration).expect("written");
@@ -121,6 +130,43 @@ impl RealServer {
 
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// Stores a file in docker's registry, as the only layer of an artifact with the tag `v1`.
+    pub(crate) fn store_artifact(&self, name: &str, file: &Path) {
+        let empty = self.path().join("empty.json");
+        fs::write(&empty, "{}").expect("written");
+        let descriptor = |media_type: &str, file: &Path| {
+            let bytes = fs::read(file).expect("read");
+            let digest = format!("sha256:{}", sha256_hex(&bytes));
+            let started = self.curl(&["-i", "-X", "POST"], &format!("{name}/blobs/uploads/"), None);
+            let location = started.lines().find_map(|line| line.strip_prefix("Location: ")).expect("a place").trim();
+            let upload = location.split_once("/v2/").map_or(location, |(_, path)| path);
+            self.curl(&["-X", "PUT"], &format!("{upload}&digest={digest}"), Some(("application/octet-stream", file)));
+            serde_json::json!({ "mediaType": media_type, "digest": digest, "size": bytes.len() })
+        };
+        let manifest_type = "application/vnd.oci.image.manifest.v1+json";
+        let manifest = serde_json::json!({
+            "schemaVersion": 2,
+            "mediaType": manifest_type,
+            "config": descriptor("application/vnd.oci.empty.v1+json", &empty),
+            "layers": [descriptor("application/octet-stream", file)],
+        });
+        let path = tempfile::NamedTempFile::new_in(self.path()).expect("a file");
+        fs::write(&path, manifest.to_string()).expect("written");
+        self.curl(&["-X", "PUT"], &format!("{name}/manifests/v1"), Some((manifest_type, path.path())));
+    }
+
+    /// Sends a request to docker's registry, with a file as its body, and returns the answer.
+    fn curl(&self, options: &[&str], path: &str, body: Option<(&str, &Path)>) -> String {
+        let mut curl = Command::new(peer("curl").expect("the test needs it"));
+        curl.args(["--silent", "--show-error", "--fail"]).args(options);
+        if let Some((media_type, file)) = body {
+            curl.args(["-H", &format!("Content-Type: {media_type}"), "--data-binary", &format!("@{}", file.display())]);
+        }
+        let output = curl.arg(format!("http://127.0.0.1:{}/v2/{path}", self.port)).output().expect("curl runs");
+        assert!(output.status.success(), "{path}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
     /// Links a file into the directory under this name.

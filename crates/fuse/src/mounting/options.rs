@@ -1,6 +1,11 @@
 //! The options of a mount.
 
-use std::{fmt, num::NonZero, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    num::NonZero,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use floe_image::{ByteRange, Error, Nid};
 
@@ -97,6 +102,8 @@ pub struct MountOptions {
     pub front_direct_io: bool,
     /// Called for touches. With the kernel's EROFS in front, only for reads.
     pub touches: Option<TouchSink>,
+    /// Whether a front does not read metadata ahead at present, because other bytes are more urgent.
+    pub holds_metadata: Arc<AtomicBool>,
     /// Mounts and unmounts if this process gives up the right to do so.
     pub keeper: Option<Arc<Keeper>>,
 }
@@ -182,6 +189,7 @@ impl Default for MountOptions {
             direct_io: None,
             front_direct_io: false,
             touches: None,
+            holds_metadata: Arc::default(),
             keeper: None,
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use floe_remote_cache::Digest;
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +69,9 @@ pub(crate) struct Descriptor {
     pub(crate) platform: Option<Platform>,
     #[serde(default, skip_serializing_if = "Annotations::is_empty")]
     pub(crate) annotations: Annotations,
+    /// A copy of the referenced content, in base64.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data: Option<String>,
 }
 
 /// The platform of an image.
@@ -116,7 +120,20 @@ impl Descriptor {
             size,
             platform: None,
             annotations: Annotations::new(),
+            data: None,
         }
+    }
+
+    /// Embeds a copy of the referenced content, which saves readers a request.
+    pub(crate) fn embed(&mut self, content: &[u8]) {
+        self.data = Some(BASE64_STANDARD.encode(content));
+    }
+
+    /// The embedded copy of the referenced content; `None` if there is none with the right digest.
+    pub(crate) fn embedded(&self) -> Option<Vec<u8>> {
+        let content = BASE64_STANDARD.decode(self.data.as_ref()?).ok()?;
+        let expected = self.digest().ok()?;
+        (Digest::of(&content) == expected).then_some(content)
     }
 
     /// The digest of the referenced content.

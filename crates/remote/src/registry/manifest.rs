@@ -54,7 +54,7 @@ pub(crate) struct Layer {
 ///
 /// # Errors
 /// No manifest fits.
-pub(crate) fn choose_manifest(index: &Index, machine: &str) -> Result<Digest, Fault> {
+pub(crate) fn choose_manifest<'a>(index: &'a Index, machine: &str) -> Result<&'a Descriptor, Fault> {
     let fits = |platform: &Platform| platform.os == "linux" && platform.architecture == machine;
     let rank = |descriptor: &Descriptor| match &descriptor.platform {
         Some(platform) if fits(platform) => {
@@ -66,7 +66,7 @@ pub(crate) fn choose_manifest(index: &Index, machine: &str) -> Result<Digest, Fa
     };
     let ranked = index.manifests.iter().filter_map(|descriptor| rank(descriptor).map(|rank| (rank, descriptor)));
     let best = ranked.min_by_key(|(rank, _)| *rank).map(|(_, descriptor)| descriptor);
-    let best = best.ok_or_else(|| {
+    best.ok_or_else(|| {
         let platforms = index.manifests.iter().filter_map(|descriptor| descriptor.platform.as_ref());
         let platforms = platforms.take(LISTED_LAYERS_MAX);
         let platforms = platforms.map(|platform| format!("{}/{}", platform.os, platform.architecture));
@@ -74,8 +74,7 @@ pub(crate) fn choose_manifest(index: &Index, machine: &str) -> Result<Digest, Fa
         Fault::refused(format!(
             "it has no image for linux/{machine}, only for {platforms}; name one by its digest, @sha256:…"
         ))
-    })?;
-    best.digest()
+    })
 }
 
 /// Selects the layer of `choice`; without a choice, the only layer that is an image.
@@ -300,7 +299,8 @@ mod tests {
         ] {
             let text = format!(r#"{{"schemaVersion":2,"manifests":[{}]}}"#, entries.join(","));
             let Document::Index(index) = Document::parse(text.as_bytes()).expect("an index") else { panic!("{text}") };
-            let chosen = choose_manifest(&index, "amd64").ok().map(|digest| digest.to_string());
+            let chosen = choose_manifest(&index, "amd64").and_then(Descriptor::digest).ok();
+            let chosen = chosen.map(|digest| digest.to_string());
             assert_eq!(chosen, expected.map(|digit| digit.to_string().repeat(64)), "{text}");
         }
     }

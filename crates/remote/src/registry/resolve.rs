@@ -100,15 +100,18 @@ impl Registries {
 impl Repository {
     /// The manifest of a version for this machine, and its digest.
     async fn manifest(&self, version: &Version) -> Result<(Digest, Manifest), Fault> {
-        let mut version = version.clone();
+        let (mut digest, mut bytes) = self.document(version).await?;
         for _ in 0..=INDEXES_MAX {
-            let (digest, bytes) = self.document(&version).await?;
-            match Document::parse(&bytes)? {
+            let index = match Document::parse(&bytes)? {
                 Document::Manifest(manifest) => return Ok((digest, manifest)),
-                Document::Index(index) => {
-                    version = Version::Digest(choose_manifest(&index, machine())?);
-                }
-            }
+                Document::Index(index) => index,
+            };
+            let chosen = choose_manifest(&index, machine())?;
+            digest = chosen.digest()?;
+            bytes = match chosen.embedded() {
+                Some(manifest) => manifest.into(),
+                None => self.document(&Version::Digest(digest)).await?.1,
+            };
         }
         Err(Fault::refused(format!("more than {INDEXES_MAX} indexes within each other")))
     }

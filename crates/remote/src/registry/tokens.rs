@@ -26,6 +26,9 @@ const ANSWER_BYTES_MAX: u64 = 256 << 10;
 /// The default lifetime of a token, according to the specification, in seconds.
 const LIFETIME_DEFAULT_S: u64 = 60;
 
+/// How long a token is used at least, unless it is refused.
+const LIFETIME_MIN: Duration = Duration::from_secs(1);
+
 /// How long before its expiry a token is no longer used.
 const MARGIN: Duration = Duration::from_secs(5);
 
@@ -44,6 +47,13 @@ struct Token {
     expires: Option<Instant>,
 }
 
+impl Token {
+    /// Whether it has not expired yet.
+    fn is_valid(&self) -> bool {
+        self.expires.is_none_or(|at| Instant::now() < at)
+    }
+}
+
 #[derive(Deserialize)]
 struct Answer {
     token: Option<String>,
@@ -60,8 +70,7 @@ impl Tokens {
     pub(crate) async fn authorization(&self, endpoint: &Endpoint, scope: &str) -> Option<HeaderValue> {
         let place = self.place(endpoint, scope);
         let token = place.lock().await;
-        let is_good = |token: &&Token| token.expires.is_none_or(|at| Instant::now() < at);
-        token.as_ref().filter(is_good).map(|token| token.authorization.clone())
+        token.as_ref().filter(|token| token.is_valid()).map(|token| token.authorization.clone())
     }
 
     /// Gets a new token to replace the refused one, unless another request has already done so.
@@ -77,7 +86,9 @@ impl Tokens {
     ) -> Result<(), Fault> {
         let place = self.place(endpoint, scope);
         let mut token = place.lock().await;
-        if token.as_ref().is_some_and(|token| Some(&token.authorization) != refused) {
+        // A request without a token was refused as well if the token has expired since.
+        let newer = token.as_ref().filter(|token| token.is_valid() && Some(&token.authorization) != refused);
+        if newer.is_some() {
             return Ok(());
         }
         *token = None;
@@ -163,7 +174,8 @@ impl Tokens {
         let authorization = secret(&format!("Bearer {token}"));
         let authorization = authorization.ok_or_else(|| Fault::refused("a token that is fit for no header"))?;
         let lifetime = Duration::from_secs(answer.expires_in.unwrap_or(LIFETIME_DEFAULT_S));
-        let expires = asked.checked_add(lifetime.saturating_sub(MARGIN.min(lifetime / 2)));
+        let lifetime = lifetime.saturating_sub(MARGIN.min(lifetime / 2)).max(LIFETIME_MIN);
+        let expires = asked.checked_add(lifetime);
         Ok(Token { authorization, expires })
     }
 }

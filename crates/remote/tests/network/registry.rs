@@ -10,12 +10,17 @@ use std::{
     time::Duration,
 };
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use floe_image::{ByteRange, ImageSource};
 use floe_remote::{ImageOptions, Network, Outage, RemoteImage, RemoteObject, RemoteOptions};
 use floe_remote_cache::{Cause, Digest, RangeFetcher, Trust};
 use floe_testkit::{Random, check_rows};
 
-use crate::support::{Answer, Asked, Server, content::Content, object};
+use crate::support::{
+    Answer, Asked, Server,
+    content::{Content, INDEX},
+    object,
+};
 
 fn options() -> RemoteOptions {
     let stall = Duration::from_secs(20);
@@ -48,6 +53,32 @@ fn images_are_found_by_tag_by_digest_and_by_layer() {
     {
         let error = open(&network, &server, rest).err().expect(rest).to_string();
         assert!(error.contains(expected) && error.starts_with("oci://"), "{rest}: {error}");
+    }
+}
+
+#[test]
+fn a_manifest_inside_the_index_saves_a_request_if_its_digest_is_right() {
+    let layer = object(600_000, 7);
+    let mut content = Content::default();
+    content.image_with_table("v1", &layer);
+    let (manifest, index) = (content.manifests["v1-manifest"].1.clone(), content.manifests["v1"].1.clone());
+    let index = String::from_utf8(index).expect("text");
+    let wrong = [b" ", &*manifest].concat();
+    for (data, requests) in
+        [(BASE64_STANDARD.encode(&manifest), 1), (BASE64_STANDARD.encode(wrong), 2), ("?".into(), 2)]
+    {
+        let mut content = content.clone();
+        content.manifest("v1", INDEX, &index.replace("\"platform\"", &format!("\"data\":\"{data}\",\"platform\"")));
+        let asked_for = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&asked_for);
+        let server = Server::start(move |asked| {
+            counted.fetch_add(u64::from(asked.path.contains("/manifests/")), Relaxed);
+            content.answer(asked)
+        });
+        let network = Network::new(options()).expect("a network");
+        let object = open(&network, &server, ":v1").expect("opened");
+        assert!(fetch(&object, 5000, 70_000).expect("read") == layer[5000..75_000]);
+        assert_eq!(asked_for.load(Relaxed), requests, "{data}");
     }
 }
 
@@ -100,6 +131,36 @@ fn concurrent_readers_share_one_token_until_it_expires() {
         }
     });
     assert_eq!(tokens.load(Relaxed), 2, "one more after the first has expired");
+}
+
+#[test]
+fn tokens_that_expired_unused_are_replaced() {
+    let layer = object(1 << 20, 8);
+    let mut content = Content::default();
+    content.image("v1", &layer, "");
+    let tokens = Arc::new(AtomicU64::new(0));
+    let (given, realm) = (Arc::clone(&tokens), Arc::new(Mutex::new(String::new())));
+    let own = Arc::clone(&realm);
+    let server = Server::start(move |asked| {
+        if asked.path.starts_with("/token") {
+            let number = given.fetch_add(1, Relaxed) + 1;
+            return Answer::new(200, &[], format!(r#"{{"token":"t{number}","expires_in":1}}"#));
+        }
+        if asked.header("authorization") != Some(&format!("Bearer t{}", given.load(Relaxed))) {
+            let challenge = format!("Bearer realm=\"{}\"", own.lock().expect("no panic"));
+            return Answer::new(401, &[("www-authenticate", &challenge)], "");
+        }
+        content.answer(asked)
+    });
+    *realm.lock().expect("no panic") = server.url("/token");
+    let network = Network::new(options()).expect("a network");
+    let object = open(&network, &server, ":v1").expect("opened");
+    for round in 0..2 {
+        let before = tokens.load(Relaxed);
+        thread::sleep(Duration::from_millis(1100));
+        assert!(fetch(&object, round * 1000, 500).expect("read") == layer[round as usize * 1000..][..500]);
+        assert!(tokens.load(Relaxed) > before, "another token");
+    }
 }
 
 #[test]

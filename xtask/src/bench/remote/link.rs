@@ -36,6 +36,8 @@ struct State {
     bytes: AtomicU64,
     connections: AtomicU64,
     is_ending: AtomicBool,
+    /// If requests are printed, the time that they are relative to.
+    traced_since: Option<Instant>,
 }
 
 /// Counts of the traffic.
@@ -50,8 +52,9 @@ pub(super) struct Passed {
 type Piece = (Instant, Vec<u8>);
 
 impl Link {
-    /// A link to the server at `server`, with this round trip time, and this bandwidth in Mbit/s.
-    pub(super) fn new(server: SocketAddr, round_trip: Duration, mbit_per_s: f64) -> Outcome<Self> {
+    /// A link to the server at `server`, with this round trip time, and this bandwidth in Mbit/s. If `is_traced`, it prints
+    /// each request with its time.
+    pub(super) fn new(server: SocketAddr, round_trip: Duration, mbit_per_s: f64, is_traced: bool) -> Outcome<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let state = Arc::new(State {
@@ -63,6 +66,7 @@ impl Link {
             bytes: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             is_ending: AtomicBool::new(false),
+            traced_since: is_traced.then(Instant::now),
         });
         let accepting = Arc::clone(&state);
         thread::spawn(move || {
@@ -111,7 +115,10 @@ impl State {
             scope.spawn(|| {
                 self.carry(client, up, |piece| {
                     // Clients send one request at a time, and none has a body.
-                    self.requests.fetch_add(u64::from(piece.starts_with(b"GET ")), Relaxed);
+                    if piece.starts_with(b"GET ") {
+                        self.requests.fetch_add(1, Relaxed);
+                        self.trace(piece);
+                    }
                     Instant::now().max(handshake_until)
                 });
             });
@@ -123,6 +130,15 @@ impl State {
                 *busy_until
             });
         });
+    }
+
+    /// Prints the path and the range of a request.
+    fn trace(&self, request: &[u8]) {
+        let Some(since) = self.traced_since else { return };
+        let text = String::from_utf8_lossy(request);
+        let path = text.split(' ').nth(1).unwrap_or_default();
+        let range = text.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("range: ").map(str::to_owned));
+        eprintln!("{:7.1} ms  {path}  {}", since.elapsed().as_secs_f64() * 1e3, range.unwrap_or_default());
     }
 
     /// Reads the bytes of one side; `sent` is the time at which the line has carried a piece.

@@ -12,17 +12,11 @@ use std::{
 
 use floe_testkit::{manifest::sha256_hex, target_dir};
 
-use super::{super::setting::Contest, needed::needed_bytes};
+use super::{super::setting::Contest, needed::needed_bytes, program::Program};
 use crate::task_error::{During, Outcome, TaskError};
 
 /// How long the registry may take to listen.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// The directories of Python and the C library below /usr, which are added to the requested tree.
-const PYTHON: [&str; 4] = ["bin/python3.11", "lib/python3.11", "lib/x86_64-linux-gnu", "lib64"];
-
-/// The launched command.
-const PROGRAM: &str = "import json, email, argparse, http.client";
 
 /// Two images of one tree, one of them with a launch profile, in a registry on this machine. Dropping this ends the
 /// registry.
@@ -34,7 +28,9 @@ pub(super) struct Place {
     pub(super) plain: PathBuf,
     /// Its SHA-256, in hexadecimal digits.
     pub(super) digest: String,
-    /// The number of bytes of it that a launch needs.
+    /// The program that is launched.
+    program: Program,
+    /// The number of bytes of the image that a launch needs.
     pub(super) needed_bytes: u64,
     store: tempfile::TempDir,
     server: Child,
@@ -42,9 +38,10 @@ pub(super) struct Place {
 
 impl Place {
     /// Builds the images, once for all runs, and pushes them.
-    pub(super) fn prepare(floe: &Path, tree: &[PathBuf], contest: &Contest) -> Outcome<Self> {
+    pub(super) fn prepare(floe: &Path, program: Program, tree: &[PathBuf], contest: &Contest) -> Outcome<Self> {
         let registry = contest.peer("docker-registry").map_err(TaskError::new)?;
-        let mut members: Vec<PathBuf> = PYTHON.iter().map(PathBuf::from).chain(tree.iter().cloned()).collect();
+        let mut members = program.members();
+        members.extend(tree.iter().cloned());
         members.sort();
         // Directories inside another requested directory are copied with it.
         members.dedup_by(|next, kept| next.starts_with(&*kept));
@@ -52,7 +49,8 @@ impl Place {
         let folder = target_dir().join("bench");
         fs::create_dir_all(&folder)?;
         let file = |name: &str| folder.join(format!("remote-{key}{name}"));
-        let (plain, launch, profile) = (file(".erofs"), file("-launch.erofs"), file(".profile"));
+        let profile = file(&format!("-{}.profile", program.name()));
+        let (plain, launch) = (file(".erofs"), file(&format!("-{}-launch.erofs", program.name())));
         if !plain.exists() {
             make(floe, &members, &[], &plain)?;
         }
@@ -60,11 +58,13 @@ impl Place {
             let mount = tempfile::tempdir()?;
             let mut record = Command::new(floe);
             record.arg("record").arg(mount.path()).arg("--image").arg(&plain).arg("--output").arg(&profile).arg("--");
-            let python = python(mount.path());
+            let launched = program.command(mount.path());
             record.arg("env").args(
-                python.get_envs().filter_map(|(name, value)| Some(format!("{}={}", name.to_str()?, value?.to_str()?))),
+                launched
+                    .get_envs()
+                    .filter_map(|(name, value)| Some(format!("{}={}", name.to_str()?, value?.to_str()?))),
             );
-            succeed(record.arg(python.get_program()).args(python.get_args()))?;
+            succeed(record.arg(launched.get_program()).args(launched.get_args()))?;
         }
         if !launch.exists() {
             make(floe, &members, &[Path::new("--profile"), &profile], &launch)?;
@@ -74,7 +74,8 @@ impl Place {
         let server = serve(&registry, store.path(), address)?;
         let needed_bytes = needed_bytes(&launch, &profile)?;
         let digest = sha256_of(&plain)?;
-        let place = Self { floe: floe.to_owned(), registry: address, plain, digest, needed_bytes, store, server };
+        let place =
+            Self { floe: floe.to_owned(), registry: address, plain, digest, program, needed_bytes, store, server };
         for (image, tag) in [(&place.plain, "plain"), (&launch, "launch")] {
             eprintln!("pushing {} …", image.display());
             succeed(
@@ -94,9 +95,9 @@ impl Place {
         Ok(fs::metadata(&self.plain)?.len())
     }
 
-    /// Launches Python out of a mount.
+    /// Launches the program out of a mount.
     pub(super) fn launch(&self, mount: &Path) -> Outcome {
-        succeed(&mut python(mount))
+        succeed(&mut self.program.command(mount))
     }
 
     /// Reads all files of a mount, in the order of their directories.
@@ -124,15 +125,6 @@ impl Drop for Place {
         let _ = self.server.kill();
         let _ = self.server.wait();
     }
-}
-
-fn python(mount: &Path) -> Command {
-    let usr = mount.join("usr");
-    let libraries = usr.join("lib/x86_64-linux-gnu");
-    let mut command = Command::new(libraries.join("ld-linux-x86-64.so.2"));
-    command.env("PYTHONHOME", &usr).arg("--library-path").arg(&libraries);
-    command.arg(usr.join("bin/python3.11")).args(["-S", "-c", PROGRAM]);
-    command
 }
 
 fn make(floe: &Path, members: &[PathBuf], options: &[&Path], image: &Path) -> Outcome {

@@ -1,14 +1,14 @@
 //! Finds the parts of an image that a launch reads, so that mounts from a registry can fetch them first.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     fs, io,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use floe::{ByteRange, FileType, FormatImage, Image, ImageFiles, ImageSource, Nid, OpenOptions};
-use floe_mkfs::{NameUsage, Profile, ProfileName};
+use floe::{ByteRange, FileType, FormatImage, Image, ImageFiles, ImageSource, Nid, OpenError, OpenOptions};
+use floe_mkfs::{NameUsage, Profile, ProfileName, ProfileStep};
 use floe_source::FileSource;
 
 use crate::fail::Fail;
@@ -20,6 +20,11 @@ const READ_BEHIND: u64 = 128 << 10;
 
 /// The unit in which the kernel's EROFS stores files.
 const BLOCK_BYTES: u64 = 4096;
+
+/// The number of inode numbers whose small files have places side by side behind the kernel's EROFS, and the size from which
+/// on a file is not one of them (floe-front).
+const GROUP_NUMBERS: u64 = 64;
+const LARGE_FILE_BYTES_MIN: u64 = 128 << 10;
 
 /// A read of a launch: the path of the file, and the range in it.
 type Read = (Vec<u8>, ByteRange);
@@ -34,7 +39,12 @@ pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>) -> Result<Vec<V
     let options = OpenOptions::default();
     let launch = match profile {
         Some(profile) => Launched::of(&read_profile(profile)?),
-        None => Launched::in_image(&Image::open(path, &options)?),
+        None => match Image::open(path, &options) {
+            Ok(image) => Launched::in_image(&image),
+            // The image is pushed without its devices. Readers add them.
+            Err(OpenError::MissingDevice { .. }) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        },
     };
     if launch.reads.is_empty() {
         return Ok(Vec::new());
@@ -58,12 +68,18 @@ pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>) -> Result<Vec<V
 struct Launched {
     reads: Vec<Read>,
     names: Vec<ProfileName>,
+    /// The paths of both that are found, in the order of the launch.
+    touched: Vec<Vec<u8>>,
 }
 
 impl Launched {
     fn of(profile: &Profile) -> Self {
         let reads = profile.ranges().iter().map(|range| (range.path.clone(), range.range)).collect();
-        Self { reads, names: profile.names().to_vec() }
+        let touched = profile.steps().filter_map(|step| match step {
+            ProfileStep::Range(range) => Some(range.path.clone()),
+            ProfileStep::Name(name) => (name.usage == NameUsage::Found).then(|| name.path.clone()),
+        });
+        Self { reads, names: profile.names().to_vec(), touched: touched.collect() }
     }
 
     /// The profile in the image, or its launch list with paths: a launch finds the files by their paths.
@@ -80,7 +96,8 @@ impl Launched {
         let files = image.walk().flatten().filter(|entry| entry.attr.file_type == FileType::Regular);
         let paths: HashMap<Nid, Vec<u8>> = files.map(|entry| (entry.attr.nid, entry.path)).collect();
         let reads = listed.into_iter().filter_map(|(nid, range)| Some((paths.get(&nid)?.clone(), range)));
-        Self { reads: reads.collect(), names: Vec::new() }
+        let reads: Vec<Read> = reads.collect();
+        Self { touched: reads.iter().map(|(path, _)| path.clone()).collect(), reads, names: Vec::new() }
     }
 
     /// Finds the names as a mount does, which reads the metadata that the launch needs. The inodes of a directory are read
@@ -107,31 +124,28 @@ fn parent_of(path: &[u8]) -> &[u8] {
     path.iter().rposition(|byte| *byte == b'/').map_or(path, |slash| &path[..slash])
 }
 
-/// The regular files of a directory with their sizes, in the order of its listing.
-type Listing = Vec<(Nid, u64)>;
-
 impl Launched {
     /// The ranges that the kernel reads around the reads of the launch. A program waits for the whole request. Behind
     /// the kernel's EROFS, the small files of a directory are adjacent, so the kernel reads into the next ones.
     fn read_around(&self, image: &Image) -> Vec<(Nid, ByteRange)> {
-        let mut listings: HashMap<&[u8], Listing> = HashMap::new();
+        let neighbours = Neighbours::of(image, &self.touched);
         let mut around = Vec::new();
         for (path, range) in &self.reads {
             let Ok(nid) = image.resolve(path) else { continue };
-            let listing = listings.entry(parent_of(path)).or_insert_with_key(|directory| listing(image, directory));
-            let Some(place) = listing.iter().position(|(listed, _)| *listed == nid) else { continue };
-            let (size, wanted) = (listing[place].1, around_range(*range));
-            around.push((nid, wanted));
+            around.push((nid, around_range(*range)));
+            let Some((before, size, behind)) = neighbours.of_file(nid) else { continue };
             let mut rest = READ_BEFORE.saturating_sub(range.offset());
-            for (before, size) in listing[..place].iter().rev() {
-                if rest == 0 || *size > rest {
+            for (before, size) in before.iter().rev() {
+                if rest == 0 {
                     break;
                 }
-                around.push((*before, ByteRange::new(0, *size)));
+                let skipped = size.next_multiple_of(BLOCK_BYTES).saturating_sub(rest);
+                around.push((*before, ByteRange::between(skipped.min(*size), *size)));
                 rest = rest.saturating_sub(size.next_multiple_of(BLOCK_BYTES));
             }
-            let mut rest = wanted.end().saturating_sub(size.next_multiple_of(BLOCK_BYTES));
-            for (behind, size) in &listing[place + 1..] {
+            let end = range.end().saturating_add(READ_BEHIND);
+            let mut rest = end.saturating_sub(size.next_multiple_of(BLOCK_BYTES));
+            for (behind, size) in behind {
                 if rest == 0 {
                     break;
                 }
@@ -143,10 +157,49 @@ impl Launched {
     }
 }
 
-fn listing(image: &Image, directory: &[u8]) -> Listing {
-    let Ok(nid) = image.resolve(directory) else { return Listing::new() };
-    let files = image.read_dir(nid).flatten().filter_map(|entry| Some((entry.nid, image.attr(entry.nid).ok()?)));
-    files.filter(|(_, attr)| attr.file_type == FileType::Regular).map(|(nid, attr)| (nid, attr.size)).collect()
+/// A file and its size.
+type FileSize = (Nid, u64);
+
+/// The small files that have places side by side behind the kernel's EROFS, in the order of these places: all files whose
+/// inode numbers share a group get them when the kernel reads the first inode of the group.
+struct Neighbours {
+    /// The files and their sizes.
+    files: Vec<FileSize>,
+    places: HashMap<Nid, usize>,
+}
+
+impl Neighbours {
+    /// The places of files after a launch that touches these paths in this order.
+    fn of(image: &Image, touched: &[Vec<u8>]) -> Self {
+        let file_system = image.file_system();
+        let mut found = Self { files: Vec::new(), places: HashMap::new() };
+        let mut groups = HashSet::new();
+        for path in touched {
+            let Ok(Ok(attr)) = image.resolve_link(path).map(|nid| image.attr(nid)) else { continue };
+            let first = attr.inode_number - attr.inode_number % GROUP_NUMBERS;
+            if attr.file_type != FileType::Regular || !groups.insert(first) {
+                continue;
+            }
+            let possible = file_system.possible_numbers(first).unwrap_or(0);
+            for number in (0..GROUP_NUMBERS).filter(|bit| possible >> bit & 1 != 0).map(|bit| first + bit) {
+                let Ok(Some(nid)) = file_system.find_number(number) else { continue };
+                let Ok(attr) = image.attr(nid) else { continue };
+                if attr.file_type == FileType::Regular && (1..LARGE_FILE_BYTES_MIN).contains(&attr.size) {
+                    found.places.insert(nid, found.files.len());
+                    found.files.push((nid, attr.size));
+                }
+            }
+        }
+        found
+    }
+
+    /// The files before a file, its size, and the files behind it; `None` if it has no such place.
+    fn of_file(&self, nid: Nid) -> Option<(&[FileSize], u64, &[FileSize])> {
+        let place = *self.places.get(&nid)?;
+        let (before, rest) = self.files.split_at_checked(place)?;
+        let ((_, size), behind) = rest.split_first()?;
+        Some((before, *size, behind))
+    }
 }
 
 /// A range of a file, extended by the bytes that the kernel reads before and behind it.
