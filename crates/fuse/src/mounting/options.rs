@@ -61,7 +61,8 @@ pub struct MountOptions {
     pub access: Option<Access>,
     /// Whether the kernel checks the modes and owners in the image. If not, everybody who may enter may read everything.
     pub checks_permissions: bool,
-    /// Whether the kernel applies the access control lists of the image; `None`: if all users may enter. To apply them, the kernel requests the list of each file that a program other than root's opens.
+    /// Whether the kernel applies the access control lists of the image; `None`: if all users may enter. To apply them, the
+    /// kernel requests the list of each file that a program other than root's opens.
     pub acl: Option<bool>,
     /// The flags of the mount.
     pub flags: KernelFlags,
