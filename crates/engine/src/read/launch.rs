@@ -32,9 +32,10 @@ impl Reader {
         receiver
     }
 
-    /// Whether memory is so short that prefetch must not use more.
-    pub fn is_memory_short(&self) -> bool {
-        self.engine().pool.is_memory_short()
+    /// Whether other processes need the memory that a replay would use. A slow page allocation alone does not count: a virtual
+    /// machine may wait for its host while memory is ample, and a launch that is not replayed is slower than one such wait.
+    pub fn is_memory_scarce(&self) -> bool {
+        self.engine().pool.is_memory_scarce()
     }
 
     fn store_whole_pages(&self, nid: Nid, range: ByteRange) -> Result<u64> {
@@ -52,7 +53,8 @@ impl Reader {
         let mut offset = range.offset();
         while offset < range.end() {
             let len = (range.end() - offset).min(step) as usize;
-            let mut pages = self.engine().pool.temporary(len, Effort::BestEffort).ok_or(Error::NoMemory)?;
+            // The replay ends before memory is scarce.
+            let mut pages = self.engine().pool.temporary(len, Effort::Demand).ok_or(Error::NoMemory)?;
             let len = self.read(nid, offset, &mut pages[..len])?;
             if len == 0 {
                 break;

@@ -250,7 +250,7 @@ impl Replay {
             Err(Ending::Stopped("the mount has ended"))
         } else if self.profile_match.is_left() {
             Err(Ending::Left)
-        } else if self.reader.is_memory_short() {
+        } else if self.reader.is_memory_scarce() {
             Err(Ending::Stopped("memory is short"))
         } else {
             Ok(())

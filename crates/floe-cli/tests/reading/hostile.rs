@@ -158,8 +158,6 @@ fn refused_memory_is_an_error_and_no_abort() {
                     assert!(!complaint.trim().is_empty(), "{limit_kib} {arguments:?}: a silent failure");
                     // Extraction goes on with the next file, and has a line for each that it cannot write.
                     let lines_max = if arguments[0] == "extract" { 64 } else { 2 };
-                    let is_told = complaint.lines().all(|line| line.starts_with("floe: "));
-                    assert!(is_told, "{limit_kib} {arguments:?}: {complaint}");
                     assert!(complaint.lines().count() <= lines_max, "{limit_kib} {arguments:?}: {complaint}");
                 }
                 other => panic!("{limit_kib} {arguments:?}: {other:?} {complaint}"),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use floe_testkit::skip::{self, Need};
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     launched::{between, detach, is_state, launch, profile_option, status, total, unmount, wait_for_state},
@@ -93,8 +93,7 @@ fn a_launch_that_leaves_the_profile_ends_the_replay() {
     for (outside, state) in [(50, "left"), (10, "replayed")] {
         let mut serving = Serving::new(&scene.image, profile_option(&profile));
         // While the keeper is stopped, no names are looked up ahead, so the launch overtakes the replay.
-        let keeper = serving.keeper();
-        kill_process(keeper, Signal::STOP).expect("it runs");
+        let keeper = stop_keeper(&serving);
         fs::read(serving.place.file("0/0")).expect("read");
         until("the replay begins", || is_state(&serving.place, "replaying"));
         for number in 50..50 + outside {
@@ -120,8 +119,7 @@ fn a_mount_ends_in_the_middle_of_a_replay() {
     fs::write(&profile, format!("# floe profile 1\n{lines}")).expect("ours");
     for signal in [None, Some(Signal::TERM), Some(Signal::KILL)] {
         let mut serving = Serving::new(&scene.image, profile_option(&profile));
-        let keeper = serving.keeper();
-        kill_process(keeper, Signal::STOP).expect("it runs");
+        let keeper = stop_keeper(&serving);
         fs::read(serving.place.file("0/0")).expect("read");
         until("the replay begins", || is_state(&serving.place, "replaying"));
         match signal {
@@ -163,4 +161,15 @@ fn a_remote_image_is_learned_and_replayed() {
         assert_eq!(scene.wrong(&serving.place.path), Vec::<String>::new());
         unmount(&mut serving);
     }
+}
+
+/// Stops the keeper once it has the thread that looks names up: the replay does not begin without it.
+fn stop_keeper(serving: &Serving) -> Pid {
+    let keeper = serving.keeper();
+    let tasks = format!("/proc/{}/task", keeper.as_raw_nonzero());
+    let is_walker =
+        |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim() == "floe-walk");
+    until("the walker runs", || fs::read_dir(&tasks).expect("it runs").flatten().any(is_walker));
+    kill_process(keeper, Signal::STOP).expect("it runs");
+    keeper
 }

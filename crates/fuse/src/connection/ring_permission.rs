@@ -29,7 +29,12 @@ pub(crate) struct RingPermission {
 impl RingPermission {
     /// Whether root has permitted all connections to use rings.
     pub(crate) fn is_general() -> bool {
-        File::open(PARAMETER).and_then(|parameter| is_set(&parameter)).unwrap_or(false)
+        let read = |parameter: File| {
+            // A permission for a single connection does not count.
+            let _ = lock(&parameter, FlockOperation::NonBlockingLockShared);
+            is_set(&parameter)
+        };
+        File::open(PARAMETER).and_then(read).unwrap_or(false)
     }
 
     /// Whether this process could permit a connection to use rings.
@@ -44,14 +49,8 @@ impl RingPermission {
     }
 
     fn give_with(parameter: File) -> io::Result<Option<Self>> {
-        let started = Instant::now();
         // One process at a time, so that none restores the parameter while another one still needs it.
-        while let Err(error) = flock(&parameter, FlockOperation::NonBlockingLockExclusive) {
-            if started.elapsed() >= PATIENCE {
-                return Err(error.into());
-            }
-            thread::sleep(ATTEMPT_INTERVAL);
-        }
+        lock(&parameter, FlockOperation::NonBlockingLockExclusive)?;
         if is_set(&parameter)? {
             return Ok(None);
         }
@@ -64,6 +63,18 @@ impl Drop for RingPermission {
     fn drop(&mut self) {
         let _ = self.parameter.write_all_at(b"N\n", 0);
     }
+}
+
+/// Takes a lock on the parameter's file, which closing the file releases.
+fn lock(parameter: &File, operation: FlockOperation) -> io::Result<()> {
+    let started = Instant::now();
+    while let Err(error) = flock(parameter, operation) {
+        if started.elapsed() >= PATIENCE {
+            return Err(error.into());
+        }
+        thread::sleep(ATTEMPT_INTERVAL);
+    }
+    Ok(())
 }
 
 fn is_set(parameter: &File) -> io::Result<bool> {
