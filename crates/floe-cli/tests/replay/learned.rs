@@ -163,13 +163,24 @@ fn a_remote_image_is_learned_and_replayed() {
     }
 }
 
-/// Stops the keeper once it has the thread that looks names up: the replay does not begin without it.
+/// Stops the keeper once it has started the thread that looks names up. The program's thread for launches has its answer when
+/// it waits for the first touch; until then it waits for a message.
 fn stop_keeper(serving: &Serving) -> Pid {
     let keeper = serving.keeper();
-    let tasks = format!("/proc/{}/task", keeper.as_raw_nonzero());
-    let is_walker =
-        |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim() == "floe-walk");
-    until("the walker runs", || fs::read_dir(&tasks).expect("it runs").flatten().any(is_walker));
+    let tasks = format!("/proc/{}/task", serving.pid.as_raw_nonzero());
+    let waits_for_touch = |task: fs::DirEntry| {
+        let read = |name: &str| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        read("comm").trim() == "floe-launch" && read("wchan").starts_with("futex")
+    };
+    until("the replay waits for its launch", || {
+        fs::read_dir(&tasks).expect("it runs").flatten().any(waits_for_touch) && has_walker(keeper)
+    });
     kill_process(keeper, Signal::STOP).expect("it runs");
     keeper
+}
+
+fn has_walker(keeper: Pid) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{}/task", keeper.as_raw_nonzero())).expect("it runs");
+    let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+    tasks.flatten().any(|task| name(task).trim() == "floe-walk")
 }

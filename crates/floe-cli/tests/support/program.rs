@@ -84,7 +84,7 @@ impl Drop for Place {
 /// A program that serves a mount in the foreground. It is killed when dropped.
 pub(crate) struct Serving {
     child: Option<Child>,
-    pid: Pid,
+    pub(crate) pid: Pid,
     pub(crate) ready: String,
     errors: mpsc::Receiver<String>,
     pub(crate) place: Place,
