@@ -67,15 +67,7 @@ fn bundles_are_pushed_and_referred_to_and_optional() {
     }
     fs::write(&profile, "# floe profile 2\nname /b\n409600 819200 /b\n0 4096 /absent\nmissing /x\n").expect("written");
     let url = format!("oci://localhost:{}/launch", server.port);
-    let (mut mkfs, mut push) = (floe(), floe());
-    mkfs.args(["mkfs", "--quiet"]).arg(&image).arg(&tree);
-    push.args(["push", "--quiet", "--profile"]).arg(&profile).arg(&image).arg(&url);
-    for command in [&mut mkfs, &mut push] {
-        let (code, errors) = told(&run(command));
-        assert_eq!(code, Some(0), "{errors}");
-    }
-    let digest = referred_bundle(&server);
-    let blob = blobs(&server).into_iter().find(|path| path.to_string_lossy().contains(&digest)).expect("the bundle");
+    let blob = pushed_bundle(&server, [&tree, &image, &profile], &url);
     let bundle = fs::read(&blob).expect("read");
     // The launch reads 800 KiB, and the kernel at most a window before and behind it.
     assert!((800 << 10..1200 << 10).contains(&bundle.len()), "{} bytes", bundle.len());
@@ -90,6 +82,19 @@ fn bundles_are_pushed_and_referred_to_and_optional() {
     assert!(read_mounted(&url, "b") == noise(b'b'), "without the bundle");
 }
 
+/// Builds an image of a tree, pushes it with a profile, and returns the blob of its launch bundle in the registry's store.
+fn pushed_bundle(server: &RealServer, [tree, image, profile]: [&Path; 3], url: &str) -> PathBuf {
+    let (mut mkfs, mut push) = (floe(), floe());
+    mkfs.args(["mkfs", "--quiet"]).arg(image).arg(tree);
+    push.args(["push", "--quiet", "--profile"]).arg(profile).arg(image).arg(url);
+    for command in [&mut mkfs, &mut push] {
+        let (code, errors) = told(&run(command));
+        assert_eq!(code, Some(0), "{errors}");
+    }
+    let digest = referred_bundle(server);
+    blobs(server).into_iter().find(|path| path.to_string_lossy().contains(&digest)).expect("the bundle")
+}
+
 #[test]
 fn bundles_contain_the_neighbours_of_small_files() {
     if !skip::ready(&[Need::Peer("docker-registry")]) {
@@ -102,15 +107,7 @@ fn bundles_contain_the_neighbours_of_small_files() {
     (0..40).for_each(|file| fs::write(tree.join(format!("{file:02}")), noise(file)).expect("written"));
     fs::write(&profile, "# floe profile 2\nname /20\n0 20480 /20\n").expect("written");
     let url = format!("oci://localhost:{}/neighbours", server.port);
-    let (mut mkfs, mut push) = (floe(), floe());
-    mkfs.args(["mkfs", "--quiet"]).arg(&image).arg(&tree);
-    push.args(["push", "--quiet", "--profile"]).arg(&profile).arg(&image).arg(&url);
-    for command in [&mut mkfs, &mut push] {
-        let (code, errors) = told(&run(command));
-        assert_eq!(code, Some(0), "{errors}");
-    }
-    let digest = referred_bundle(&server);
-    let blob = blobs(&server).into_iter().find(|path| path.to_string_lossy().contains(&digest)).expect("the bundle");
+    let blob = pushed_bundle(&server, [&tree, &image, &profile], &url);
     let bundle = fs::read(&blob).expect("read");
     // Content begins at a block.
     let is_there = |content: &[u8]| bundle.chunks(4096).any(|block| content.starts_with(block));

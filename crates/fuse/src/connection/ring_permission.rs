@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Permits FUSE over io_uring while a connection is set up. The kernel asks for the permission only then: a connection that
-/// has begun with rings keeps them. Dropping this restores the parameter.
+/// has begun with rings keeps them. Dropping this value restores the parameter.
 #[derive(Debug)]
 pub(crate) struct RingPermission {
     parameter: File,

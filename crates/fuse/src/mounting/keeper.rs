@@ -328,7 +328,7 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
     if let (Question::Unmount | Question::UnmountLazily, Some(walk)) = (question, &held.walk) {
         walk.stop();
     }
-    // The process begins to serve the hidden mount before it asks for anything else.
+    // The process serves the hidden mount before it sends another question, so the permission is no longer needed.
     held.ring_permission = None;
     let unmount = |detach| match held.mounted.as_ref().map(|mounted| mounted.unmount(detach)) {
         None => Answer::failed(1, &io::ErrorKind::NotConnected.into()),
