@@ -134,8 +134,11 @@ impl RealServer {
 
     /// Stores a file in docker's registry, as the only layer of an artifact with the tag `v1`.
     pub(crate) fn store_artifact(&self, name: &str, file: &Path) {
-        let empty = self.path().join("empty.json");
-        fs::write(&empty, "{}").expect("written");
+        let temporary = |content: &str| {
+            let file = tempfile::NamedTempFile::new_in(self.path()).expect("a file");
+            fs::write(&file, content).expect("written");
+            file
+        };
         let descriptor = |media_type: &str, file: &Path| {
             let bytes = fs::read(file).expect("read");
             let digest = format!("sha256:{}", sha256_hex(&bytes));
@@ -149,12 +152,11 @@ impl RealServer {
         let manifest = serde_json::json!({
             "schemaVersion": 2,
             "mediaType": manifest_type,
-            "config": descriptor("application/vnd.oci.empty.v1+json", &empty),
+            "config": descriptor("application/vnd.oci.empty.v1+json", temporary("{}").path()),
             "layers": [descriptor("application/octet-stream", file)],
         });
-        let path = tempfile::NamedTempFile::new_in(self.path()).expect("a file");
-        fs::write(&path, manifest.to_string()).expect("written");
-        self.curl(&["-X", "PUT"], &format!("{name}/manifests/v1"), Some((manifest_type, path.path())));
+        let manifest = temporary(&manifest.to_string());
+        self.curl(&["-X", "PUT"], &format!("{name}/manifests/v1"), Some((manifest_type, manifest.path())));
     }
 
     /// Sends a request to docker's registry, with a file as its body, and returns the answer.
