@@ -198,6 +198,7 @@ impl Mount {
             ..options.clone()
         };
         let deadlines = Arc::new(Deadlines::new(options.deadline, NonZero::get(options.threads)));
+        let priority = reader.engine().options().priority;
         let edge = FuseEdge::new(reader, serving, false, Arc::clone(&deadlines), false).map_err(MountError::Image)?;
         let (_, served, connection) = edge.parts();
         let counts = served.counts.clone();
@@ -226,10 +227,10 @@ impl Mount {
                 // The front works without the transfer, so a thread that cannot be started is no error.
                 ends.and_then(|(sending, mover)| {
                     let mounted = Unmounter::new(Some(directory.clone()), Weak::new(), None);
-                    spawn(FrontMover::THREAD.to_owned(), move || mover.run(&mounted)).ok().map(|()| sending)
+                    spawn(FrontMover::THREAD.to_owned(), move || mover.run(&mounted, priority)).ok().map(|()| sending)
                 })
             }
-            Hidden::Kept(keeper) => keeper.put_front()?,
+            Hidden::Kept(keeper) => keeper.put_front(priority)?,
         };
         if let Some(sending) = sending {
             let _ = transfer.set(sending);

@@ -29,17 +29,18 @@ const MEMORY: &str = "/proc/meminfo";
 const AMPLE_PART: u64 = 4;
 const SCARCE_PART: u64 = 8;
 
-/// Memory pressure. Memory is short if page allocations of this process were slow, or if the kernel's pressure stall
-/// information says that threads of the same control group (or else of the machine) often stall on memory.
+/// Memory pressure. Memory is short if the kernel's pressure stall information says that threads of the same control
+/// group (or else of the machine) often stall on memory, or if page allocations of this process were slow while memory
+/// was not ample.
 ///
 /// Stall information reports pressure before any thread of this process has waited. It lets best-effort allocations
-/// give up in time.
+/// give up in time. Slow allocations alone prove little: in a virtual machine that gets its memory from the host, they
+/// are also slow while memory is ample.
 pub(crate) struct MemoryPressure {
     started: Instant,
     /// Memory is short until this time, in milliseconds since the start.
     until_ms: AtomicU64,
-    /// Threads stalled until this time. In a virtual machine that gets its memory from the host, allocations are also slow
-    /// while memory is ample.
+    /// Threads stalled until this time.
     stalled_until_ms: AtomicU64,
     stalls: Option<File>,
     memory: Option<File>,
@@ -75,7 +76,9 @@ impl MemoryPressure {
 
     /// Notes that a page allocation was slow.
     pub(crate) fn note(&self) {
-        self.until_ms.fetch_max(self.after_now_ms(), Relaxed);
+        if self.stalls.is_none() || !self.is_ample() {
+            self.until_ms.fetch_max(self.after_now_ms(), Relaxed);
+        }
     }
 
     /// Whether memory is short, or was until a moment ago.
@@ -119,8 +122,9 @@ impl MemoryPressure {
         let Some(stalled) = stalled_time(stalls) else { return };
         let before = last.replace(Look { at, stalled });
         if before.is_some_and(|before| stalled.saturating_sub(before.stalled) * STALLED_PART > at - before.at) {
-            self.note();
-            self.stalled_until_ms.fetch_max(self.after_now_ms(), Relaxed);
+            let until_ms = self.after_now_ms();
+            self.until_ms.fetch_max(until_ms, Relaxed);
+            self.stalled_until_ms.fetch_max(until_ms, Relaxed);
         }
     }
 
@@ -197,5 +201,21 @@ mod tests {
         }
         pressure.note();
         assert!(!pressure.is_scarce(), "a slow allocation alone is no sign of it");
+    }
+
+    #[test]
+    fn a_slow_allocation_is_no_sign_while_memory_is_ample() {
+        for (available, stalls, is_short) in [(500, true, false), (100, true, true), (500, false, true)] {
+            let file = |text: &str| {
+                let file = tempfile::tempfile().expect("a file");
+                file.write_all_at(text.as_bytes(), 0).expect("ours");
+                file
+            };
+            let stalls = stalls.then(|| file("some avg10=0.00 avg60=0.00 avg300=0.00 total=7\n"));
+            let memory = file(&format!("MemTotal: 1000 kB\nMemAvailable: {available} kB\n"));
+            let pressure = MemoryPressure { memory: Some(memory), ..MemoryPressure::of(stalls) };
+            pressure.note();
+            assert_eq!(pressure.is_short(), is_short, "{available} of 1000 KiB");
+        }
     }
 }

@@ -54,7 +54,7 @@ pub(crate) struct Controller {
     waiting: AtomicUsize,
     /// Work items that read more than was requested, waiting or in progress.
     reading_on: Gauge,
-    /// Blocks whose rest waits to be stored.
+    /// Clusters and rests of blocks that wait to be stored.
     storing: Gauge,
     pub(crate) counts: Counts,
 }
@@ -108,9 +108,9 @@ impl Controller {
             page_cache: OnceLock::new(),
             sequential: Mutex::default(),
             walks: Mutex::default(),
-            data: Density::default(),
-            metadata: Density::default(),
-            clusters: Density::default(),
+            data: Density::new(NEAR_READS),
+            metadata: Density::new(NEAR_READS),
+            clusters: Density::new(CLUSTER_MEMORY_READS),
             decoded: DropBehind::new(),
             miss_cost: MissCost::default(),
             budget: Arc::default(),
@@ -338,8 +338,8 @@ impl Controller {
         self.budget.claim(bytes, &self.file_feedback)
     }
 
-    /// Claims `bytes` of the budget for a block that is held until its rest is stored. If the budget is used up, counts the
-    /// rest as dropped and returns `None`.
+    /// Claims `bytes` of the budget for a block or cluster until it is stored. If the budget is used up, counts it as dropped
+    /// and returns `None`.
     pub(crate) fn hold(&self, bytes: u64) -> Option<Arc<Unused>> {
         let held = self.budget.hold(bytes);
         if held.is_none() {
@@ -348,8 +348,8 @@ impl Controller {
         held
     }
 
-    /// Counts a block whose rest waits to be stored, and returns whether it is the only one.
-    pub(crate) fn stores_rest(&self) -> (Counted, bool) {
+    /// Counts a cluster or the rest of a block that waits to be stored, and returns whether it is the only one.
+    pub(crate) fn stores(&self) -> (Counted, bool) {
         let counted = self.storing.enter();
         let is_alone = self.storing.now() == 1;
         (counted, is_alone)

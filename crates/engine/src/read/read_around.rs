@@ -59,11 +59,16 @@ impl Reader {
     }
 
     /// Requests the stored bytes of a part of a file from a far source, so that it transfers them while the reader waits for
-    /// others. Does nothing if the metadata that maps the file is not in memory.
+    /// others.
     fn announce(&self, nid: Nid, range: ByteRange) {
-        if !self.prefetch().is_far() {
-            return;
+        if self.prefetch().is_far() {
+            self.will_need(nid, range);
         }
+    }
+
+    /// Requests the stored bytes of a part of a file from the source. Does nothing if the metadata that maps the file is not in
+    /// memory.
+    fn will_need(&self, nid: Nid, range: ByteRange) {
         self.workspaces.with(|workspace| {
             if self.plan(workspace, nid, range, Blocking::Never).is_err() {
                 return;
@@ -158,13 +163,13 @@ impl Reader {
         }
         let held = neighbours.cluster.and_then(|cluster| Some((cluster, self.prefetch().hold(cluster.len())?)));
         if let Some((cluster, held)) = held {
-            let is_accepted = self.run_around(move |reader| {
+            // Otherwise the one thread that stores clusters would wait for the source, one cluster after the other.
+            self.will_need(nid, cluster);
+            self.store_after_reply(move |reader| {
                 // Errors are ignored: a read of the same range receives them.
                 drop((reader.store_cluster(nid, wanted, cluster), held));
             });
-            if is_accepted {
-                self.prefetch().note_cluster(nid, cluster);
-            }
+            self.prefetch().note_cluster(nid, cluster);
         }
         for neighbour in neighbours.blocks {
             if wanted.contains(neighbour.range) && !self.is_kept(&neighbour) {
@@ -191,6 +196,7 @@ impl Reader {
     /// Asks the page cache to read the neighbours itself.
     fn request_neighbours(&self, nid: Nid, page_cache: &dyn Sink, neighbours: &Neighbours) {
         if let Some(cluster) = neighbours.cluster {
+            self.will_need(nid, cluster);
             page_cache.request(nid, cluster);
             self.prefetch().note_cluster(nid, cluster);
         }
@@ -207,23 +213,28 @@ impl Reader {
         let len = cached.bytes().len() as u64;
         let Some(held) = cached.hold(|| self.prefetch().hold(len)) else { return false };
         let cached = Arc::clone(cached);
-        let (storing, is_alone) = self.prefetch().stores_rest();
-        let reader = self.clone();
-        let work = Box::new(move || {
+        self.store_after_reply(move |reader| {
             reader.store_neighbour(nid, wanted, &neighbour, &cached);
             if reader.is_kept(&neighbour) {
                 reader.engine().spill_file.store(&neighbour.block, &cached);
             }
-            drop((cached, held, storing));
+            drop((cached, held));
         });
-        // The real-time thread `floe-store` would take the CPU from the reader that just got its reply. So it gets a
-        // block only while an earlier one still waits to be stored.
-        if is_alone {
-            self.engine().workers.run_around(work)
-        } else {
-            self.engine().workers.store(work)
-        }
         true
+    }
+
+    /// Runs `work`, which stores bytes in the page cache that a reader is likely to want soon.
+    ///
+    /// The real-time thread `floe-store` would take the CPU from the reader that just got its reply. So it gets work only
+    /// while earlier work still waits.
+    fn store_after_reply(&self, work: impl FnOnce(&Self) + Send + 'static) {
+        let (storing, is_alone) = self.prefetch().stores();
+        let reader = self.clone();
+        let work = Box::new(move || {
+            work(&reader);
+            drop(storing);
+        });
+        if is_alone { self.engine().workers.run_around(work) } else { self.engine().workers.store(work) }
     }
 
     fn store_neighbour(&self, nid: Nid, wanted: ByteRange, neighbour: &Neighbour, cached: &CachedBlock) {

@@ -13,7 +13,13 @@ use crate::patchwork::{COSTLY_BLOCK_BYTES, Patchwork};
 
 const PAGE_BYTES: u64 = 4096;
 
-const CLUSTER_PAGES: u64 = 16;
+const CLUSTER_PAGES: u64 = 64;
+
+/// The number of reads in a cluster after which all of it is stored.
+const CLUSTER_READS: u64 = 5;
+
+/// The number of blocks in a file of eight clusters; a block is a page.
+const BLOCK_COUNT: usize = 8 * CLUSTER_PAGES as usize;
 
 const CLUSTER_BYTES: u64 = CLUSTER_PAGES * PAGE_BYTES;
 
@@ -69,32 +75,36 @@ fn stored(patchwork: Patchwork, options: &EngineOptions, pages: &[u64], byte_cou
     stored
 }
 
-/// One page of each of 8 clusters, and then another one of the first three.
-const PAGES: [u64; 11] = [3, 19, 35, 51, 67, 83, 99, 115, 14, 30, 46];
+/// All reads but the last of each of eight clusters, in turn, and then the last ones of the first three.
+fn pages() -> Vec<u64> {
+    let read = |cluster: u64, number: u64| cluster * CLUSTER_PAGES + 3 + 11 * number;
+    let earlier = (0..CLUSTER_READS - 1).flat_map(|number| (0..8).map(move |cluster| read(cluster, number)));
+    earlier.chain((0..3).map(|cluster| read(cluster, CLUSTER_READS - 1))).collect()
+}
 
 #[test]
-fn the_second_read_of_cheap_blocks_stores_its_cluster() {
+fn the_fifth_read_of_cheap_blocks_stores_its_cluster() {
     let clusters = [0, 1, 2].map(|number| ByteRange::new(number * CLUSTER_BYTES, CLUSTER_BYTES));
-    let found = stored(Patchwork::cheap(71, 128, 0), &EngineOptions::default(), &PAGES, 3 * CLUSTER_BYTES);
+    let found = stored(Patchwork::cheap(71, BLOCK_COUNT, 0), &EngineOptions::default(), &pages(), 3 * CLUSTER_BYTES);
     assert_eq!(found, clusters);
 }
 
 #[test]
 fn clusters_are_left_alone_where_they_do_not_pay() {
-    let defaults = EngineOptions::default();
+    let (defaults, pages) = (EngineOptions::default(), pages());
     for (name, patchwork, options, pages) in [
-        ("scattered", Patchwork::cheap(72, 128, 0), defaults.clone(), &PAGES[..8]),
+        ("scattered", Patchwork::cheap(72, BLOCK_COUNT, 0), defaults.clone(), &pages[..pages.len() - 3]),
         (
             "without read-around",
-            Patchwork::cheap(73, 128, 0),
+            Patchwork::cheap(73, BLOCK_COUNT, 0),
             EngineOptions { read_around: false, ..defaults.clone() },
-            &PAGES,
+            &pages,
         ),
         (
             "without rest-of-block",
-            Patchwork::cheap(74, 128, 0),
+            Patchwork::cheap(74, BLOCK_COUNT, 0),
             EngineOptions { prefetch: "sequential".parse().expect("a set"), ..defaults },
-            &PAGES,
+            &pages,
         ),
     ] {
         assert_eq!(stored(patchwork, &options, pages, 0), [], "{name}");
@@ -103,9 +113,10 @@ fn clusters_are_left_alone_where_they_do_not_pay() {
 
 #[test]
 fn clusters_end_with_their_file() {
-    // The last of the first two clusters ends within a page.
-    let found = stored(Patchwork::cheap(75, 24, 100), &EngineOptions::default(), &[17, 20], 8 * PAGE_BYTES - 100);
-    assert_eq!(found, [ByteRange::new(CLUSTER_BYTES, 8 * PAGE_BYTES - 100)]);
+    // The second cluster has eight pages, the last of them not whole.
+    let (patchwork, len) = (Patchwork::cheap(75, CLUSTER_PAGES as usize + 8, 100), 8 * PAGE_BYTES - 100);
+    let found = stored(patchwork, &EngineOptions::default(), &[65, 68, 66, 70, 64], len);
+    assert_eq!(found, [ByteRange::new(CLUSTER_BYTES, len)]);
 }
 
 /// A page cache that reads by itself, and records the ranges that it is asked to read.
@@ -138,7 +149,7 @@ fn a_page_cache_that_reads_by_itself_receives_requests() {
     let block = ByteRange::new(block_bytes, block_bytes);
     let first_page = block_bytes / PAGE_BYTES;
     for (name, patchwork, pages, expected) in [
-        ("clusters", Patchwork::cheap(76, 128, 0), &PAGES[..], clusters),
+        ("clusters", Patchwork::cheap(76, BLOCK_COUNT, 0), &pages()[..], clusters),
         ("the rest of a block, once", Patchwork::costly(77, 4), &[first_page, first_page + 1][..], vec![block]),
     ] {
         let (patchwork, requested) = (Arc::new(patchwork), Arc::new(Mutex::new(Vec::new())));

@@ -17,6 +17,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use floe_engine::{Priority, schedule_this_thread};
 use floe_image::ByteRange;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -223,7 +224,11 @@ impl FrontMover {
 
     /// Executes messages, which read ranges in the front and drop second copies, until the other end is closed or the
     /// mount is gone.
-    pub(crate) fn run(self, mount: &Unmounter) {
+    ///
+    /// The calling thread gets `priority` or the best that is permitted. If it fell behind the readers, they would request the
+    /// bytes of each message page by page, which costs more CPU time and puts it further behind.
+    pub(crate) fn run(self, mount: &Unmounter, priority: Priority) {
+        schedule_this_thread(priority);
         may_wait_for_mount();
         let Ok(table) = File::open(TABLE_PATH) else { return };
         let mut open: Option<(u64, OwnedFd)> = None;

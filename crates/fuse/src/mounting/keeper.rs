@@ -21,7 +21,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use self::messages::{ANSWER_BYTES_MAX, Answer, DONE, Question, receive};
+use self::messages::{ANSWER_BYTES_MAX, Answer, DONE, Question, priority_from_number, priority_to_number, receive};
 use crate::{
     Detach, FrontRefusal, MountError, MountOptions, UnmountError, Unmounter,
     caller::is_administrator,
@@ -32,7 +32,7 @@ use crate::{
     mounting::front::HiddenMount,
     mounting::front_transfer::{FrontMover, FrontTransfer},
     mounting::fusermount::AutoUnmount,
-    mounting::launch_walk::{LaunchWalk, LaunchWalker, WalkPause, priority_from_number, priority_to_number},
+    mounting::launch_walk::{LaunchWalk, LaunchWalker, WalkPause},
     mounting::mountpoint::{Connected, connect},
     mounting::parent_sys::{LifeLock, Parent},
     mounting::read_ahead,
@@ -137,10 +137,11 @@ impl Keeper {
     }
 
     /// Asks the keeper to mount the kernel's EROFS in front of the hidden mount, which must be served already. If this
-    /// fails, no mount stays. Returns the sending end of the transfer into the front; the keeper has the receiving end.
-    pub(crate) fn put_front(&self) -> Result<Option<FrontTransfer>, MountError> {
+    /// fails, no mount stays. Returns the sending end of the transfer into the front; the keeper has the receiving end, whose thread
+    /// gets `priority` or the best that is permitted.
+    pub(crate) fn put_front(&self, priority: Priority) -> Result<Option<FrontTransfer>, MountError> {
         may_wait_for_mount();
-        let answer = self.ask(Question::MountFront);
+        let answer = self.ask(Question::MountFront(priority_to_number(priority)));
         let (answer, descriptors) = answer.map_err(|error| MountError::Front(FrontRefusal::new(&error)))?;
         match answer.kind {
             DONE => Ok(descriptors.into_iter().next().map(FrontTransfer::new)),
@@ -369,7 +370,7 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
                 }
             }
         },
-        Question::MountFront => match kept.directory.zip(held.hidden.take()) {
+        Question::MountFront(priority) => match kept.directory.zip(held.hidden.take()) {
             None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
             Some((directory, hidden)) => match hidden.put_front(directory, kept.options, true) {
                 Ok(transfer) => {
@@ -380,7 +381,8 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
                     let transfer = transfer.filter(|(_, mover)| held.abort_when_stuck(mover.hidden_device()));
                     let sending = transfer.and_then(|(sending, mover)| {
                         let thread = thread::Builder::new().name(FrontMover::THREAD.to_owned());
-                        thread.spawn(move || mover.run(&mounted)).ok().map(|_| sending.into_socket())
+                        let priority = priority_from_number(priority);
+                        thread.spawn(move || mover.run(&mounted, priority)).ok().map(|_| sending.into_socket())
                     });
                     return (Answer::done(), sending.into_iter().collect());
                 }

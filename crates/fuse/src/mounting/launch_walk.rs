@@ -19,7 +19,6 @@ use std::{
     time::Duration,
 };
 
-use floe_engine::Priority;
 use floe_image::ByteRange;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -375,29 +374,6 @@ impl WalkPause {
     }
 }
 
-/// A priority as the argument of a question to the keeper.
-pub(crate) fn priority_to_number(priority: Priority) -> u32 {
-    match priority {
-        Priority::Auto => 0,
-        Priority::Fifo(level) => 0x100 | u32::from(level),
-        Priority::Nice(level) => 0x200 | u32::from(level.cast_unsigned()),
-        Priority::Slice => 0x300,
-        Priority::Normal => 0x400,
-    }
-}
-
-/// The inverse of [`priority_to_number`].
-pub(crate) fn priority_from_number(number: u32) -> Priority {
-    let [level, kind, ..] = number.to_le_bytes();
-    match kind {
-        0 => Priority::Auto,
-        1 => Priority::Fifo(level),
-        2 => Priority::Nice(level.cast_signed()),
-        3 => Priority::Slice,
-        _ => Priority::Normal,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -448,20 +424,6 @@ mod tests {
         ] {
             let found = go_to(root.as_fd(), path, action);
             assert_eq!(found, expected, "{} {action:?}", String::from_utf8_lossy(path));
-        }
-    }
-
-    #[test]
-    fn priorities_survive_their_numbers() {
-        for priority in [
-            Priority::Auto,
-            Priority::Fifo(1),
-            Priority::Nice(-20),
-            Priority::Nice(19),
-            Priority::Slice,
-            Priority::Normal,
-        ] {
-            assert_eq!(priority_from_number(priority_to_number(priority)), priority);
         }
     }
 }

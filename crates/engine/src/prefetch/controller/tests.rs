@@ -152,9 +152,12 @@ fn batches_of_a_walk_follow_the_used_ones() {
 #[test]
 fn a_rejected_cluster_is_returned_again() {
     let controller = controller();
-    let read = |page: u64| controller.cluster(Nid(7), ByteRange::new(page * 4 * KIB, 4 * KIB));
-    let cluster = ByteRange::new(64 * KIB, 64 * KIB);
-    assert_eq!([read(16), read(20), read(25)], [None, Some(cluster), Some(cluster)]);
+    let read = |page: u64| controller.cluster(Nid(7), ByteRange::new(CLUSTER_BYTES + page * 4 * KIB, 4 * KIB));
+    let cluster = ByteRange::new(CLUSTER_BYTES, CLUSTER_BYTES);
+    for number in 1..CLUSTER_READS {
+        assert_eq!(read(number), None);
+    }
+    assert_eq!([read(9), read(20)], [Some(cluster); 2]);
     controller.note_cluster(Nid(7), cluster);
-    assert_eq!([read(31), read(17), read(15)], [None, None, None]);
+    assert_eq!([read(31), read(17), read(0)], [None, None, None]);
 }

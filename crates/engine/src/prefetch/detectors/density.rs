@@ -5,15 +5,15 @@ use std::sync::{
     atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
-use crate::prefetch::thresholds::{DENSITY_READS, NEAR_READS, WHOLE};
-
-/// The number of windows that are remembered.
-const WINDOW_COUNT: usize = 1 << 12;
+use crate::prefetch::thresholds::{DENSITY_READS, WHOLE};
 
 /// An entry of the table, from the high bits down: a hash of the window, the time of its last read in quarters of
-/// [`NEAR_READS`], whether the whole window was requested, and the number of reads.
+/// the memory of the table, whether the whole window was requested, and the number of reads.
 const TIME_SHIFT: u32 = 8;
 const HASH_SHIFT: u32 = 24;
+
+/// The number of bits of a hash that choose the entry. The others tell windows with the same entry apart.
+const INDEX_BITS: u32 = 16;
 const TIME_MASK: u64 = (1 << (HASH_SHIFT - TIME_SHIFT)) - 1;
 const ASKED: u64 = 1 << 7;
 const READS_MAX: u64 = ASKED - 1;
@@ -21,9 +21,10 @@ const READS_MAX: u64 = ASKED - 1;
 /// Remembers which windows of files or sources were read recently, and measures the share of reads in such windows.
 ///
 /// Windows with the same table entry disturb each other, and so do threads that update the same entry. This costs only speed.
-#[derive(Default)]
 pub(crate) struct Density {
-    /// 32 KiB, allocated at the first read.
+    /// The number of reads after which a read is forgotten. The table has as many entries, of 8 bytes.
+    memory_reads: u64,
+    /// Allocated at the first read.
     entries: OnceLock<Box<[AtomicU64]>>,
     read_count: AtomicU64,
     /// The share of reads that are near no other, in units of 1 / [`WHOLE`].
@@ -47,6 +48,12 @@ pub(crate) struct Visit {
 }
 
 impl Density {
+    /// `memory_reads` is the number of reads after which a read is forgotten.
+    pub(crate) fn new(memory_reads: u64) -> Self {
+        debug_assert!(memory_reads >= 4 && memory_reads <= 1 << INDEX_BITS);
+        Self { memory_reads, entries: OnceLock::new(), read_count: AtomicU64::new(0), alone_share: AtomicU32::new(0) }
+    }
+
     /// The share of recent reads that are near others, in units of 1 / [`WHOLE`].
     pub(crate) fn near_share(&self) -> u32 {
         WHOLE - self.alone_share.load(Relaxed)
@@ -57,7 +64,7 @@ impl Density {
         let (entry, hash) = self.entry(window);
         let read_count = self.read_count.load(Relaxed) + 1;
         self.read_count.store(read_count, Relaxed);
-        let now = (read_count / (NEAR_READS / 4)) & TIME_MASK;
+        let now = (read_count / (self.memory_reads / 4)) & TIME_MASK;
         let seen = entry.load(Relaxed);
         let is_near = now.wrapping_sub(seen >> TIME_SHIFT) & TIME_MASK <= 4;
         let (reads, asked) = match seen >> HASH_SHIFT == hash && is_near {
@@ -83,8 +90,8 @@ impl Density {
     /// The entry of a window, and its hash.
     fn entry(&self, window: Window) -> (&AtomicU64, u64) {
         let hash = (window.owner ^ window.number.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> HASH_SHIFT;
-        let entries = self.entries.get_or_init(|| (0..WINDOW_COUNT).map(|_| AtomicU64::new(0)).collect());
-        (&entries[(hash >> 28) as usize % WINDOW_COUNT], hash)
+        let entries = self.entries.get_or_init(|| (0..self.memory_reads).map(|_| AtomicU64::new(0)).collect());
+        (&entries[(hash >> (u64::BITS - HASH_SHIFT - INDEX_BITS)) as usize % entries.len()], hash)
     }
 }
 
@@ -92,9 +99,11 @@ impl Density {
 mod tests {
     use super::*;
 
+    const MEMORY_READS: u64 = 1 << 12;
+
     #[test]
     fn reads_of_a_window_are_counted_while_they_are_near() {
-        let density = Density::default();
+        let density = Density::new(MEMORY_READS);
         let reads = |owner, number| density.note(Window { owner, number }).reads;
         assert_eq!([reads(5, 0), reads(5, 1), reads(5, 0), reads(6, 0)], [1, 1, 2, 1]);
         let wait = |count: u64| {
@@ -102,15 +111,28 @@ mod tests {
                 density.note(Window { owner: 7, number: 7 });
             }
         };
-        wait(NEAR_READS / 2);
+        wait(MEMORY_READS / 2);
         assert_eq!(reads(5, 0), 3);
-        wait(2 * NEAR_READS);
+        wait(2 * MEMORY_READS);
         assert_eq!(reads(5, 0), 1, "the earlier reads are forgotten");
     }
 
     #[test]
+    fn most_windows_are_remembered_for_the_given_number_of_reads() {
+        for memory_reads in [1 << 12, 1 << 15] {
+            let density = Density::new(memory_reads);
+            let windows = || (0..memory_reads / 2).map(|number| Window { owner: 3, number: 5 * number });
+            windows().for_each(|window| {
+                density.note(window);
+            });
+            let seen = windows().filter(|window| density.note(*window).reads == 2).count() as u64;
+            assert!(seen > memory_reads / 4, "{seen} of {}", memory_reads / 2);
+        }
+    }
+
+    #[test]
     fn requested_windows_are_remembered() {
-        let density = Density::default();
+        let density = Density::new(MEMORY_READS);
         let window = |number| Window { owner: 1, number };
         density.note_asked(window(0));
         assert!(!density.note(window(0)).was_asked, "nobody read from it");
@@ -120,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_share_follows_late_reads() {
-        let density = Density::default();
+        let density = Density::new(MEMORY_READS);
         assert_eq!(density.near_share(), WHOLE);
         for (windows, step, dense) in [(1000, 1, false), (100, 0, true), (1000, 3, false)] {
             for index in 0..windows {

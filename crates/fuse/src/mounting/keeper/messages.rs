@@ -6,6 +6,7 @@ use std::{
     os::fd::{BorrowedFd, OwnedFd},
 };
 
+use floe_engine::Priority;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::{FrontRefusal, MountError, UnmountError};
@@ -19,8 +20,8 @@ pub(super) enum Question {
     Mount,
     /// Create the hidden FUSE mount. If the number is not 0, its connection is to use rings, and the kernel is to permit that.
     MountHidden(u32),
-    /// Mount the kernel's EROFS in front of the hidden mount.
-    MountFront,
+    /// Mount the kernel's EROFS in front of the hidden mount, and start the thread that moves bytes there with this priority.
+    MountFront(u32),
     /// Take over the mount that another process has made on the directory.
     Adopt,
     Unmount,
@@ -55,7 +56,7 @@ impl Question {
             Self::Users => (5, 0),
             Self::IsAdministrator(thread) => (6, thread),
             Self::MountHidden(rings) => (7, rings),
-            Self::MountFront => (8, 0),
+            Self::MountFront(priority) => (8, priority),
             Self::Walk(priority) => (9, priority),
             Self::Adopt => (10, 0),
             Self::End => (11, 0),
@@ -75,7 +76,7 @@ impl Question {
             5 => Self::Users,
             6 => Self::IsAdministrator(argument),
             7 => Self::MountHidden(argument),
-            8 => Self::MountFront,
+            8 => Self::MountFront(argument),
             9 => Self::Walk(argument),
             10 => Self::Adopt,
             11 => Self::End,
@@ -152,4 +153,46 @@ pub(super) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(u
         _ => Vec::new(),
     });
     Ok((received.bytes, descriptors.collect()))
+}
+
+/// A priority as the argument of a question to the keeper.
+pub(super) fn priority_to_number(priority: Priority) -> u32 {
+    match priority {
+        Priority::Auto => 0,
+        Priority::Fifo(level) => 0x100 | u32::from(level),
+        Priority::Nice(level) => 0x200 | u32::from(level.cast_unsigned()),
+        Priority::Slice => 0x300,
+        Priority::Normal => 0x400,
+    }
+}
+
+/// The inverse of [`priority_to_number`].
+pub(super) fn priority_from_number(number: u32) -> Priority {
+    let [level, kind, ..] = number.to_le_bytes();
+    match kind {
+        0 => Priority::Auto,
+        1 => Priority::Fifo(level),
+        2 => Priority::Nice(level.cast_signed()),
+        3 => Priority::Slice,
+        _ => Priority::Normal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priorities_survive_their_numbers() {
+        for priority in [
+            Priority::Auto,
+            Priority::Fifo(1),
+            Priority::Nice(-20),
+            Priority::Nice(19),
+            Priority::Slice,
+            Priority::Normal,
+        ] {
+            assert_eq!(priority_from_number(priority_to_number(priority)), priority);
+        }
+    }
 }
