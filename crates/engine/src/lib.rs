@@ -44,4 +44,8 @@ pub use options::{
 };
 pub use prefetch::{counters::ReadAroundCounters, detectors::directory::ListedFile, sink::Sink};
 pub use read::reader::Reader;
-pub use threads::{cpu_pressure::Working, scheduling_sys::schedule_this_thread, worker::WorkerStatus};
+pub use threads::{
+    cpu_pressure::Working,
+    scheduling_sys::{reschedule_this_thread, schedule_this_thread},
+    worker::WorkerStatus,
+};

@@ -21,9 +21,10 @@ pub trait Sink: Send + Sync {
         false
     }
 
-    /// Asks the cache to read a range of a file for which [`Sink::reads_by_itself`] is true. Does not wait.
-    fn request(&self, nid: Nid, range: ByteRange) {
-        let _ = (nid, range);
+    /// Asks the cache to read a range of a file for which [`Sink::reads_by_itself`] is true. While `cpus_are_short`, it is to
+    /// run before the readers of the file. Does not wait.
+    fn request(&self, nid: Nid, range: ByteRange, cpus_are_short: bool) {
+        let _ = (nid, range, cpus_are_short);
     }
 
     /// The size of its pages in bytes, the smallest unit that it keeps.

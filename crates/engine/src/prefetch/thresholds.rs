@@ -91,15 +91,15 @@ pub(crate) const STORED_ALWAYS_DECODE: Duration = Duration::from_micros(100);
 pub(crate) const SMALL_READ_BYTES_MAX: u64 = 32 << 10;
 
 /// Rest of block: plain bytes have no block, and small blocks have little rest. An aligned cluster of this many bytes of a file
-/// is stored after this many small reads in it: one page in thirteen. Reading the cluster then costs about as much as these
-/// reads did. A read is remembered for so many other small reads that random reads of a few gigabytes count.
-pub(crate) const CLUSTER_BYTES: u64 = 256 << 10;
-pub(crate) const CLUSTER_READS: u64 = 5;
+/// is stored after this many small reads in it. A read is remembered for so many other small reads that random reads of a few
+/// gigabytes count.
+pub(crate) const CLUSTER_BYTES: u64 = 128 << 10;
+pub(crate) const CLUSTER_READS: u64 = 2;
 pub(crate) const CLUSTER_MEMORY_READS: u64 = 1 << 15;
 
 /// Rest of block: the maximum decoded size in bytes of the blocks in a cluster, and the maximum time to decode all of it.
 pub(crate) const CLUSTER_BLOCK_BYTES_MAX: u64 = 32 << 10;
-pub(crate) const CLUSTER_DECODE_MAX: Duration = Duration::from_micros(400);
+pub(crate) const CLUSTER_DECODE_MAX: Duration = Duration::from_micros(200);
 
 /// Rest of block: where reads have clusters, the rest of a block is stored by itself only if the file has at least this many
 /// bytes in the block. A few pages are not worth a work item.

@@ -195,15 +195,16 @@ impl Reader {
 
     /// Asks the page cache to read the neighbours itself.
     fn request_neighbours(&self, nid: Nid, page_cache: &dyn Sink, neighbours: &Neighbours) {
+        let cpus_are_short = self.engine().workers.cpus_are_short();
         if let Some(cluster) = neighbours.cluster {
             self.will_need(nid, cluster);
-            page_cache.request(nid, cluster);
+            page_cache.request(nid, cluster, cpus_are_short);
             self.prefetch().note_cluster(nid, cluster);
         }
         for neighbour in &neighbours.blocks {
             let cached = self.engine().blocks.peek(&neighbour.block);
             if cached.is_some_and(|cached| cached.note_store(neighbour.hash(nid))) {
-                page_cache.request(nid, neighbour.range);
+                page_cache.request(nid, neighbour.range, cpus_are_short);
             }
         }
     }

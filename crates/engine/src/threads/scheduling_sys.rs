@@ -58,6 +58,17 @@ pub fn schedule_this_thread(priority: Priority) -> Priority {
     schedule(ThreadId::current(), priority)
 }
 
+/// Schedules the calling thread, whose priority is [`Priority::Auto`]: real-time only while `cpus_are_short`. A real-time
+/// thread takes the CPU from the thread that woke it, even if another CPU is idle.
+pub fn reschedule_this_thread(cpus_are_short: bool) -> Priority {
+    let thread = ThreadId::current();
+    if cpus_are_short {
+        return schedule(thread, Priority::Auto);
+    }
+    let _ = set_real_time(thread, None);
+    schedule(thread, Priority::Nice(-20))
+}
+
 /// Moves a thread to time sharing at a nice level.
 pub(crate) fn unschedule(thread: ThreadId, nice_level: i8) {
     let _ = set_real_time(thread, None);

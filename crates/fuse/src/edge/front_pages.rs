@@ -72,10 +72,10 @@ impl Sink for FrontPages {
         nid == self.image.large_file()
     }
 
-    fn request(&self, nid: Nid, range: ByteRange) {
+    fn request(&self, nid: Nid, range: ByteRange, cpus_are_short: bool) {
         let range = ByteRange::new(self.image.address(nid, range.offset()), range.len());
         if let (Some(transfer), Some(ranges)) = (self.transfer.get(), self.image.files_in(range)) {
-            transfer.request(&ranges);
+            transfer.request(&ranges, cpus_are_short);
         }
     }
 

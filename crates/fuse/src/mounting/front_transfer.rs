@@ -17,7 +17,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use floe_engine::{Priority, schedule_this_thread};
+use floe_engine::{Priority, reschedule_this_thread, schedule_this_thread};
 use floe_image::ByteRange;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -32,8 +32,8 @@ use crate::{
     mounting::{front_files_sys::FrontFiles, table::TABLE_PATH},
 };
 
-/// The length of a record in a message, in bytes: four numbers.
-const RECORD_BYTES: usize = 32;
+/// The length of a record in a message, in bytes: five numbers.
+const RECORD_BYTES: usize = 40;
 
 /// The maximum number of records in a message.
 const RECORDS_MAX: usize = 64;
@@ -108,6 +108,14 @@ struct Record {
     offset: u64,
     len: u64,
     image_offset: u64,
+    /// Whether the file is to be read before its readers run; they outnumber the CPUs.
+    is_urgent: bool,
+}
+
+/// The urgency of the last records; `None` before the first ones.
+#[derive(Default)]
+struct Urgency {
+    is_urgent: Option<bool>,
 }
 
 /// The ranges of the hidden image that have a second copy, the oldest first.
@@ -144,15 +152,17 @@ impl FrontTransfer {
             offset: range.offset(),
             len: range.len(),
             image_offset: *image_offset,
+            is_urgent: false,
         });
         self.note(records);
     }
 
-    /// Asks the front to read these ranges at once, which have no second copy.
-    pub(crate) fn request(&self, ranges: &[FrontRange]) {
+    /// Asks the front to read these ranges at once, which have no second copy; before their readers run if it `is_urgent`.
+    pub(crate) fn request(&self, ranges: &[FrontRange], is_urgent: bool) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         for FrontRange { nid, range, .. } in ranges {
-            waiting.add(Record { nid: *nid, offset: range.offset(), len: range.len(), image_offset: NOWHERE });
+            let (offset, len) = (range.offset(), range.len());
+            waiting.add(Record { nid: *nid, offset, len, image_offset: NOWHERE, is_urgent });
         }
         if waiting.refused == 0 {
             self.send(&mut waiting);
@@ -166,6 +176,7 @@ impl FrontTransfer {
             offset: 0,
             len: range.len(),
             image_offset: range.offset(),
+            is_urgent: false,
         }));
     }
 
@@ -225,10 +236,17 @@ impl FrontMover {
     /// Executes messages, which read ranges in the front and drop second copies, until the other end is closed or the
     /// mount is gone.
     ///
-    /// The calling thread gets `priority` or the best that is permitted. If it fell behind the readers, they would request the
-    /// bytes of each message page by page, which costs more CPU time and puts it further behind.
+    /// The calling thread gets `priority` or the best that is permitted. With [`Priority::Auto`], it is real-time only while
+    /// requests are urgent. If it fell behind the readers, they would request the bytes of each message page by page, which
+    /// costs more CPU time and puts it further behind.
     pub(crate) fn run(self, mount: &Unmounter, priority: Priority) {
-        schedule_this_thread(priority);
+        let mut urgency = match priority {
+            Priority::Auto => Some(Urgency::default()),
+            _ => {
+                schedule_this_thread(priority);
+                None
+            }
+        };
         may_wait_for_mount();
         let Ok(table) = File::open(TABLE_PATH) else { return };
         let mut open: Option<(u64, OwnedFd)> = None;
@@ -247,7 +265,13 @@ impl FrontMover {
                 if has_message {
                     match recv(&self.socket, &mut message[..], RecvFlags::DONTWAIT) {
                         Ok((0, _)) => return,
-                        Ok((len, _)) => self.note(&message[..len], &mut open, &mut copies),
+                        Ok((len, _)) => {
+                            let records: Vec<_> = message[..len].as_chunks().0.iter().map(Record::from_bytes).collect();
+                            if let Some(urgency) = &mut urgency {
+                                urgency.note(&records);
+                            }
+                            self.note(&records, &mut open, &mut copies);
+                        }
                         Err(Errno::INTR | Errno::AGAIN) => {}
                         Err(_) => return,
                     }
@@ -260,11 +284,10 @@ impl FrontMover {
     }
 
     /// Executes the records of a message. `open` is the file that was read last.
-    fn note(&self, message: &[u8], open: &mut Option<(u64, OwnedFd)>, copies: &mut SecondCopies) {
-        let (records, _) = message.as_chunks();
-        for record in records.iter().map(Record::from_bytes) {
+    fn note(&self, records: &[Record], open: &mut Option<(u64, OwnedFd)>, copies: &mut SecondCopies) {
+        for record in records {
             if record.nid != NO_FILE {
-                self.read(record, open);
+                self.read(*record, open);
             }
             if record.image_offset != NOWHERE {
                 copies.add(ByteRange::new(record.image_offset, record.len));
@@ -300,6 +323,17 @@ impl FrontMover {
     }
 }
 
+impl Urgency {
+    /// Schedules the calling thread for these records.
+    fn note(&mut self, records: &[Record]) {
+        let is_urgent = records.iter().any(|record| record.is_urgent);
+        if self.is_urgent != Some(is_urgent) {
+            self.is_urgent = Some(is_urgent);
+            reschedule_this_thread(is_urgent);
+        }
+    }
+}
+
 impl SecondCopies {
     /// Adds a range, or extends the last range if the new one follows it.
     fn add(&mut self, range: ByteRange) {
@@ -320,7 +354,7 @@ impl SecondCopies {
 impl Record {
     fn to_bytes(self) -> [u8; RECORD_BYTES] {
         let mut bytes = [0; RECORD_BYTES];
-        let numbers = [self.nid, self.offset, self.len, self.image_offset];
+        let numbers = [self.nid, self.offset, self.len, self.image_offset, self.is_urgent.into()];
         for (part, number) in bytes.chunks_exact_mut(8).zip(numbers) {
             part.copy_from_slice(&number.to_ne_bytes());
         }
@@ -332,7 +366,7 @@ impl Record {
             let (numbers, _) = bytes.as_chunks();
             u64::from_ne_bytes(numbers[index])
         };
-        Self { nid: number(0), offset: number(1), len: number(2), image_offset: number(3) }
+        Self { nid: number(0), offset: number(1), len: number(2), image_offset: number(3), is_urgent: number(4) != 0 }
     }
 }
 
@@ -342,7 +376,7 @@ mod tests {
 
     #[test]
     fn records_arrive_as_they_were_sent() {
-        let record = Record { nid: 7, offset: 4096, len: 1 << 40, image_offset: u64::MAX - 1 };
+        let record = Record { nid: 7, offset: 4096, len: 1 << 40, image_offset: u64::MAX - 1, is_urgent: true };
         assert_eq!(Record::from_bytes(&record.to_bytes()), record);
     }
 

@@ -50,7 +50,7 @@ pub(crate) struct Visit {
 impl Density {
     /// `memory_reads` is the number of reads after which a read is forgotten.
     pub(crate) fn new(memory_reads: u64) -> Self {
-        debug_assert!(memory_reads >= 4 && memory_reads <= 1 << INDEX_BITS);
+        debug_assert!((4..=1 << INDEX_BITS).contains(&memory_reads));
         Self { memory_reads, entries: OnceLock::new(), read_count: AtomicU64::new(0), alone_share: AtomicU32::new(0) }
     }
 
