@@ -112,10 +112,12 @@ struct Record {
     is_urgent: bool,
 }
 
-/// The urgency of the last records; `None` before the first ones.
-#[derive(Default)]
-struct Urgency {
-    is_urgent: Option<bool>,
+/// The scheduling of the thread that executes messages.
+struct Schedule {
+    /// Whether it follows the urgency of the records.
+    is_auto: bool,
+    /// Whether the last message was urgent.
+    is_urgent: bool,
 }
 
 /// The ranges of the hidden image that have a second copy, the oldest first.
@@ -240,13 +242,7 @@ impl FrontMover {
     /// requests are urgent. If it fell behind the readers, they would request the bytes of each message page by page, which
     /// costs more CPU time and puts it further behind.
     pub(crate) fn run(self, mount: &Unmounter, priority: Priority) {
-        let mut urgency = match priority {
-            Priority::Auto => Some(Urgency::default()),
-            _ => {
-                schedule_this_thread(priority);
-                None
-            }
-        };
+        let mut schedule = Schedule::of_this_thread(priority);
         may_wait_for_mount();
         let Ok(table) = File::open(TABLE_PATH) else { return };
         let mut open: Option<(u64, OwnedFd)> = None;
@@ -267,9 +263,7 @@ impl FrontMover {
                         Ok((0, _)) => return,
                         Ok((len, _)) => {
                             let records: Vec<_> = message[..len].as_chunks().0.iter().map(Record::from_bytes).collect();
-                            if let Some(urgency) = &mut urgency {
-                                urgency.note(&records);
-                            }
+                            schedule.follow(&records);
                             self.note(&records, &mut open, &mut copies);
                         }
                         Err(Errno::INTR | Errno::AGAIN) => {}
@@ -323,12 +317,23 @@ impl FrontMover {
     }
 }
 
-impl Urgency {
-    /// Schedules the calling thread for these records.
-    fn note(&mut self, records: &[Record]) {
+impl Schedule {
+    /// Schedules the calling thread with `priority`.
+    fn of_this_thread(priority: Priority) -> Self {
+        let is_auto = priority == Priority::Auto;
+        if is_auto {
+            reschedule_this_thread(false);
+        } else {
+            schedule_this_thread(priority);
+        }
+        Self { is_auto, is_urgent: false }
+    }
+
+    /// Schedules the calling thread for the records of a message.
+    fn follow(&mut self, records: &[Record]) {
         let is_urgent = records.iter().any(|record| record.is_urgent);
-        if self.is_urgent != Some(is_urgent) {
-            self.is_urgent = Some(is_urgent);
+        if self.is_auto && self.is_urgent != is_urgent {
+            self.is_urgent = is_urgent;
             reschedule_this_thread(is_urgent);
         }
     }
