@@ -13,7 +13,7 @@ use rustix::{
 
 use crate::support::{
     front::{Scene, ready},
-    program::{Place, Serving, floe, processes_with, run, told, until},
+    program::{Place, Serving, children_of, floe, processes_with, run, told, until},
 };
 
 fn scene() -> Scene {
@@ -205,6 +205,26 @@ fn requests_and_stages_are_counted() {
     assert!(report["requests"]["read"].as_u64() > Some(0), "{report}");
     assert!(count("read") > 0 && count("decode") > 0 && count("reply") > 0, "{report}");
     assert!(report["work"]["decoded_bytes"].as_u64() >= Some(3 << 20), "{report}");
+}
+
+#[test]
+fn the_thread_that_reads_ahead_in_the_front_has_the_priority_of_decoders() {
+    if !ready() {
+        return;
+    }
+    let scene = scene();
+    for (options, nice_level) in [("ro", "-20"), ("priority=nice:5", "5"), ("priority=normal", "0")] {
+        let serving = scene.fronted(options);
+        let keeper = children_of(serving.pid.as_raw_nonzero().get().unsigned_abs(), "floe-keeper");
+        let nice_levels = || -> Vec<String> {
+            let tasks = fs::read_dir(format!("/proc/{}/task", keeper[0])).expect("it runs").flatten();
+            let stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+            let of_mover = stats.filter(|stat| stat.contains("(floe-front)"));
+            // The 19th field of proc(5), the 17th after the name.
+            of_mover.filter_map(|stat| Some(stat.rsplit_once(") ")?.1.split(' ').nth(16)?.to_owned())).collect()
+        };
+        until("it is scheduled", || nice_levels() == [nice_level]);
+    }
 }
 
 #[test]
