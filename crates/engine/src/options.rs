@@ -242,8 +242,9 @@ pub enum WorkerMode {
 /// The scheduling of the threads that decompress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Priority {
-    /// The best that is permitted: real-time at the lowest level, else nice −20, else a short slice. Session threads
-    /// and threads that wait for a source are real-time only while more threads are runnable than there are CPUs.
+    /// The best that is permitted: real-time at the lowest level, else nice −20, else a short slice. Session threads,
+    /// threads that wait for a source and the one that reads ahead in a front are real-time only while more threads are
+    /// runnable than there are CPUs.
     Auto,
     /// Real-time, first in first out, at this level (1 to 99).
     Fifo(u8),

@@ -21,8 +21,8 @@ pub trait Sink: Send + Sync {
         false
     }
 
-    /// Asks the cache to read a range of a file for which [`Sink::reads_by_itself`] is true. While `cpus_are_short`, it is to
-    /// run before the readers of the file. Does not wait.
+    /// Asks the cache to read a range of a file for which [`Sink::reads_by_itself`] is true. While `cpus_are_short`, the
+    /// thread that reads it should run before other programs. Does not wait.
     fn request(&self, nid: Nid, range: ByteRange, cpus_are_short: bool) {
         let _ = (nid, range, cpus_are_short);
     }

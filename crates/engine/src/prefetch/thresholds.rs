@@ -91,8 +91,8 @@ pub(crate) const STORED_ALWAYS_DECODE: Duration = Duration::from_micros(100);
 pub(crate) const SMALL_READ_BYTES_MAX: u64 = 32 << 10;
 
 /// Rest of block: plain bytes have no block, and small blocks have little rest. An aligned cluster of this many bytes of a file
-/// is stored after this many small reads in it. A read is remembered for so many other small reads that random reads of a few
-/// gigabytes count.
+/// is stored after this many small reads in it. The third number is how many other small reads may come between them; random
+/// reads of a few gigabytes come back to a cluster within so many.
 pub(crate) const CLUSTER_BYTES: u64 = 128 << 10;
 pub(crate) const CLUSTER_READS: u64 = 2;
 pub(crate) const CLUSTER_MEMORY_READS: u64 = 1 << 15;

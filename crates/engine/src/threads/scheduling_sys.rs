@@ -58,8 +58,9 @@ pub fn schedule_this_thread(priority: Priority) -> Priority {
     schedule(ThreadId::current(), priority)
 }
 
-/// Schedules the calling thread, whose priority is [`Priority::Auto`]: real-time only while `cpus_are_short`. A real-time
-/// thread takes the CPU from the thread that woke it, even if another CPU is idle.
+/// Schedules the calling thread, whose priority is [`Priority::Auto`]: real-time only while `cpus_are_short`, else with
+/// the lowest nice level that is permitted. Returns the result. A real-time thread takes the CPU from the thread that woke it,
+/// even if another CPU is idle.
 pub fn reschedule_this_thread(cpus_are_short: bool) -> Priority {
     let thread = ThreadId::current();
     if cpus_are_short {

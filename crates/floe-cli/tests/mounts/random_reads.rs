@@ -56,7 +56,7 @@ fn the_rest_of_what_small_reads_touch_is_stored() {
                 assert!(page[..] == content[offset as usize..][..page.len()], "{options:?}: offset {offset}");
             }
         };
-        // Eight pages of each cluster, far from each other.
+        // Four pages of each cluster, far from each other.
         read(&mut (3..PAGE_COUNT).step_by(16));
         read(&mut (9..PAGE_COUNT).step_by(16));
         until("the rest is stored", || report(&serving)["read_around"]["stored_bytes"].as_u64() > Some(FILE_BYTES / 2));

@@ -108,7 +108,7 @@ struct Record {
     offset: u64,
     len: u64,
     image_offset: u64,
-    /// Whether the file is to be read before its readers run; they outnumber the CPUs.
+    /// Whether CPUs are short, so that the readers of the file would otherwise run first.
     is_urgent: bool,
 }
 
@@ -159,7 +159,8 @@ impl FrontTransfer {
         self.note(records);
     }
 
-    /// Asks the front to read these ranges at once, which have no second copy; before their readers run if it `is_urgent`.
+    /// Asks the front to read these ranges at once, which have no second copy. If it `is_urgent`, this comes before the
+    /// readers of the files.
     pub(crate) fn request(&self, ranges: &[FrontRange], is_urgent: bool) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         for FrontRange { nid, range, .. } in ranges {

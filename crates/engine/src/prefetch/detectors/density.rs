@@ -8,7 +8,7 @@ use std::sync::{
 use crate::prefetch::thresholds::{DENSITY_READS, WHOLE};
 
 /// An entry of the table, from the high bits down: a hash of the window, the time of its last read in quarters of
-/// the memory of the table, whether the whole window was requested, and the number of reads.
+/// `memory_reads`, whether the whole window was requested, and the number of reads.
 const TIME_SHIFT: u32 = 8;
 const HASH_SHIFT: u32 = 24;
 
