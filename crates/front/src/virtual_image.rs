@@ -271,6 +271,24 @@ impl VirtualImage {
         Ok(is_there.then(|| run.start_bytes() + (origin.offset - placed.range.offset())))
     }
 
+    /// Renders the metadata that the kernel reads when it finds the inode `nid` of the original by its name. File data that
+    /// this metadata refers to then has addresses. Of a directory, all entries are rendered too.
+    ///
+    /// # Errors
+    /// The original cannot be read now, or the inode breaks its format.
+    pub fn render(&self, nid: Nid) -> Result<()> {
+        let node = self.view.node(nid)?;
+        let geometry = &self.view.shared.geometry;
+        let first = META_BLOCK_64 + geometry.offset(node.slot) / BLOCK_BYTES;
+        let blocks = if node.slot.class.stride() < BLOCK_BYTES { 1 } else { node.body_end().div_ceil(BLOCK_BYTES) };
+        (first..first + blocks).try_for_each(|block| self.view.block(block).map(drop))?;
+        if node.attr().file_type == FileType::Directory {
+            let runs = self.view.shared.addresses.of(first);
+            runs.iter().flat_map(|run| run.start..run.end).try_for_each(|block| self.view.block(block).map(drop))?;
+        }
+        Ok(())
+    }
+
     fn placed_at(&self, offset: u64) -> Result<Option<(Run, Placed)>> {
         self.run_at(offset).map(|run| Ok((run, self.view.placed(&run)?))).transpose()
     }

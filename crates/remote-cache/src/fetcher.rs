@@ -40,6 +40,22 @@ pub trait RangeFetcher: Send + Sync {
         self.fetch(range, cause)
     }
 
+    /// Like [`RangeFetcher::fetch`], but hands over the bytes as they arrive: each call of `arrived` receives the next
+    /// `part_bytes` of the range, and the last one the rest.
+    ///
+    /// # Errors
+    /// As [`RangeFetcher::fetch`]. Parts that were handed over before remain valid.
+    fn fetch_in_parts(
+        &self,
+        range: ByteRange,
+        part_bytes: u64,
+        cause: Cause,
+        arrived: &mut dyn FnMut(Bytes),
+    ) -> io::Result<()> {
+        hand_over(self.fetch(range, cause)?, part_bytes, arrived);
+        Ok(())
+    }
+
     /// A hint that a reader now waits for `range`, which is already being fetched for [`Cause::Prefetch`]. Neither
     /// blocks nor fails.
     fn hurry(&self, range: ByteRange) {
@@ -56,6 +72,14 @@ pub trait RangeFetcher: Send + Sync {
     /// How many background requests may be in flight at present.
     fn connections(&self) -> usize {
         4
+    }
+}
+
+/// Hands over `bytes` in parts of `part_bytes`, which must not be 0; the last part has the rest.
+pub fn hand_over(mut bytes: Bytes, part_bytes: u64, arrived: &mut dyn FnMut(Bytes)) {
+    let part_bytes = usize::try_from(part_bytes).unwrap_or(usize::MAX).max(1);
+    while !bytes.is_empty() {
+        arrived(bytes.split_to(part_bytes.min(bytes.len())));
     }
 }
 

@@ -8,8 +8,9 @@ use floe_image::ByteRange;
 use crate::{
     Cause, FetchError, FetchFault,
     background::alongside,
+    fetcher::hand_over,
     flights::{Landing, Lead},
-    layout::ChunkIndex,
+    layout::{CHUNK_BYTES, ChunkIndex},
     locks_sys::FileLock,
     object::RemoteObject,
     stored_object::StoredObject,
@@ -103,33 +104,53 @@ impl RemoteObject {
         let Some((first, _)) = run.first() else { return };
         let range = self.layout.run(first.index(), run.len() as u64);
         let may_store = run.iter().any(|(_, lock)| lock.is_some()) && self.reserve(range.len());
-        let fetched = self.fetch_with_hashes(range, cause, attempt);
         let mut unused = if may_store { range.len() } else { 0 };
-        for (lead, lock) in run {
-            let chunk_range = self.layout.range(lead.index());
-            let start = usize::try_from(chunk_range.offset() - range.offset()).unwrap_or(usize::MAX);
-            let outcome = match &fetched {
-                Ok(bytes) => {
-                    let chunk = bytes.slice(start..start + usize::try_from(chunk_range.len()).unwrap_or(0));
-                    self.admit(lead.index(), chunk, cause, lock.as_ref().filter(|_| may_store))
-                }
-                Err(error) => Err(Arc::clone(error)),
-            };
+        let is_in_parts = attempt == Attempt::First && self.may_land_early(&run);
+        let mut rest = run.into_iter();
+        let mut land = |(lead, lock): (Lead, Option<FileLock>), chunk: Result<Bytes, Arc<io::Error>>| {
+            let index = lead.index();
+            let admitted = chunk.and_then(|chunk| self.admit(index, chunk, cause, lock.as_ref().filter(|_| may_store)));
             // The lock must be free before the flight ends: see `Lead::land`.
             drop(lock);
-            match outcome {
+            match admitted {
                 Ok((chunk, is_stored)) => {
                     if is_stored {
-                        unused -= chunk_range.len();
+                        unused -= self.layout.range(index).len();
                     }
                     lead.land(Landing::Bytes(chunk));
                 }
                 Err(error) => lead.land(Landing::Failed(error)),
             }
+        };
+        let fetched = self.with_hashes(range, cause, || {
+            if is_in_parts {
+                return self.fetch_in_chunks(range, cause, &mut |chunk| {
+                    if let Some(led) = rest.next() {
+                        land(led, Ok(chunk));
+                    }
+                });
+            }
+            let bytes = self.fetch_whole(range, cause, attempt)?;
+            for led in rest.by_ref() {
+                let chunk = self.layout.range(led.0.index());
+                let start = usize::try_from(chunk.offset() - range.offset()).unwrap_or(usize::MAX);
+                land(led, Ok(bytes.slice(start..start + usize::try_from(chunk.len()).unwrap_or(0))));
+            }
+            Ok(())
+        });
+        if let Err(error) = fetched {
+            rest.for_each(|led| land(led, Err(Arc::clone(&error))));
         }
         if may_store && let Some(cache) = &self.cache {
             cache.budget().settle(range.len(), unused);
         }
+    }
+
+    /// Whether chunks of a run may be used before the whole run has arrived: data with a root, because a chunk with the right
+    /// digest is right whatever follows it.
+    fn may_land_early(&self, run: &Run) -> bool {
+        let has_root = matches!(self.verifier.get(), Some(Verifier::Verity(_) | Verifier::Table(_)));
+        has_root && run.len() > 1 && run.last().is_some_and(|(last, _)| !self.layout.is_tree(last.index()))
     }
 
     /// Verifies a fetched chunk, and stores it if its lock is held. Returns whether it was stored.
@@ -176,9 +197,8 @@ impl RemoteObject {
         Ok((chunk, is_stored))
     }
 
-    /// Fetches `range` and, in parallel, the part of the hash tree that verifies it.
-    fn fetch_with_hashes(&self, range: ByteRange, cause: Cause, attempt: Attempt) -> Result<Bytes, Arc<io::Error>> {
-        let fetch = || self.fetch_whole(range, cause, attempt);
+    /// Calls `fetch`, which fetches `range`, and in parallel fetches the part of the hash tree that verifies it.
+    fn with_hashes<T>(&self, range: ByteRange, cause: Cause, fetch: impl FnOnce() -> T) -> T {
         let tree = match self.verifier.get().filter(|_| cause != Cause::Tree) {
             Some(Verifier::Verity(tree)) => tree,
             // As below: verification asks for the table again.
@@ -199,6 +219,31 @@ impl RemoteObject {
             let _ = self.read(leaves, &mut hashes, Cause::Tree);
         };
         alongside(fetch_hashes, fetch)
+    }
+
+    /// Fetches the data chunks of `range`, and hands over each as it arrives. After an answer of a wrong length, tries another
+    /// mirror once for the rest.
+    fn fetch_in_chunks(
+        &self,
+        range: ByteRange,
+        cause: Cause,
+        arrived: &mut dyn FnMut(Bytes),
+    ) -> Result<(), Arc<io::Error>> {
+        let (mut bytes, mut chunks) = (0, 0);
+        let fetched = self.fetcher.fetch_in_parts(range, CHUNK_BYTES, cause, &mut |chunk| {
+            bytes += chunk.len() as u64;
+            chunks += 1;
+            arrived(chunk);
+        });
+        self.counters.fetched(cause, bytes);
+        match fetched {
+            Ok(()) if bytes == range.len() => return Ok(()),
+            Err(error) if FetchError::fault_of(&error) != FetchFault::WrongBytes => return Err(Arc::new(error)),
+            _ => self.counters.verification_failures.add(1),
+        }
+        let rest = ByteRange::between(range.offset() + chunks * CHUNK_BYTES, range.end());
+        hand_over(self.fetch_whole(rest, cause, Attempt::Again)?, CHUNK_BYTES, arrived);
+        Ok(())
     }
 
     /// Fetches exactly `range`. After an answer of a wrong length, tries another mirror once.

@@ -37,7 +37,7 @@ pub use counters::{ByCause, CacheCounts};
 pub use digest::{DIGEST_BYTES, Digest, NoDigest};
 pub use digest_table::{BadTable, DigestTable, PIECE_BYTES};
 pub use entry::{ENTRY_BYTES, MapEntry};
-pub use fetcher::{Cause, FetchError, FetchFault, Offline, REQUEST_BYTES_MAX, RangeFetcher};
+pub use fetcher::{Cause, FetchError, FetchFault, Offline, REQUEST_BYTES_MAX, RangeFetcher, hand_over};
 pub use inventory::{CheckReport, ObjectReport};
 pub use key::{Location, OBJECT_BYTES_MAX, ObjectKey, Trust, VerityRoot};
 pub use layout::{CHUNK_BYTES, TREE_CHUNK_BYTES};

@@ -5,6 +5,7 @@
 //! crate: its public functions block.
 #![forbid(unsafe_code)]
 
+mod arrival;
 mod aws_profile;
 mod content_range;
 mod counters;

@@ -2,17 +2,20 @@
 
 use std::{
     io,
+    pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use bytes::Bytes;
 use floe_image::ByteRange;
-use floe_remote_cache::{Cause, Digest, DigestTable, Location, OBJECT_BYTES_MAX, ObjectKey, RangeFetcher, Trust};
+use floe_remote_cache::{Cause, Digest, DigestTable, Location, OBJECT_BYTES_MAX, ObjectKey, RangeFetcher, Trust, hand_over};
+use tokio::sync::mpsc::unbounded_channel;
 use url::Url;
 
 use crate::{
     Outage, RemoteCounts, RemoteLocation,
+    arrival::Arrival,
     fault::Fault,
     host_limit::{PREFETCH_BYTES_AT_FIRST, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, WINDOW_AT_FIRST},
     launch_bundle::LaunchBundle,
@@ -200,6 +203,49 @@ impl RemoteObject {
         });
         fetched.map_err(|fault| fault.at(place))
     }
+
+    /// Fetches `range`, of at most [`REQUEST_BYTES_MAX`], with one request, and hands over its parts as they arrive.
+    fn fetch_and_hand_over(
+        &self,
+        range: ByteRange,
+        part_bytes: u64,
+        cause: Cause,
+        arrived: &mut dyn FnMut(Bytes),
+    ) -> io::Result<()> {
+        let place = format_args!("{}, bytes {}-{}", self.name, range.offset(), range.end().saturating_sub(1));
+        let wanted = Wanted { range, object_len: Some(self.key.len), validator: Some(&self.validator) };
+        let (sender, mut parts) = unbounded_channel();
+        let arrival = Arrival::passed_on(usize::try_from(part_bytes).unwrap_or(usize::MAX), sender);
+        let mut work = pin!(self.requester.fetch_into(arrival, &wanted, cause));
+        let mut handed_over = 0;
+        // The receiver may make requests of its own, so it is not called inside `block_on`.
+        let bytes = loop {
+            let step = self.requester.shared.block_on(async {
+                tokio::select! {
+                    biased;
+                    Some(part) = parts.recv() => Ok(Step::Part(part)),
+                    fetched = &mut work => fetched.map(|fetched| Step::End(fetched.bytes)),
+                }
+            });
+            match step.map_err(|fault| fault.at(place))? {
+                Step::Part(part) => {
+                    handed_over += part.len();
+                    arrived(part);
+                }
+                Step::End(bytes) => break bytes,
+            }
+        };
+        hand_over(bytes.slice(handed_over.min(bytes.len())..), part_bytes, arrived);
+        Ok(())
+    }
+}
+
+/// A step of a request.
+enum Step {
+    /// A part has arrived.
+    Part(Bytes),
+    /// All bytes have arrived.
+    End(Bytes),
 }
 
 impl RangeFetcher for RemoteObject {
@@ -216,6 +262,24 @@ impl RangeFetcher for RemoteObject {
             Some(bytes) => Ok(bytes),
             None => self.fetch_now(range, cause),
         }
+    }
+
+    fn fetch_in_parts(
+        &self,
+        range: ByteRange,
+        part_bytes: u64,
+        cause: Cause,
+        arrived: &mut dyn FnMut(Bytes),
+    ) -> io::Result<()> {
+        if range.is_empty() || range.len() > REQUEST_BYTES_MAX || range.end() > self.key.len {
+            hand_over(self.fetch(range, cause)?, part_bytes, arrived);
+            return Ok(());
+        }
+        match self.head_part(range) {
+            Some(bytes) => hand_over(bytes, part_bytes, arrived),
+            None => self.fetch_and_hand_over(range, part_bytes, cause, arrived)?,
+        }
+        Ok(())
     }
 
     fn fetch_elsewhere(&self, range: ByteRange, cause: Cause) -> io::Result<Bytes> {

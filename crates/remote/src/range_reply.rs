@@ -6,6 +6,7 @@ use floe_image::ByteRange;
 use http::{HeaderMap, StatusCode, header};
 
 use crate::{
+    arrival::Arrival,
     content_range::ContentRange,
     fault::{Fault, FaultKind},
     http_client::Body,
@@ -118,7 +119,7 @@ impl RangeReply {
     ///
     /// # Errors
     /// There are fewer or more bytes, or the connection breaks.
-    pub(crate) async fn add_to(&self, bytes: &mut Vec<u8>, mut body: Body) -> Result<(), Fault> {
+    pub(crate) async fn add_to(&self, bytes: &mut Arrival, mut body: Body) -> Result<(), Fault> {
         let (mut skipped, before) = (0, bytes.len());
         let len = usize::try_from(self.len).unwrap_or(usize::MAX);
         bytes.reserve(len);
@@ -134,7 +135,7 @@ impl RangeReply {
                 }
                 piece.truncate(room);
             }
-            bytes.extend_from_slice(&piece);
+            bytes.extend(&piece);
         }
         let came = bytes.len() - before;
         if came != len {

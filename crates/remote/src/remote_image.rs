@@ -253,6 +253,16 @@ impl RangeFetcher for Fetcher {
         self.object()?.fetch(range, cause)
     }
 
+    fn fetch_in_parts(
+        &self,
+        range: ByteRange,
+        part_bytes: u64,
+        cause: Cause,
+        arrived: &mut dyn FnMut(Bytes),
+    ) -> io::Result<()> {
+        self.object()?.fetch_in_parts(range, part_bytes, cause, arrived)
+    }
+
     fn fetch_elsewhere(&self, range: ByteRange, cause: Cause) -> io::Result<Bytes> {
         self.object()?.fetch_elsewhere(range, cause)
     }

@@ -13,6 +13,7 @@ use tokio::time::timeout;
 
 use crate::{
     Outage,
+    arrival::Arrival,
     counters::{Counters, Stage},
     fault::{Fault, FaultKind},
     host_limit::HostLimit,
@@ -84,10 +85,20 @@ impl Requester {
     /// # Errors
     /// The fault of the last attempt.
     pub(crate) async fn fetch(&self, wanted: &Wanted<'_>, cause: Cause) -> Result<Fetched, Fault> {
+        self.fetch_into(Arrival::default(), wanted, cause).await
+    }
+
+    /// Like [`Requester::fetch`]; the bytes arrive in `arrival`.
+    pub(crate) async fn fetch_into(
+        &self,
+        arrival: Arrival,
+        wanted: &Wanted<'_>,
+        cause: Cause,
+    ) -> Result<Fetched, Fault> {
         // An unknown length means that the object is being opened.
         let is_opening = wanted.object_len.is_none();
         let patience = if is_opening { Patience::at_open(self.outage) } else { Patience::new(self.outage) };
-        let fetched = self.fetch_patiently(wanted, cause, patience).await;
+        let fetched = self.fetch_patiently(wanted, cause, (patience, arrival)).await;
         match &fetched {
             Ok(fetched) => self.counters.fetched(cause, fetched.bytes.len() as u64),
             Err(_) => self.counters.failed(),
@@ -123,14 +134,13 @@ impl Requester {
         &self,
         wanted: &Wanted<'_>,
         cause: Cause,
-        mut patience: Patience,
+        (mut patience, mut came): (Patience, Arrival),
     ) -> Result<Fetched, Fault> {
-        let mut came = Vec::new();
         loop {
             // Bytes that arrived before an answer broke off are not requested again.
             let range = ByteRange::between(wanted.range.offset() + came.len() as u64, wanted.range.end());
             let mut fault = match self.attempt(&Wanted { range, ..*wanted }, cause, patience.until(), &mut came).await {
-                Ok(Outcome::Fetched(reply, headers)) => return Ok(Fetched { reply, headers, bytes: came.into() }),
+                Ok(Outcome::Fetched(reply, headers)) => return Ok(Fetched { reply, headers, bytes: came.into_bytes() }),
                 Ok(Outcome::MadeWay) => {
                     self.counters.made_way();
                     continue;
@@ -167,7 +177,7 @@ impl Requester {
         wanted: &Wanted<'_>,
         cause: Cause,
         latest: Option<Instant>,
-        came: &mut Vec<u8>,
+        came: &mut Arrival,
     ) -> Result<Outcome, Fault> {
         let began = Instant::now();
         let redirected = self.redirected.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -211,7 +221,7 @@ impl Requester {
         limit: &Arc<HostLimit>,
         wanted: &Wanted<'_>,
         (cause, latest): (Cause, Option<Instant>),
-        came: &mut Vec<u8>,
+        came: &mut Arrival,
     ) -> Result<Outcome, Fault> {
         let queued = Instant::now();
         let place = limit.queue(cause != Cause::Prefetch);
@@ -239,7 +249,7 @@ impl Requester {
         target: &Target,
         limit: &HostLimit,
         wanted: &Wanted<'_>,
-        came: &mut Vec<u8>,
+        came: &mut Arrival,
     ) -> Result<(RangeReply, HeaderMap), Fault> {
         let client = &self.shared.client;
         let sent = Instant::now();

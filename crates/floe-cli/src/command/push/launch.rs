@@ -1,14 +1,16 @@
 //! Finds the parts of an image that a launch reads, so that mounts from a registry can fetch them first.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{HashMap, HashSet},
     fs, io,
     path::Path,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use floe::{ByteRange, FileType, FormatImage, Image, ImageFiles, ImageSource, Nid, OpenError, OpenOptions};
-use floe_mkfs::{NameUsage, Profile, ProfileName, ProfileStep};
+use floe_engine::Blocking;
+use floe_front::{Origin, VirtualImage};
+use floe_mkfs::{Profile, ProfileStep};
 use floe_source::FileSource;
 
 use crate::fail::Fail;
@@ -18,20 +20,12 @@ use crate::fail::Fail;
 const READ_BEFORE: u64 = 64 << 10;
 const READ_BEHIND: u64 = 128 << 10;
 
-/// The unit in which the kernel's EROFS stores files.
-const BLOCK_BYTES: u64 = 4096;
+/// A range of a file.
+type FileRange = (Nid, ByteRange);
 
-/// The number of inode numbers whose small files have places side by side behind the kernel's EROFS, and the size from which
-/// on a file is not one of them (floe-front).
-const GROUP_NUMBERS: u64 = 64;
-const LARGE_FILE_BYTES_MIN: u64 = 128 << 10;
-
-/// A read of a launch: the path of the file, and the range in it.
-type Read = (Vec<u8>, ByteRange);
-
-/// The parts of an image that a launch reads, in the order in which they are needed: the metadata for opening the image
-/// and for finding the files, the contents that the launch in `profile` or in the image reads, and the bytes that the
-/// kernel reads around them. Empty if there is no profile.
+/// The parts of an image that a launch reads, in two groups: what it needs, in the order of the launch, which is the metadata
+/// for opening the image and for finding the files, and the contents that the launch in `profile` or in the image reads; then
+/// the bytes that the kernel reads around the contents. Empty if there is no profile.
 ///
 /// # Errors
 /// The image cannot be opened, or the profile is invalid.
@@ -46,40 +40,35 @@ pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>) -> Result<Vec<V
             Err(error) => return Err(error.into()),
         },
     };
-    if launch.reads.is_empty() {
+    if launch.0.iter().all(|step| step.range.is_none()) {
         return Ok(Vec::new());
     }
     let file = FileSource::open(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
     let recording = Arc::new(RecordingSource { file, read: Mutex::default() });
     let source: Arc<dyn ImageSource> = Arc::clone(&recording) as Arc<dyn ImageSource>;
     let image = Image::of(ImageFiles::of_source(path, &source, &options)?, &options.engine)?;
-    launch.find(&image);
-    // Paths of the profile that the image does not contain are skipped, as in mkfs.
-    let resolved = |(path, range): &Read| Some((image.resolve(path).ok()?, *range));
-    let found: Vec<_> = launch.reads.iter().filter_map(resolved).collect();
-    let stored = image.stored_runs(&found, 0);
-    let read_around = image.stored_runs(&launch.read_around(&image), 0);
-    let metadata = recording.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    Ok(vec![metadata, stored, read_around])
+    let replay = Replay { front: virtual_image(&image).ok(), image, recording };
+    Ok(replay.of(&launch))
 }
 
-/// The reads and names of a launch.
+/// The steps of a launch, in their order.
 #[derive(Default)]
-struct Launched {
-    reads: Vec<Read>,
-    names: Vec<ProfileName>,
-    /// The paths of both that are found, in the order of the launch.
-    touched: Vec<Vec<u8>>,
+struct Launched(Vec<LaunchStep>);
+
+/// A step of a launch.
+struct LaunchStep {
+    path: Vec<u8>,
+    /// The range of the file that is read; `None` if only the name is looked up or the directory listed.
+    range: Option<ByteRange>,
 }
 
 impl Launched {
     fn of(profile: &Profile) -> Self {
-        let reads = profile.ranges().iter().map(|range| (range.path.clone(), range.range)).collect();
-        let touched = profile.steps().filter_map(|step| match step {
-            ProfileStep::Range(range) => Some(range.path.clone()),
-            ProfileStep::Name(name) => (name.usage == NameUsage::Found).then(|| name.path.clone()),
+        let steps = profile.steps().map(|step| match step {
+            ProfileStep::Range(range) => LaunchStep { path: range.path.clone(), range: Some(range.range) },
+            ProfileStep::Name(name) => LaunchStep { path: name.path.clone(), range: None },
         });
-        Self { reads, names: profile.names().to_vec(), touched: touched.collect() }
+        Self(steps.collect())
     }
 
     /// The profile in the image, or its launch list with paths: a launch finds the files by their paths.
@@ -95,110 +84,84 @@ impl Launched {
         }
         let files = image.walk().flatten().filter(|entry| entry.attr.file_type == FileType::Regular);
         let paths: HashMap<Nid, Vec<u8>> = files.map(|entry| (entry.attr.nid, entry.path)).collect();
-        let reads = listed.into_iter().filter_map(|(nid, range)| Some((paths.get(&nid)?.clone(), range)));
-        let reads: Vec<Read> = reads.collect();
-        Self { touched: reads.iter().map(|(path, _)| path.clone()).collect(), reads, names: Vec::new() }
+        let steps = listed.into_iter().filter_map(|(nid, range)| {
+            Some(LaunchStep { path: paths.get(&nid)?.clone(), range: Some(range) })
+        });
+        Self(steps.collect())
     }
+}
 
-    /// Finds the names as a mount does, which reads the metadata that the launch needs. The inodes of a directory are read
-    /// together, because mounts read them ahead.
-    fn find(&self, image: &Image) {
-        if let FormatImage::Erofs(erofs) = image.format_image() {
+/// Opens the image as the kernel does that mounts a front.
+fn virtual_image(image: &Image) -> floe_image::Result<VirtualImage> {
+    let engine = image.reader().engine();
+    let (waiting, non_blocking) = (engine.block_reader(Blocking::Allowed), engine.block_reader(Blocking::Never));
+    VirtualImage::open(Arc::clone(image.file_system()), &waiting, non_blocking)
+}
+
+/// Repeats a launch, to find out what it reads.
+struct Replay {
+    image: Image,
+    /// The virtual image that the kernel mounts.
+    front: Option<VirtualImage>,
+    recording: Arc<RecordingSource>,
+}
+
+impl Replay {
+    /// What the launch needs, and what the kernel reads around that. Steps that the image does not contain are skipped, as in
+    /// mkfs.
+    fn of(&self, launch: &Launched) -> Vec<Vec<ByteRange>> {
+        if let FormatImage::Erofs(erofs) = self.image.format_image() {
             let _ = (erofs.launch_list(), erofs.launch_profile());
         }
-        let mut directories = BTreeSet::new();
-        for name in &self.names {
-            let is_list = name.usage == NameUsage::List;
-            let _ = image.resolve_link(&name.path).map(|nid| image.attr(nid));
-            directories.insert(if is_list { &*name.path } else { parent_of(&name.path) });
-        }
-        directories.extend(self.reads.iter().map(|(path, _)| parent_of(path)));
-        for directory in directories {
-            let Ok(nid) = image.resolve(directory) else { continue };
-            image.read_dir(nid).flatten().for_each(|entry| drop(image.attr(entry.nid)));
-        }
-    }
-}
-
-fn parent_of(path: &[u8]) -> &[u8] {
-    path.iter().rposition(|byte| *byte == b'/').map_or(path, |slash| &path[..slash])
-}
-
-impl Launched {
-    /// The ranges that the kernel reads around the reads of the launch. A program waits for the whole request. Behind
-    /// the kernel's EROFS, the small files of a directory are adjacent, so the kernel reads into the next ones.
-    fn read_around(&self, image: &Image) -> Vec<(Nid, ByteRange)> {
-        let neighbours = Neighbours::of(image, &self.touched);
-        let mut around = Vec::new();
-        for (path, range) in &self.reads {
-            let Ok(nid) = image.resolve(path) else { continue };
-            around.push((nid, around_range(*range)));
-            let Some((before, size, behind)) = neighbours.of_file(nid) else { continue };
-            let mut rest = READ_BEFORE.saturating_sub(range.offset());
-            for (before, size) in before.iter().rev() {
-                if rest == 0 {
-                    break;
-                }
-                let skipped = size.next_multiple_of(BLOCK_BYTES).saturating_sub(rest);
-                around.push((*before, ByteRange::between(skipped.min(*size), *size)));
-                rest = rest.saturating_sub(size.next_multiple_of(BLOCK_BYTES));
-            }
-            let end = range.end().saturating_add(READ_BEHIND);
-            let mut rest = end.saturating_sub(size.next_multiple_of(BLOCK_BYTES));
-            for (behind, size) in behind {
-                if rest == 0 {
-                    break;
-                }
-                around.push((*behind, ByteRange::new(0, rest.min(*size))));
-                rest = rest.saturating_sub(size.next_multiple_of(BLOCK_BYTES));
-            }
-        }
-        around
-    }
-}
-
-/// A file and its size.
-type FileSize = (Nid, u64);
-
-/// The small files that have places side by side behind the kernel's EROFS, in the order of these places: all files whose
-/// inode numbers share a group get them when the kernel reads the first inode of the group.
-struct Neighbours {
-    /// The files and their sizes.
-    files: Vec<FileSize>,
-    places: HashMap<Nid, usize>,
-}
-
-impl Neighbours {
-    /// The places of files after a launch that touches these paths in this order.
-    fn of(image: &Image, touched: &[Vec<u8>]) -> Self {
-        let file_system = image.file_system();
-        let mut found = Self { files: Vec::new(), places: HashMap::new() };
-        let mut groups = HashSet::new();
-        for path in touched {
-            let Ok(Ok(attr)) = image.resolve_link(path).map(|nid| image.attr(nid)) else { continue };
-            let first = attr.inode_number - attr.inode_number % GROUP_NUMBERS;
-            if attr.file_type != FileType::Regular || !groups.insert(first) {
-                continue;
-            }
-            let possible = file_system.possible_numbers(first).unwrap_or(0);
-            for number in (0..GROUP_NUMBERS).filter(|bit| possible >> bit & 1 != 0).map(|bit| first + bit) {
-                let Ok(Some(nid)) = file_system.find_number(number) else { continue };
-                let Ok(attr) = image.attr(nid) else { continue };
-                if attr.file_type == FileType::Regular && (1..LARGE_FILE_BYTES_MIN).contains(&attr.size) {
-                    found.places.insert(nid, found.files.len());
-                    found.files.push((nid, attr.size));
+        let (mut needed, mut found) = (self.recording.take(), Vec::new());
+        let mut known = HashSet::new();
+        for LaunchStep { path, range } in &launch.0 {
+            let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+            for end in ends.chain([path.len()]) {
+                if let Ok(nid) = self.image.resolve_link(&path[..end])
+                    && known.insert(nid)
+                {
+                    self.find(nid);
                 }
             }
+            let resolved = range.and_then(|range| Some((self.image.resolve(path).ok()?, range)));
+            let stored = resolved.map(|read| self.image.stored_runs(&[read], 0));
+            needed.extend(self.recording.take());
+            needed.extend(stored.into_iter().flatten());
+            found.extend(resolved);
         }
-        found
+        // Small files have places in the virtual image once all that the launch touches is known.
+        let around = found.into_iter().flat_map(|read| self.read_around(read)).collect::<Vec<_>>();
+        let around = self.image.stored_runs(&around, 0);
+        needed.extend(self.recording.take());
+        vec![needed, around]
     }
 
-    /// The files before a file, its size, and the files behind it; `None` if it has no such place.
-    fn of_file(&self, nid: Nid) -> Option<(&[FileSize], u64, &[FileSize])> {
-        let place = *self.places.get(&nid)?;
-        let (before, rest) = self.files.split_at_checked(place)?;
-        let ((_, size), behind) = rest.split_first()?;
-        Some((before, *size, behind))
+    /// Reads the metadata for an inode as mounts do: the kernel reads whole blocks of the front, and mounts without a front
+    /// read the inodes of a directory together.
+    fn find(&self, nid: Nid) {
+        // What cannot be read is not part of the launch.
+        let is_rendered = self.front.as_ref().is_some_and(|front| front.render(nid).is_ok());
+        let attr = self.image.attr(nid);
+        if !is_rendered && attr.is_ok_and(|attr| attr.file_type == FileType::Directory) {
+            self.image.read_dir(nid).flatten().for_each(|entry| drop(self.image.attr(entry.nid)));
+        }
+    }
+
+    /// What the kernel reads around a read of the launch, and the read. A program waits for the whole request. Behind the
+    /// kernel's EROFS, small files are adjacent, so the kernel reads into the next ones.
+    fn read_around(&self, (nid, range): FileRange) -> Vec<FileRange> {
+        let origin = Origin { nid, offset: range.offset() };
+        let place = self.front.as_ref().and_then(|front| Some((front, front.place(origin).ok()??)));
+        match place {
+            // The large file has no readahead of its own.
+            Some((front, place)) if place < VirtualImage::address(VirtualImage::LARGE_NID, 0) => {
+                let data = front.file_data_in(around_range(ByteRange::new(place, range.len())));
+                let parts = data.into_iter().filter_map(|data| front.files_in(data).ok().flatten()).flatten();
+                parts.map(|part| (part.original, part.range)).collect()
+            }
+            _ => vec![(nid, around_range(range))],
+        }
     }
 }
 
@@ -211,6 +174,13 @@ fn around_range(range: ByteRange) -> ByteRange {
 struct RecordingSource {
     file: FileSource,
     read: Mutex<Vec<ByteRange>>,
+}
+
+impl RecordingSource {
+    /// The ranges that were read since the last call.
+    fn take(&self) -> Vec<ByteRange> {
+        std::mem::take(&mut self.read.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 impl ImageSource for RecordingSource {
