@@ -30,7 +30,7 @@ use self::{
     replay::Replay,
     report::{LaunchState, Progress},
 };
-pub(crate) use self::{recorder::Recorder, report::LaunchReport};
+pub(crate) use self::{recorder::Recorder, replay::replayed_range, report::LaunchReport};
 use crate::{fail::Fail, front::FrontReport, mount_options::Settings};
 
 /// The launch that a mount replays.
@@ -68,6 +68,8 @@ struct Replaying {
     /// Set until the launch of a remote image is over: the launch would wait for requests for metadata that it does not
     /// need.
     holds_metadata: Option<Arc<AtomicBool>>,
+    /// Whether the image is remote with a launch bundle, so that the source reads ahead without being asked.
+    has_bundle: bool,
 }
 
 /// The parts of a running mount that a replay needs.
@@ -139,7 +141,9 @@ impl LaunchPlan {
         settings.mount.touches = Some(sink);
         let holds_metadata = remote.map(|_| Arc::clone(&settings.mount.holds_metadata));
         holds_metadata.iter().for_each(|holds| holds.store(true, Relaxed));
-        Ok(Self { task: Task::Replay(Replaying { profile, profile_match, holds_metadata }), progress })
+        let has_bundle = remote.is_some_and(|remote| remote.about().has_launch_bundle);
+        let replaying = Replaying { profile, profile_match, holds_metadata, has_bundle };
+        Ok(Self { task: Task::Replay(replaying), progress })
     }
 
     /// Starts the replay or the recording.
@@ -156,7 +160,9 @@ impl LaunchPlan {
                 profile_match = Some(Arc::clone(&replaying.profile_match));
                 let progress = Arc::clone(&progress);
                 run(Box::new(move || {
-                    mounted.image.read_ahead_of_launch();
+                    if !replaying.has_bundle {
+                        mounted.image.read_ahead_of_launch();
+                    }
                     let (profile_match, holds_metadata) =
                         (Arc::clone(&replaying.profile_match), replaying.holds_metadata.clone());
                     replay(replaying, mounted, &progress);
@@ -193,7 +199,7 @@ impl Launches {
 
 /// Waits for the launch, and replays it.
 fn replay(replaying: Replaying, mounted: Mounted, progress: &Arc<Progress>) {
-    let Replaying { profile, profile_match, holds_metadata } = replaying;
+    let Replaying { profile, profile_match, holds_metadata, .. } = replaying;
     let profile = match profile {
         Some(profile) => profile,
         None => match embedded(&mounted.image, progress) {

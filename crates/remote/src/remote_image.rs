@@ -43,6 +43,8 @@ pub struct ImageAbout {
     pub verified_by: Option<String>,
     /// Whether the server could not be reached, so that the remembered resolution of the URL is used.
     pub is_recalled: bool,
+    /// Whether a launch bundle is being fetched.
+    pub has_launch_bundle: bool,
 }
 
 /// Counters of a remote image and of its use of the cache.
@@ -129,6 +131,7 @@ impl RemoteImage {
                 Trust::Location(_) => None,
             },
             is_recalled: object.is_none(),
+            has_launch_bundle: launch.is_some(),
         };
         let fetcher = Fetcher {
             name,

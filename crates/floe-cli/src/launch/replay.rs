@@ -258,6 +258,12 @@ impl Replay {
     }
 }
 
+/// The bytes of a file of `size` bytes that a replay puts into the page cache for a recorded range.
+pub(crate) fn replayed_range(range: ByteRange, size: u64) -> ByteRange {
+    let start = range.offset() / CHUNK_BYTES * CHUNK_BYTES;
+    ByteRange::between(start, range.end().checked_next_multiple_of(CHUNK_BYTES).unwrap_or(u64::MAX).min(size))
+}
+
 /// The chunks of a range that are not in `known`, as ranges of a file of `size` bytes. Adds them to `known`.
 fn new_chunks(range: ByteRange, size: u64, known: &mut HashSet<u64>) -> Vec<ByteRange> {
     let mut ranges: Vec<ByteRange> = Vec::new();

@@ -13,19 +13,23 @@ use floe_front::{Origin, VirtualImage};
 use floe_mkfs::{Profile, ProfileStep};
 use floe_source::FileSource;
 
-use crate::fail::Fail;
+use crate::{fail::Fail, launch::replayed_range};
 
 /// The number of bytes that the kernel reads before and behind a read of a program: half of its readahead window before
 /// a page fault, and a whole window behind it.
 const READ_BEFORE: u64 = 64 << 10;
 const READ_BEHIND: u64 = 128 << 10;
 
+/// The number of bytes behind a small file that the kernel mostly reads with it.
+const READ_BEHIND_SMALL: u64 = 32 << 10;
+
 /// A range of a file.
 type FileRange = (Nid, ByteRange);
 
-/// The parts of an image that a launch reads, in two groups: what it needs, in the order of the launch, which is the metadata
-/// for opening the image and for finding the files, and the contents that the launch in `profile` or in the image reads; then
-/// the bytes that the kernel reads around the contents. Empty if there is no profile.
+/// The parts of an image that a launch reads, in two groups. The first has what a replay of the launch in `profile` or in the
+/// image reads, in its order: the metadata for opening the image and finding the files, then the rest of the metadata and the
+/// contents. The second has what the kernel may read around the contents for a program that is ahead of the replay. Empty if
+/// there is no profile.
 ///
 /// # Errors
 /// The image cannot be opened, or the profile is invalid.
@@ -107,32 +111,43 @@ struct Replay {
 }
 
 impl Replay {
-    /// What the launch needs, and what the kernel reads around that. Steps that the image does not contain are skipped, as in
+    /// The two groups of [`launch_ranges`]. Steps that the image does not contain are skipped, as in
     /// mkfs.
     fn of(&self, launch: &Launched) -> Vec<Vec<ByteRange>> {
         if let FormatImage::Erofs(erofs) = self.image.format_image() {
             let _ = (erofs.launch_list(), erofs.launch_profile());
         }
-        let (mut needed, mut found) = (self.recording.take(), Vec::new());
-        let mut known = HashSet::new();
-        for LaunchStep { path, range } in &launch.0 {
+        // A replay finds all files before it begins.
+        let resolved = launch.0.iter().map(|step| {
+            let attr = self.image.resolve_link(&step.path).and_then(|nid| Ok(self.image.attr(nid)?)).ok();
+            attr.zip(step.range).map(|(attr, range)| (attr.nid, attr.size, range))
+        });
+        let resolved: Vec<_> = resolved.collect();
+        let (mut needed, mut found) = (self.recording.take(), HashSet::new());
+        for (LaunchStep { path, .. }, resolved) in launch.0.iter().zip(&resolved) {
             let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
             for end in ends.chain([path.len()]) {
                 if let Ok(nid) = self.image.resolve_link(&path[..end])
-                    && known.insert(nid)
+                    && found.insert(nid)
                 {
                     self.find(nid);
                 }
             }
-            let resolved = range.and_then(|range| Some((self.image.resolve(path).ok()?, range)));
-            let stored = resolved.map(|read| self.image.stored_runs(&[read], 0));
+            let stored = resolved.map(|(nid, size, range)| {
+                let replayed = replayed_range(range, size);
+                let mut read = self.neighbours(nid, replayed, (0, READ_BEHIND_SMALL));
+                read.insert(0, (nid, replayed));
+                self.image.stored_runs(&read, 0)
+            });
             needed.extend(self.recording.take());
             needed.extend(stored.into_iter().flatten());
-            found.extend(resolved);
         }
-        // Small files have places in the virtual image once all that the launch touches is known.
-        let around = found.into_iter().flat_map(|read| self.read_around(read)).collect::<Vec<_>>();
-        let around = self.image.stored_runs(&around, 0);
+        let around = resolved.into_iter().flatten().flat_map(|(nid, _, range)| {
+            let mut read = self.neighbours(nid, range, (READ_BEFORE, READ_BEHIND));
+            read.push((nid, around_range(range)));
+            read
+        });
+        let around = self.image.stored_runs(&around.collect::<Vec<_>>(), 0);
         needed.extend(self.recording.take());
         vec![needed, around]
     }
@@ -148,19 +163,20 @@ impl Replay {
         }
     }
 
-    /// What the kernel reads around a read of the launch, and the read. A program waits for the whole request. Behind the
-    /// kernel's EROFS, small files are adjacent, so the kernel reads into the next ones.
-    fn read_around(&self, (nid, range): FileRange) -> Vec<FileRange> {
+    /// What is near a range of a small file behind the kernel's EROFS: so many bytes before and behind it. Small files are
+    /// adjacent there, so the kernel reads into the next ones.
+    fn neighbours(&self, nid: Nid, range: ByteRange, (before, behind): (u64, u64)) -> Vec<FileRange> {
         let origin = Origin { nid, offset: range.offset() };
         let place = self.front.as_ref().and_then(|front| Some((front, front.place(origin).ok()??)));
         match place {
             // The large file has no readahead of its own.
             Some((front, place)) if place < VirtualImage::address(VirtualImage::LARGE_NID, 0) => {
-                let data = front.file_data_in(around_range(ByteRange::new(place, range.len())));
+                let near = ByteRange::between(place.saturating_sub(before), place + range.len() + behind);
+                let data = front.file_data_in(near);
                 let parts = data.into_iter().filter_map(|data| front.files_in(data).ok().flatten()).flatten();
                 parts.map(|part| (part.original, part.range)).collect()
             }
-            _ => vec![(nid, around_range(range))],
+            _ => Vec::new(),
         }
     }
 }
