@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use floe_image::{ByteRange, ImageSource};
 use floe_remote_cache::{
-    CHUNK_BYTES, Cache, CacheCounts, CachedSource, Cause, FetchError, FetchFault, ObjectKey, REQUEST_BYTES_MAX, RangeFetcher,
+    CHUNK_BYTES, Cache, CacheCounts, CachedSource, Cause, FetchError, FetchFault, ObjectKey, RangeFetcher,
     SourceOptions, Trust,
 };
 
@@ -31,13 +31,11 @@ const QUIET_TIME: Duration = Duration::from_secs(1);
 /// How often the presence of the bundle is checked, in milliseconds.
 const CHECK_INTERVAL_MS: u64 = 100;
 
-/// The number of requests that fetch a group of a bundle: as many as may be in flight at first, without the one that is
-/// reserved for demand. One round trip then suffices.
+/// The number of requests that may be in flight at first, without the one that is reserved for demand.
 const REQUEST_COUNT: u64 = WINDOW_AT_FIRST as u64 - 1;
 
-/// The first request fetches this part of the first group. It uses the connection that is open already, so its bytes arrive
-/// one round trip before those of the others.
-const FIRST_PART: u64 = 3;
+/// The size of the first requests in bytes. In two round trips, they bring a small launch.
+const BYTES_AT_FIRST: u64 = 1 << 20;
 
 /// Serves the reads of a launch from its bundle, and decides when the launch is over. The bundle is an object of its own in
 /// the cache, with its own digest table as its root, so that its pieces are verified, stored, shared and evicted like all
@@ -89,7 +87,7 @@ impl Launch {
         let blob = CachedSource::open(Some(cache), key, fetched, options)?;
         if !is_over {
             blob.pin(&[ByteRange::new(0, len)]);
-            requests(bundle.group_ends()).into_iter().for_each(|range| blob.will_need(range.offset(), range.len()));
+            blob.will_need(0, len);
         }
         Ok(Self {
             bundle,
@@ -205,25 +203,6 @@ impl Launch {
     }
 }
 
-/// The ranges of a bundle that one request each fetches, in this order. Its groups end at `group_ends`.
-fn requests(group_ends: &[u64]) -> Vec<ByteRange> {
-    let (mut ranges, mut start) = (Vec::new(), 0);
-    for end in group_ends.iter().map(|end| end.next_multiple_of(CHUNK_BYTES)) {
-        let mut left = if start == 0 { REQUEST_COUNT - 1 } else { REQUEST_COUNT };
-        if start == 0 {
-            let len = end.div_ceil(FIRST_PART).next_multiple_of(CHUNK_BYTES).min(REQUEST_BYTES_MAX);
-            ranges.push(ByteRange::new(0, len));
-            start = len;
-        }
-        while start < end {
-            let len = (end - start).div_ceil(left.max(1)).next_multiple_of(CHUNK_BYTES).min(REQUEST_BYTES_MAX);
-            ranges.push(ByteRange::new(start, len));
-            (start, left) = (start + len, left.saturating_sub(1));
-        }
-    }
-    ranges
-}
-
 /// The bundle could otherwise describe bytes behind the data of the image.
 fn check_range(image: &CachedSource, offset: u64, len: usize) -> io::Result<()> {
     let is_inside = offset.checked_add(len as u64).is_some_and(|end| end <= image.len());
@@ -274,9 +253,11 @@ impl RangeFetcher for BundleFetcher {
         self.fetch_by(|object| object.fetch_elsewhere(range, cause))
     }
 
-    /// The ranges that are requested are as long as they should be.
+    /// The bytes arrive nearly in the order of their use, because no request has a large part of the rest.
     fn request_bytes(&self, _cause: Cause) -> u64 {
-        REQUEST_BYTES_MAX
+        let measured = self.object.as_ref().and_then(RemoteObject::measured_request_bytes);
+        let part = self.len.div_ceil(REQUEST_COUNT).next_multiple_of(CHUNK_BYTES);
+        measured.unwrap_or(BYTES_AT_FIRST).min(part)
     }
 
     fn hurry(&self, range: ByteRange) {
@@ -287,27 +268,5 @@ impl RangeFetcher for BundleFetcher {
 
     fn connections(&self) -> usize {
         self.object.as_ref().map_or(1, |object| object.connections())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn requests_fetch_the_groups_of_a_bundle_one_after_the_other() {
-        let chunks = |group_ends: &[u64]| {
-            let ranges = requests(group_ends);
-            ranges.iter().map(|range| (range.offset() / CHUNK_BYTES, range.len() / CHUNK_BYTES)).collect::<Vec<_>>()
-        };
-        assert_eq!(chunks(&[1]), [(0, 1)]);
-        assert_eq!(chunks(&[1, CHUNK_BYTES]), [(0, 1)]);
-        assert_eq!(
-            chunks(&[24 * CHUNK_BYTES - 1, 58 * CHUNK_BYTES]),
-            [(0, 8), (8, 4), (12, 4), (16, 4), (20, 4), (24, 7), (31, 7), (38, 7), (45, 7), (52, 6)]
-        );
-        let large = chunks(&[256 * CHUNK_BYTES]);
-        assert!(large.iter().all(|(_, len)| *len <= 32), "{large:?}");
-        assert_eq!(large.iter().map(|(_, len)| len).sum::<u64>(), 256);
     }
 }

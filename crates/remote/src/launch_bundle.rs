@@ -30,11 +30,8 @@ pub(crate) const BUNDLE_MEDIA_TYPE: &str = "application/vnd.floe.launch-bundle.v
 pub(crate) struct LaunchBundle {
     digest: Digest,
     table: DigestTable,
-    /// The list of runs, such as `0+4,708;12+30`: the first block of each run, and the number of blocks if it has several. A
-    /// semicolon ends a group.
+    /// The list of runs, such as `0+4,708,12+30`: the first block of each run, and the number of blocks if it has several.
     runs_text: String,
-    /// The ends of the groups in the bundle.
-    group_ends: Vec<u64>,
     /// The runs by their place in the image.
     runs: Vec<Run>,
 }
@@ -67,25 +64,19 @@ pub(crate) struct Part {
 }
 
 impl LaunchBundle {
-    /// The bundle of these ranges of the image in `file`, in groups that are fetched one after the other, and its bytes; `None`
-    /// if there are none, or too many.
+    /// The bundle of these ranges of the image in `file`, and its bytes; `None` if there are none, or too many.
     ///
     /// # Errors
     /// The file cannot be read.
     pub(crate) fn of(groups: &[Vec<ByteRange>], file: &File) -> io::Result<Option<(Self, Vec<u8>)>> {
         let image_len = file.metadata()?.len();
-        let mut groups = blocks_of(groups, image_len);
+        let mut runs = blocks_of(&groups.concat(), image_len);
         let mut gap_bytes = 0;
-        // A list that is too long gives up the order of use for longer runs, and at last the groups.
-        while text_of(&groups).len() > RUNS_TEXT_BYTES_MAX {
-            if gap_bytes > BUNDLE_BYTES_MAX && groups.len() > 1 {
-                groups = vec![groups.concat()];
-                gap_bytes = 0;
-            }
-            groups = joined(groups, gap_bytes);
+        // A list that is too long gives up the order of use for longer runs.
+        while text_of(&runs).len() > RUNS_TEXT_BYTES_MAX {
+            runs = joined(runs, gap_bytes);
             gap_bytes = (gap_bytes * 2).max(BLOCK_BYTES);
         }
-        let runs = groups.concat();
         let len: u64 = runs.iter().map(|run| run.len()).sum();
         if len == 0 || len > BUNDLE_BYTES_MAX {
             return Ok(None);
@@ -99,7 +90,7 @@ impl LaunchBundle {
         let table = DigestTable::of(&mut &*bytes)?;
         let text = BundleText {
             digest: format!("sha256:{}", Digest::of(&bytes)),
-            runs: text_of(&groups),
+            runs: text_of(&runs),
             table: BASE64_STANDARD.encode(table.to_bytes()),
         };
         Ok(Self::parse(&text, image_len).map(|bundle| (bundle, bytes)))
@@ -113,26 +104,23 @@ impl LaunchBundle {
         }
         let table = BASE64_STANDARD.decode(&text.table).ok()?;
         let table = DigestTable::parse(&table, &Digest::of(&table)).ok()?;
-        let (mut runs, mut group_ends, mut place) = (Vec::new(), Vec::new(), 0_u64);
-        for group in text.runs.split(';') {
-            for run in group.split(',') {
-                let (first, count) = run.split_once('+').unwrap_or((run, "1"));
-                let first = first.parse::<u64>().ok()?.checked_mul(BLOCK_BYTES)?;
-                let end = count.parse::<u64>().ok()?.checked_mul(BLOCK_BYTES)?.checked_add(first)?;
-                let image = ByteRange::between(first, end.min(image_len));
-                if first >= image_len || image.is_empty() {
-                    return None;
-                }
-                runs.push(Run { image, place });
-                place = place.checked_add(image.len())?;
+        let (mut runs, mut place) = (Vec::new(), 0_u64);
+        for run in text.runs.split(',') {
+            let (first, count) = run.split_once('+').unwrap_or((run, "1"));
+            let first = first.parse::<u64>().ok()?.checked_mul(BLOCK_BYTES)?;
+            let end = count.parse::<u64>().ok()?.checked_mul(BLOCK_BYTES)?.checked_add(first)?;
+            let image = ByteRange::between(first, end.min(image_len));
+            if first >= image_len || image.is_empty() {
+                return None;
             }
-            group_ends.push(place);
+            runs.push(Run { image, place });
+            place = place.checked_add(image.len())?;
         }
         runs.sort_by_key(|run| run.image.offset());
         let is_disjoint = runs.windows(2).all(|pair| pair[0].image.end() <= pair[1].image.offset());
         let is_whole = place == table.object_len() && place <= BUNDLE_BYTES_MAX;
         let digest = text.digest.parse().ok().filter(|_| is_disjoint && is_whole)?;
-        Some(Self { digest, table, runs_text: text.runs.clone(), group_ends, runs })
+        Some(Self { digest, table, runs_text: text.runs.clone(), runs })
     }
 
     /// The description, which [`LaunchBundle::parse`] parses.
@@ -154,11 +142,6 @@ impl LaunchBundle {
         self.table.object_len()
     }
 
-    /// The ends of the groups in the blob, which are fetched one after the other.
-    pub(crate) fn group_ends(&self) -> &[u64] {
-        &self.group_ends
-    }
-
     /// The digests of the blob's pieces.
     pub(crate) fn table(&self) -> &DigestTable {
         &self.table
@@ -176,60 +159,51 @@ impl LaunchBundle {
     }
 }
 
-/// The blocks of these ranges, each once, in the order of their first use, as runs in groups.
-fn blocks_of(groups: &[Vec<ByteRange>], image_len: u64) -> Vec<Vec<ByteRange>> {
+/// The blocks of these ranges, each once, in the order of their first use, as runs.
+fn blocks_of(ranges: &[ByteRange], image_len: u64) -> Vec<ByteRange> {
     let mut seen = std::collections::BTreeSet::new();
-    let mut runs_of = |ranges: &Vec<ByteRange>| {
-        let mut runs: Vec<ByteRange> = Vec::new();
-        for range in ranges {
-            let range = range.intersection(ByteRange::new(0, image_len));
-            if range.is_empty() || seen.len() as u64 * BLOCK_BYTES > BUNDLE_BYTES_MAX {
+    let mut runs: Vec<ByteRange> = Vec::new();
+    for range in ranges {
+        let range = range.intersection(ByteRange::new(0, image_len));
+        if range.is_empty() || seen.len() as u64 * BLOCK_BYTES > BUNDLE_BYTES_MAX {
+            continue;
+        }
+        for block in range.offset() / BLOCK_BYTES..=(range.end() - 1) / BLOCK_BYTES {
+            if !seen.insert(block) {
                 continue;
             }
-            for block in range.offset() / BLOCK_BYTES..=(range.end() - 1) / BLOCK_BYTES {
-                if !seen.insert(block) {
-                    continue;
-                }
-                let start = block * BLOCK_BYTES;
-                let end = (start + BLOCK_BYTES).min(image_len);
-                match runs.last_mut() {
-                    Some(last) if last.end() == start => *last = ByteRange::between(last.offset(), end),
-                    _ => runs.push(ByteRange::between(start, end)),
-                }
+            let start = block * BLOCK_BYTES;
+            let end = (start + BLOCK_BYTES).min(image_len);
+            match runs.last_mut() {
+                Some(last) if last.end() == start => *last = ByteRange::between(last.offset(), end),
+                _ => runs.push(ByteRange::between(start, end)),
             }
         }
-        runs
-    };
-    groups.iter().map(&mut runs_of).filter(|runs| !runs.is_empty()).collect()
+    }
+    runs
 }
 
-/// The runs of each group by their places, with gaps of at most `gap_bytes` filled unless another group has their bytes.
-fn joined(groups: Vec<Vec<ByteRange>>, gap_bytes: u64) -> Vec<Vec<ByteRange>> {
-    let mut all: Vec<(ByteRange, usize)> = Vec::new();
-    for (group, runs) in groups.iter().enumerate() {
-        all.extend(runs.iter().map(|run| (*run, group)));
-    }
-    all.sort_unstable_by_key(|(run, _)| run.offset());
-    let mut joined: Vec<(ByteRange, usize)> = Vec::new();
-    for (run, group) in all {
+/// The runs by their places, with gaps of at most `gap_bytes` filled.
+fn joined(mut runs: Vec<ByteRange>, gap_bytes: u64) -> Vec<ByteRange> {
+    runs.sort_unstable_by_key(|run| run.offset());
+    let mut joined: Vec<ByteRange> = Vec::new();
+    for run in runs {
         match joined.last_mut() {
-            Some((last, last_group)) if *last_group == group && run.offset() - last.end() <= gap_bytes => {
+            Some(last) if run.offset() - last.end() <= gap_bytes => {
                 *last = ByteRange::between(last.offset(), run.end())
             }
-            _ => joined.push((run, group)),
+            _ => joined.push(run),
         }
     }
-    let of_group = |group| joined.iter().filter(|run| run.1 == group).map(|run| run.0).collect();
-    (0..groups.len()).map(of_group).collect()
+    joined
 }
 
-fn text_of(groups: &[Vec<ByteRange>]) -> String {
+fn text_of(runs: &[ByteRange]) -> String {
     let run = |run: &ByteRange| match run.len().div_ceil(BLOCK_BYTES) {
         1 => (run.offset() / BLOCK_BYTES).to_string(),
         count => format!("{}+{count}", run.offset() / BLOCK_BYTES),
     };
-    let group = |runs: &Vec<ByteRange>| runs.iter().map(run).collect::<Vec<_>>().join(",");
-    groups.iter().map(group).collect::<Vec<_>>().join(";")
+    runs.iter().map(run).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -250,8 +224,8 @@ mod tests {
         let (file, image) = image(100 * 4096 + 77);
         let ranges = |group: &[(u64, u64)]| group.iter().map(|(at, len)| ByteRange::new(*at, *len)).collect::<Vec<_>>();
         for (groups, expected) in [
-            (vec![ranges(&[(0, 1), (4096 * 7, 4097)]), ranges(&[(4096 * 3 + 5, 1), (4096 * 8, 1)])], "0,7+2;3"),
-            (vec![ranges(&[(4096 * 100, 1)]), ranges(&[(4095, 2), (u64::MAX, 1)])], "100;0+2"),
+            (vec![ranges(&[(0, 1), (4096 * 7, 4097)]), ranges(&[(4096 * 3 + 5, 1), (4096 * 8, 1)])], "0,7+2,3"),
+            (vec![ranges(&[(4096 * 100, 1)]), ranges(&[(4095, 2), (u64::MAX, 1)])], "100,0+2"),
             (vec![ranges(&[(0, u64::MAX)])], "0+101"),
         ] {
             let (bundle, bytes) = LaunchBundle::of(&groups, &file).expect("read").expect("a bundle");
@@ -286,10 +260,6 @@ mod tests {
         );
         let (bundle, _) = LaunchBundle::of(&[ranges[4000..].to_vec()], &file).expect("read").expect("a bundle");
         assert!(bundle.text().runs.len() < RUNS_TEXT_BYTES_MAX && bundle.part_at(0, 1).place.is_some());
-        // The runs of two groups that alternate cannot be joined within their groups.
-        let groups = [0, 1].map(|first| ranges[4000..].iter().skip(first).step_by(2).copied().collect::<Vec<_>>());
-        let (bundle, _) = LaunchBundle::of(&groups, &file).expect("read").expect("a bundle");
-        assert!(bundle.text().runs.len() < RUNS_TEXT_BYTES_MAX && bundle.group_ends() == [bundle.len()]);
     }
 
     #[test]
@@ -310,9 +280,6 @@ mod tests {
             "0,10+2",
             "0,18446744073709551615+2",
             "0,,4+1",
-            "0;;4+2",
-            "0,4+2;",
-            "0;4+2,4",
         ] {
             let text = BundleText { runs: runs.to_owned(), ..sound.clone() };
             assert_eq!(LaunchBundle::parse(&text, image.len() as u64), None, "{runs}");

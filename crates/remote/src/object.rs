@@ -171,6 +171,11 @@ impl RemoteObject {
         Some(Self::new(opened, Trust::Table(bundle.table().clone().into())))
     }
 
+    /// The preferred size of a request in bytes, once the host's latency and bandwidth are known.
+    pub(crate) fn measured_request_bytes(&self) -> Option<u64> {
+        self.requester.limit()?.request_bytes()
+    }
+
     /// The bytes of `range`, if they arrived with the length.
     fn head_part(&self, range: ByteRange) -> Option<Bytes> {
         let head = self.head.lock().unwrap_or_else(PoisonError::into_inner);
@@ -290,7 +295,7 @@ impl RangeFetcher for RemoteObject {
 
     fn request_bytes(&self, cause: Cause) -> u64 {
         let at_first = if cause == Cause::Prefetch { PREFETCH_BYTES_AT_FIRST } else { REQUEST_BYTES_MIN };
-        self.requester.limit().and_then(|limit| limit.request_bytes()).unwrap_or(at_first)
+        self.measured_request_bytes().unwrap_or(at_first)
     }
 
     fn hurry(&self, range: ByteRange) {
