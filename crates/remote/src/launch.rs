@@ -34,8 +34,11 @@ const CHECK_INTERVAL_MS: u64 = 100;
 /// The number of requests that may be in flight at first, without the one that is reserved for demand.
 const REQUEST_COUNT: u64 = WINDOW_AT_FIRST as u64 - 1;
 
-/// The size of the first requests in bytes. In two round trips, they bring a small launch.
-const BYTES_AT_FIRST: u64 = 1 << 20;
+/// The minimum size of the first requests in bytes.
+const BYTES_AT_FIRST_MIN: u64 = 512 << 10;
+
+/// The bandwidth of a connection for which the first requests are large enough, in bytes per millisecond: a fifth of 1 Gbit/s.
+const BYTES_PER_MS: u64 = 25_000;
 
 /// Serves the reads of a launch from its bundle, and decides when the launch is over. The bundle is an object of its own in
 /// the cache, with its own digest table as its root, so that its pieces are verified, stored, shared and evicted like all
@@ -255,9 +258,14 @@ impl RangeFetcher for BundleFetcher {
 
     /// The bytes arrive nearly in the order of their use, because no request has a large part of the rest.
     fn request_bytes(&self, _cause: Cause) -> u64 {
-        let measured = self.object.as_ref().and_then(RemoteObject::measured_request_bytes);
         let part = self.len.div_ceil(REQUEST_COUNT).next_multiple_of(CHUNK_BYTES);
-        measured.unwrap_or(BYTES_AT_FIRST).min(part)
+        let Some(object) = &self.object else { return part };
+        let at_first = || {
+            // To resolve an image takes a handshake and a request.
+            let round_trip_ms = u64::try_from(object.resolved_in().as_millis()).unwrap_or(u64::MAX) / 2;
+            round_trip_ms.saturating_mul(BYTES_PER_MS).clamp(BYTES_AT_FIRST_MIN, part.max(BYTES_AT_FIRST_MIN))
+        };
+        object.measured_request_bytes().unwrap_or_else(at_first).min(part)
     }
 
     fn hurry(&self, range: ByteRange) {

@@ -4,7 +4,7 @@ use std::{
     io,
     pin::pin,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -47,6 +47,8 @@ pub struct RemoteObject {
     launch: LaunchPieces,
     /// The blob with the blocks that a launch reads, if there is one.
     bundle: Option<Arc<LaunchBundle>>,
+    /// How long it took to resolve the image; zero if it was not resolved.
+    resolved_in: Duration,
 }
 
 /// An object whose length is known.
@@ -82,9 +84,10 @@ impl RemoteObject {
                     Self::of_origin(shared, location.to_string(), origin(key)?, table).await
                 }
                 RemoteLocation::Registry(reference) => {
+                    let began = Instant::now();
                     let blob = shared.registries.resolve(reference, shared).await?;
-                    let layer = blob.layer.clone();
-                    return Ok((Self::of_blob(shared, blob)?, Some(layer)));
+                    let (layer, resolved_in) = (blob.layer.clone(), began.elapsed());
+                    return Ok((Self { resolved_in, ..Self::of_blob(shared, blob)? }, Some(layer)));
                 }
             };
             object.map(|object| (object, None))
@@ -137,7 +140,7 @@ impl RemoteObject {
         let Opened { requester, name, len, validator, head } = opened;
         let head = Mutex::new((!head.is_empty()).then_some(head));
         let (key, launch) = (ObjectKey { trust, len }, LaunchPieces::default());
-        Self { requester, name, validator, key, head, launch, bundle: None }
+        Self { requester, name, validator, key, head, launch, bundle: None, resolved_in: Duration::ZERO }
     }
 
     /// The object's root of trust, which is also its key in a cache.
@@ -168,12 +171,18 @@ impl RemoteObject {
         let requester = Requester::with(Arc::clone(shared), origin, Arc::clone(counters), BUNDLE_OUTAGE);
         let (name, len) = (format!("the launch bundle of {}", self.name), bundle.len());
         let opened = Opened { requester, name, len, validator: Validator::default(), head: Bytes::new() };
-        Some(Self::new(opened, Trust::Table(bundle.table().clone().into())))
+        let object = Self::new(opened, Trust::Table(bundle.table().clone().into()));
+        Some(Self { resolved_in: self.resolved_in, ..object })
     }
 
     /// The preferred size of a request in bytes, once the host's latency and bandwidth are known.
     pub(crate) fn measured_request_bytes(&self) -> Option<u64> {
         self.requester.limit()?.request_bytes()
+    }
+
+    /// How long it took to resolve the image: two or more round trips.
+    pub(crate) fn resolved_in(&self) -> Duration {
+        self.resolved_in
     }
 
     /// The bytes of `range`, if they arrived with the length.

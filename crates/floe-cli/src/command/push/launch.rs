@@ -21,7 +21,7 @@ const READ_BEFORE: u64 = 64 << 10;
 const READ_BEHIND: u64 = 128 << 10;
 
 /// The number of bytes behind a small file that the kernel mostly reads with it.
-const READ_BEHIND_SMALL: u64 = 32 << 10;
+const READ_BEHIND_SMALL: u64 = 64 << 10;
 
 /// A range of a file.
 type FileRange = (Nid, ByteRange);
