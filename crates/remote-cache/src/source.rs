@@ -22,7 +22,7 @@ use crate::{
     object::RemoteObject,
     recent::RecentChunks,
     verifier::Verifier,
-    verity::{Attempt, Geometry, TreeBlocks, VerityTree},
+    verity::{Attempt, Geometry, TreeBlocks, VerifyError, VerityTree},
 };
 
 /// How many bytes of a hash tree are fetched when an object is opened: its upper levels, or all of it for images of up
@@ -223,7 +223,8 @@ const fn is_verity(key: &ObjectKey) -> bool {
     matches!(key.trust, Trust::Verity(_))
 }
 
-/// Reads the superblock of a hash tree. If it is invalid, tries another mirror once.
+/// Reads the superblock of a hash tree. If it is invalid, or the tree's root does not fit it, tries another mirror once: no hash
+/// covers the superblock, and with another salt no block would ever be right.
 fn open_tree(object: &RemoteObject, root: &VerityRoot) -> io::Result<VerityTree> {
     let wrong = |rule: &dyn fmt::Display| {
         let message = format!("{}, byte {}: {rule} ({})", object.fetcher.name(), root.hash_offset, object.key);
@@ -235,15 +236,22 @@ fn open_tree(object: &RemoteObject, root: &VerityRoot) -> io::Result<VerityTree>
     }
     let mut start = vec![0; usize::try_from(tree.len().min(TREE_START_BYTES)).unwrap_or(0)];
     object.read(ByteRange::new(tree.offset(), start.len() as u64), &mut start, Cause::Tree)?;
-    let geometry = match Geometry::of_object(&start, root, object.key.len) {
-        Ok(geometry) => geometry,
-        Err(_) => {
-            object.counters.verification_failures.add(1);
-            let again = object.tree_block(ByteRange::new(tree.offset(), SUPERBLOCK_BYTES), Attempt::Again)?;
-            Geometry::of_object(&again, root, object.key.len).map_err(|error| wrong(&error))?
+    let tree_in = |bytes: &[u8]| {
+        let geometry = Geometry::of_object(bytes, root, object.key.len).map_err(|error| wrong(&error))?;
+        let tree = VerityTree::new(geometry, root.root_hash);
+        match tree.verify_root(object) {
+            Ok(()) => Ok(tree),
+            Err(VerifyError::Wrong { rule, .. }) => Err(wrong(&rule)),
+            Err(VerifyError::Io(error)) => Err(error),
         }
     };
-    Ok(VerityTree::new(geometry, root.root_hash))
+    match tree_in(&start) {
+        Err(error) if FetchError::fault_of(&error) == FetchFault::WrongBytes => {
+            object.counters.verification_failures.add(1);
+            tree_in(&object.tree_block(ByteRange::new(tree.offset(), SUPERBLOCK_BYTES), Attempt::Again)?)
+        }
+        tree => tree,
+    }
 }
 
 #[cfg(test)]

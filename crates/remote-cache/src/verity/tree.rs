@@ -57,6 +57,14 @@ impl VerityTree {
         Self { geometry, root_hash, verified: Mutex::default() }
     }
 
+    /// Verifies the hash block next to the root, if the tree has hash blocks.
+    pub(crate) fn verify_root(&self, blocks: &impl TreeBlocks) -> Result<(), VerifyError> {
+        match self.geometry.levels.len().checked_sub(1) {
+            Some(top) => self.hash_block(top, 0, blocks).map(drop),
+            None => Ok(()),
+        }
+    }
+
     /// Verifies the bytes of `range`, which must consist of whole blocks.
     pub(crate) fn verify(&self, range: ByteRange, bytes: &[u8], blocks: &impl TreeBlocks) -> Result<(), VerifyError> {
         let block_log2 = self.geometry.superblock.data_block_log2;

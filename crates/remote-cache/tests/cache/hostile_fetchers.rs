@@ -116,6 +116,30 @@ fn an_error_names_the_url_the_place_and_the_rule() {
 }
 
 #[test]
+fn a_wrong_salt_is_noticed_and_fetched_anew() {
+    let object = Object::new(Kind::Verity, 300_000, 3);
+    let floe_remote_cache::Trust::Verity(root) = object.key.trust else { unreachable!("it has a tree") };
+    // The salt begins at byte 88 of the superblock.
+    let salt = root.hash_offset + 90;
+    let lie = move |range: floe_image::ByteRange, bytes: Bytes| {
+        let mut wrong = bytes.to_vec();
+        if let Some(byte) = salt.checked_sub(range.offset()).and_then(|at| wrong.get_mut(at as usize)) {
+            *byte ^= 1;
+        }
+        Ok(wrong.into())
+    };
+    let (scene, server) = (Scene::new(), Server::of(&object));
+    server.set_lie(Some(Arc::new(lie)));
+    let error = open(&scene.cache(), &object, &server).expect_err("no block fits");
+    assert_eq!(FetchError::fault_of(&error), FetchFault::WrongBytes, "{error}");
+    assert!(!server.elsewhere.lock().expect("no panic").is_empty(), "another mirror was tried");
+    // The cache has the wrong superblock.
+    server.set_lie(None);
+    let source = open(&scene.cache(), &object, &server).expect("fetched anew");
+    assert!(read_all(&source).expect("all of it") == object.data());
+}
+
+#[test]
 fn a_wrong_superblock_cannot_show_hashes_as_data() {
     // The image is itself a hash block of another tree: with a superblock that matches, its hashes would verify as
     // data.

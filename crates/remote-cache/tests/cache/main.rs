@@ -2,6 +2,7 @@
 //! send wrong bytes.
 
 mod corrupt_files;
+mod early_chunks;
 mod eviction;
 mod full_disk;
 mod hostile_fetchers;
