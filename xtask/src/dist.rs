@@ -24,6 +24,10 @@ use sha2::{Digest, Sha256};
 use self::{static_program::StaticProgram, tree::InstalledTree};
 use crate::task_error::{During, Outcome, TaskError};
 
+/// The profile of Cargo that programs and libraries are built with. Cargo names folders in `target` after profiles, so it must
+/// not be called like the folder of the files.
+const PROFILE: &str = "release-dist";
+
 /// The options of `dist`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -124,10 +128,11 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     }
     if arguments.only.contains(&Product::Library) {
         let machine = env::consts::ARCH;
-        let path = directory.join(format!("libfloe-{version}-{machine}-linux-gnu"));
+        let name = format!("libfloe-{version}-{machine}-linux-gnu");
+        let path = installed(&name)?;
         library::make(&path)?;
         point("libfloe", &path)?;
-        tree::pack(&path, &path.with_added_extension("tar.gz"))?;
+        tree::pack(&path, &directory.join(format!("{name}.tar.gz")))?;
         let target = format!("{machine}-unknown-linux-gnu");
         deb("floe-capi", Some("runtime"), &target, &directory)?;
         deb("floe-capi", None, &target, &directory)?;
@@ -147,7 +152,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
 fn programs(architecture: Architecture, only: &[Product], directory: &Path) -> Outcome {
     let program = StaticProgram::build(architecture, directory)?;
     let name = format!("floe-{}-{}-linux", env!("CARGO_PKG_VERSION"), architecture.machine());
-    let tree = InstalledTree::make(&program, &directory.join(&name))?;
+    let tree = InstalledTree::make(&program, &installed(&name)?)?;
     for product in only {
         match product {
             Product::Archive => tree.archive(&directory.join(format!("{name}.tar.gz")))?,
@@ -165,7 +170,7 @@ fn programs(architecture: Architecture, only: &[Product], directory: &Path) -> O
 /// Builds a Debian package of the tree of a crate that was created last: the crate's package, or a variant of it.
 fn deb(package: &str, variant: Option<&str>, target: &str, directory: &Path) -> Outcome {
     let mut command = cargo();
-    command.args(["deb", "--no-build", "--no-strip", "-p", package, "--target", target, "--profile", "dist"]);
+    command.args(["deb", "--no-build", "--no-strip", "-p", package, "--target", target, "--profile", PROFILE]);
     if let Some(variant) = variant {
         command.args(["--variant", variant]);
     }
@@ -175,7 +180,7 @@ fn deb(package: &str, variant: Option<&str>, target: &str, directory: &Path) -> 
 /// Builds an RPM of the program's tree that was created last.
 fn rpm(architecture: Architecture, directory: &Path) -> Outcome {
     let mut command = cargo();
-    command.args(["generate-rpm", "-p", "crates/floe-cli", "--profile", "dist", "--target", architecture.target()]);
+    command.args(["generate-rpm", "-p", "crates/floe-cli", "--profile", PROFILE, "--target", architecture.target()]);
     run_tool(command.arg("--output").arg(directory), "cargo install cargo-generate-rpm")
 }
 
@@ -188,11 +193,16 @@ fn wheel(architecture: Architecture, directory: &Path) -> Outcome {
     run_tool(maturin.arg(directory), &format!("pip install maturin ziglang; rustup target add {target}"))
 }
 
-/// Makes a link in `target/installed` to a tree. Packagers take the files of the next package from there.
-fn point(name: &str, tree: &Path) -> Outcome {
+/// A path in `target/installed`, which has the trees that packages install.
+fn installed(name: &str) -> Outcome<PathBuf> {
     let directory = target_dir().join("installed");
     fs::create_dir_all(&directory).during(directory.display())?;
-    let link = directory.join(name);
+    Ok(directory.join(name))
+}
+
+/// Makes a link in `target/installed` to a tree. Packagers take the files of the next package from there.
+fn point(name: &str, tree: &Path) -> Outcome {
+    let link = installed(name)?;
     if link.symlink_metadata().is_ok() {
         fs::remove_file(&link)?;
     }
@@ -225,8 +235,7 @@ fn components(directory: &Path) -> Outcome {
 /// Writes the SHA-256 sums of all files for download, in the format of `sha256sum --check`.
 fn sums(directory: &Path) -> Outcome {
     let mut files: Vec<PathBuf> = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<Outcome<_>>()?;
-    // Cargo also has a lock file there.
-    files.retain(|path| path.is_file() && path.extension().is_some());
+    files.retain(|path| path.is_file() && path.file_name() != Some(OsStr::new("SHA256SUMS")));
     files.sort();
     let mut text = String::new();
     for path in files {

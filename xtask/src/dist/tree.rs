@@ -7,9 +7,9 @@ use std::{
     process::Command,
 };
 
-use floe_testkit::{target_dir, workspace_root};
+use floe_testkit::workspace_root;
 
-use super::{point, run_tool, static_program::StaticProgram};
+use super::{installed, point, run_tool, static_program::StaticProgram};
 use crate::task_error::{During, Outcome, TaskError};
 
 /// The names of other programs that the program replaces.
@@ -60,7 +60,7 @@ impl InstalledTree {
 /// Lets the program write its manual pages and completions. A program for another processor cannot run here; the files then
 /// come from the program for this processor, which was built before.
 fn described(program: &StaticProgram, path: &Path) -> Outcome {
-    let kept = target_dir().join("dist/described");
+    let kept = installed("described")?;
     if program.runs_here() {
         if kept.exists() {
             fs::remove_dir_all(&kept)?;
