@@ -130,6 +130,11 @@ fn other_users(facts: &Facts) -> Advice {
     if facts.may_mount || facts.allows_other {
         return advice("other users", Good, "can be admitted with -o allow_other", "");
     }
+    let permission = mount_permission(facts);
+    if facts.is_root && permission.state == Missing {
+        // Root with this right does not need the file, which fusermount3 reads.
+        return advice("other users", Limited, "cannot be admitted before this process may mount", permission.remedy);
+    }
     let remedy = "echo user_allow_other >> /etc/fuse.conf (as root), if other users should see this user's mounts";
     advice("other users", Limited, "can access only root's mounts", remedy)
 }
@@ -286,6 +291,7 @@ mod tests {
             ),
             ("other users", of_root(), Good, ""),
             ("other users", of_user(), Limited, "user_allow_other"),
+            ("other users", Facts { may_mount: false, ..of_root() }, Limited, "--cap-add SYS_ADMIN"),
             ("mount -t floe", Facts { has_mount_helper: false, ..of_root() }, Limited, "ln -s"),
             ("kernel front", of_root(), Good, ""),
             ("kernel front", of_user(), Limited, "sudo floe mount"),
