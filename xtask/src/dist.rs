@@ -102,7 +102,8 @@ enum Product {
     Wheel,
     /// The C library for this machine's processor and glibc: an archive, and Debian packages by cargo-deb
     Library,
-    /// The licences (by cargo-about) and the components (by cargo-cyclonedx) of everything linked in
+    /// The licences (by cargo-about) and the components (by cargo-cyclonedx) of everything linked in; the licences also
+    /// become part of the other files
     Components,
 }
 
@@ -118,12 +119,18 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let directory = target_dir().join("dist");
     fs::create_dir_all(&directory).during(directory.display())?;
     let version = env!("CARGO_PKG_VERSION");
+    let has_licences = arguments.only.contains(&Product::Components);
+    let licences_path = directory.join("LICENCES.html");
+    if has_licences {
+        components(&directory)?;
+        licences("crates/floe-cli", &licences_path)?;
+    }
     for &architecture in &arguments.architecture {
         if arguments.only.iter().any(|product| product.contains_program()) {
-            programs(architecture, &arguments.only, &directory)?;
+            programs(architecture, &arguments.only, has_licences.then_some(&licences_path), &directory)?;
         }
         if arguments.only.contains(&Product::Wheel) {
-            wheel(architecture, &directory)?;
+            wheel(architecture, has_licences, &directory)?;
         }
     }
     if arguments.only.contains(&Product::Library) {
@@ -131,35 +138,44 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         let name = format!("libfloe-{version}-{machine}-linux-gnu");
         let path = installed(&name)?;
         library::make(&path)?;
+        if has_licences {
+            licences("crates/capi", &path.join("share/doc/libfloe-dev/LICENCES.html"))?;
+        }
         point("libfloe", &path)?;
         tree::pack(&path, &directory.join(format!("{name}.tar.gz")))?;
         let target = format!("{machine}-unknown-linux-gnu");
         deb("floe-capi", Some("runtime"), &target, &directory)?;
         deb("floe-capi", None, &target, &directory)?;
     }
-    if arguments.only.contains(&Product::Components) {
-        components(&directory)?;
-    }
     sums(&directory)?;
     if arguments.tries {
-        let mut trial = Command::new(workspace_root().join("packaging/try-release"));
-        run_tool(trial.arg(&directory), "apt-get install debootstrap busybox-static")?;
+        for (trial, remedy) in [
+            ("try-release", "apt-get install debootstrap busybox-static"),
+            ("try-emulated", "apt-get install qemu-user-static"),
+        ] {
+            run_tool(Command::new(workspace_root().join("packaging").join(trial)).arg(&directory), remedy)?;
+        }
     }
     Ok(())
 }
 
 /// Builds the static program, and the files that contain it.
-fn programs(architecture: Architecture, only: &[Product], directory: &Path) -> Outcome {
+fn programs(architecture: Architecture, only: &[Product], licences: Option<&PathBuf>, directory: &Path) -> Outcome {
     let program = StaticProgram::build(architecture, directory)?;
     let name = format!("floe-{}-{}-linux", env!("CARGO_PKG_VERSION"), architecture.machine());
-    let tree = InstalledTree::make(&program, &installed(&name)?)?;
+    let tree = InstalledTree::make(&program, licences.map(PathBuf::as_path), &installed(&name)?)?;
     for product in only {
         match product {
             Product::Archive => tree.archive(&directory.join(format!("{name}.tar.gz")))?,
             Product::Deb => deb("floe-cli", None, architecture.target(), directory)?,
             Product::Rpm => rpm(architecture, directory)?,
             Product::Container => {
-                container::make(&program, architecture, &directory.join(format!("{name}.oci.tar")))?;
+                container::make(
+                    &program,
+                    licences.map(PathBuf::as_path),
+                    architecture,
+                    &directory.join(format!("{name}.oci.tar")),
+                )?;
             }
             Product::Wheel | Product::Library | Product::Components => {}
         }
@@ -185,12 +201,19 @@ fn rpm(architecture: Architecture, directory: &Path) -> Outcome {
 }
 
 /// Builds a wheel. zig links it against an old glibc, so that it can be installed on old distributions too.
-fn wheel(architecture: Architecture, directory: &Path) -> Outcome {
+fn wheel(architecture: Architecture, has_licences: bool, directory: &Path) -> Outcome {
     let target = architecture.glibc_target();
+    // pyproject.toml names it, if it exists.
+    let licences_path = workspace_root().join("python/LICENCES.html");
+    if has_licences {
+        licences("python", &licences_path)?;
+    }
     let mut maturin = Command::new("maturin");
     maturin.current_dir(workspace_root().join("python")).env("CARGO_TARGET_DIR", target_dir().join("python"));
     maturin.args(["build", "--release", "--zig", "--compatibility", "manylinux2014", "--target", target, "--out"]);
-    run_tool(maturin.arg(directory), &format!("pip install maturin ziglang; rustup target add {target}"))
+    let outcome = run_tool(maturin.arg(directory), &format!("pip install maturin ziglang; rustup target add {target}"));
+    let _ = fs::remove_file(licences_path);
+    outcome
 }
 
 /// A path in `target/installed`, which has the trees that packages install.
@@ -209,14 +232,18 @@ fn point(name: &str, tree: &Path) -> Outcome {
     symlink(tree, &link).during(link.display())
 }
 
-/// Writes the licences and the components of everything that is linked into the program.
+/// Writes the licences of everything that is linked into the program or library of a crate. They require that their texts
+/// accompany it, so the packages contain the file.
+fn licences(package: &str, path: &Path) -> Outcome {
+    let mut about = cargo();
+    about.args(["about", "generate", "--fail", "--config", "packaging/about.toml", "--manifest-path"]);
+    about.arg(format!("{package}/Cargo.toml")).arg("-o").arg(path).arg("packaging/about.hbs");
+    run_tool(&mut about, "cargo install cargo-about --features cli")
+}
+
+/// Writes the components of everything that is linked into the program.
 fn components(directory: &Path) -> Outcome {
     let manifest = workspace_root().join("crates/floe-cli/Cargo.toml");
-    let mut licences = cargo();
-    licences.args(["about", "generate", "--fail", "--manifest-path"]).arg(&manifest);
-    licences.args(["--config", "packaging/about.toml", "-o"]).arg(directory.join("LICENCES.html"));
-    licences.arg("packaging/about.hbs");
-    run_tool(&mut licences, "cargo install cargo-about --features cli")?;
     let mut bill = cargo();
     bill.args(["cyclonedx", "--format", "json", "--override-filename", "floe.cdx", "--manifest-path"]).arg(&manifest);
     run_tool(&mut bill, "cargo install cargo-cyclonedx")?;

@@ -11,7 +11,9 @@ use crate::task_error::{During, Outcome};
 pub(super) fn make(path: &Path) -> Outcome {
     let target = format!("{}-unknown-linux-gnu", env::consts::ARCH);
     let mut build = cargo();
-    build.args(["build", "--profile", PROFILE, "-p", "floe-capi", "--lib", "--target", &target]);
+    // Link-time optimisation needs a library that no Rust crate links with.
+    build.args(["rustc", "--profile", PROFILE, "-p", "floe-capi", "--lib", "--crate-type", "staticlib"]);
+    build.args(["--target", &target]);
     run_tool(&mut build, &format!("rustup target add {target}"))?;
     if path.exists() {
         fs::remove_dir_all(path).during(path.display())?;

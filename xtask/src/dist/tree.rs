@@ -31,7 +31,7 @@ pub(super) struct InstalledTree {
 
 impl InstalledTree {
     /// Creates the tree, and replaces an earlier one. Packagers find it in `target/installed/floe`.
-    pub(super) fn make(program: &StaticProgram, path: &Path) -> Outcome<Self> {
+    pub(super) fn make(program: &StaticProgram, licences: Option<&Path>, path: &Path) -> Outcome<Self> {
         if path.exists() {
             fs::remove_dir_all(path).during(path.display())?;
         }
@@ -40,6 +40,9 @@ impl InstalledTree {
         copy(&program.path, &path.join("bin/floe"))?;
         for name in ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"] {
             copy(&workspace_root().join(name), &documents.join(name))?;
+        }
+        if let Some(licences) = licences {
+            copy(licences, &documents.join("LICENCES.html"))?;
         }
         let packaging = workspace_root().join("packaging");
         copy(&packaging.join("grafana-dashboard.json"), &path.join("share/floe/grafana-dashboard.json"))?;
