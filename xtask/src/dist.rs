@@ -127,7 +127,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     }
     for &architecture in &arguments.architecture {
         if arguments.only.iter().any(|product| product.contains_program()) {
-            programs(architecture, &arguments.only, has_licences.then_some(&licences_path), &directory)?;
+            programs(architecture, &arguments.only, has_licences.then_some(licences_path.as_path()), &directory)?;
         }
         if arguments.only.contains(&Product::Wheel) {
             wheel(architecture, has_licences, &directory)?;
@@ -160,22 +160,17 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
 }
 
 /// Builds the static program, and the files that contain it.
-fn programs(architecture: Architecture, only: &[Product], licences: Option<&PathBuf>, directory: &Path) -> Outcome {
+fn programs(architecture: Architecture, only: &[Product], licences: Option<&Path>, directory: &Path) -> Outcome {
     let program = StaticProgram::build(architecture, directory)?;
     let name = format!("floe-{}-{}-linux", env!("CARGO_PKG_VERSION"), architecture.machine());
-    let tree = InstalledTree::make(&program, licences.map(PathBuf::as_path), &installed(&name)?)?;
+    let tree = InstalledTree::make(&program, licences, &installed(&name)?)?;
     for product in only {
         match product {
             Product::Archive => tree.archive(&directory.join(format!("{name}.tar.gz")))?,
             Product::Deb => deb("floe-cli", None, architecture.target(), directory)?,
             Product::Rpm => rpm(architecture, directory)?,
             Product::Container => {
-                container::make(
-                    &program,
-                    licences.map(PathBuf::as_path),
-                    architecture,
-                    &directory.join(format!("{name}.oci.tar")),
-                )?;
+                container::make(&program, licences, architecture, &directory.join(format!("{name}.oci.tar")))?;
             }
             Product::Wheel | Product::Library | Product::Components => {}
         }

@@ -6,7 +6,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{Architecture, hex, run_tool, static_program::StaticProgram, tree};
-use crate::task_error::{During, Outcome};
+use crate::task_error::Outcome;
 
 /// Writes an OCI image archive (OCI image format, "Image Layout"), which podman, skopeo and containerd load.
 pub(super) fn make(
