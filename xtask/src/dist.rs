@@ -24,6 +24,10 @@ use sha2::{Digest, Sha256};
 use self::{static_program::StaticProgram, tree::InstalledTree};
 use crate::task_error::{During, Outcome, TaskError};
 
+/// The profile of Cargo that programs and libraries are built with. Cargo names folders in `target` after profiles, so it must
+/// not be called like the folder of the files.
+const PROFILE: &str = "release-dist";
+
 /// The options of `dist`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -98,7 +102,8 @@ enum Product {
     Wheel,
     /// The C library for this machine's processor and glibc: an archive, and Debian packages by cargo-deb
     Library,
-    /// The licences (by cargo-about) and the components (by cargo-cyclonedx) of everything linked in
+    /// The licences (by cargo-about) and the components (by cargo-cyclonedx) of everything linked in; the licences also
+    /// become part of the other files
     Components,
 }
 
@@ -114,47 +119,58 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let directory = target_dir().join("dist");
     fs::create_dir_all(&directory).during(directory.display())?;
     let version = env!("CARGO_PKG_VERSION");
+    let has_licences = arguments.only.contains(&Product::Components);
+    let licences_path = directory.join("LICENCES.html");
+    if has_licences {
+        components(&directory)?;
+        licences("crates/floe-cli", &licences_path)?;
+    }
     for &architecture in &arguments.architecture {
         if arguments.only.iter().any(|product| product.contains_program()) {
-            programs(architecture, &arguments.only, &directory)?;
+            programs(architecture, &arguments.only, has_licences.then_some(licences_path.as_path()), &directory)?;
         }
         if arguments.only.contains(&Product::Wheel) {
-            wheel(architecture, &directory)?;
+            wheel(architecture, has_licences, &directory)?;
         }
     }
     if arguments.only.contains(&Product::Library) {
         let machine = env::consts::ARCH;
-        let path = directory.join(format!("libfloe-{version}-{machine}-linux-gnu"));
+        let name = format!("libfloe-{version}-{machine}-linux-gnu");
+        let path = installed(&name)?;
         library::make(&path)?;
+        if has_licences {
+            licences("crates/capi", &path.join("share/doc/libfloe-dev/LICENCES.html"))?;
+        }
         point("libfloe", &path)?;
-        tree::pack(&path, &path.with_added_extension("tar.gz"))?;
+        tree::pack(&path, &directory.join(format!("{name}.tar.gz")))?;
         let target = format!("{machine}-unknown-linux-gnu");
         deb("floe-capi", Some("runtime"), &target, &directory)?;
         deb("floe-capi", None, &target, &directory)?;
     }
-    if arguments.only.contains(&Product::Components) {
-        components(&directory)?;
-    }
     sums(&directory)?;
     if arguments.tries {
-        let mut trial = Command::new(workspace_root().join("packaging/try-release"));
-        run_tool(trial.arg(&directory), "apt-get install debootstrap busybox-static")?;
+        for (trial, remedy) in [
+            ("try-release", "apt-get install debootstrap busybox-static"),
+            ("try-emulated", "apt-get install qemu-user-static"),
+        ] {
+            run_tool(Command::new(workspace_root().join("packaging").join(trial)).arg(&directory), remedy)?;
+        }
     }
     Ok(())
 }
 
 /// Builds the static program, and the files that contain it.
-fn programs(architecture: Architecture, only: &[Product], directory: &Path) -> Outcome {
+fn programs(architecture: Architecture, only: &[Product], licences: Option<&Path>, directory: &Path) -> Outcome {
     let program = StaticProgram::build(architecture, directory)?;
     let name = format!("floe-{}-{}-linux", env!("CARGO_PKG_VERSION"), architecture.machine());
-    let tree = InstalledTree::make(&program, &directory.join(&name))?;
+    let tree = InstalledTree::make(&program, licences, &installed(&name)?)?;
     for product in only {
         match product {
             Product::Archive => tree.archive(&directory.join(format!("{name}.tar.gz")))?,
             Product::Deb => deb("floe-cli", None, architecture.target(), directory)?,
             Product::Rpm => rpm(architecture, directory)?,
             Product::Container => {
-                container::make(&program, architecture, &directory.join(format!("{name}.oci.tar")))?;
+                container::make(&program, licences, architecture, &directory.join(format!("{name}.oci.tar")))?;
             }
             Product::Wheel | Product::Library | Product::Components => {}
         }
@@ -165,7 +181,7 @@ fn programs(architecture: Architecture, only: &[Product], directory: &Path) -> O
 /// Builds a Debian package of the tree of a crate that was created last: the crate's package, or a variant of it.
 fn deb(package: &str, variant: Option<&str>, target: &str, directory: &Path) -> Outcome {
     let mut command = cargo();
-    command.args(["deb", "--no-build", "--no-strip", "-p", package, "--target", target, "--profile", "dist"]);
+    command.args(["deb", "--no-build", "--no-strip", "-p", package, "--target", target, "--profile", PROFILE]);
     if let Some(variant) = variant {
         command.args(["--variant", variant]);
     }
@@ -175,38 +191,54 @@ fn deb(package: &str, variant: Option<&str>, target: &str, directory: &Path) -> 
 /// Builds an RPM of the program's tree that was created last.
 fn rpm(architecture: Architecture, directory: &Path) -> Outcome {
     let mut command = cargo();
-    command.args(["generate-rpm", "-p", "crates/floe-cli", "--profile", "dist", "--target", architecture.target()]);
+    command.args(["generate-rpm", "-p", "crates/floe-cli", "--profile", PROFILE, "--target", architecture.target()]);
     run_tool(command.arg("--output").arg(directory), "cargo install cargo-generate-rpm")
 }
 
 /// Builds a wheel. zig links it against an old glibc, so that it can be installed on old distributions too.
-fn wheel(architecture: Architecture, directory: &Path) -> Outcome {
+fn wheel(architecture: Architecture, has_licences: bool, directory: &Path) -> Outcome {
     let target = architecture.glibc_target();
+    // pyproject.toml names it, if it exists.
+    let licences_path = workspace_root().join("python/LICENCES.html");
+    if has_licences {
+        licences("python", &licences_path)?;
+    }
     let mut maturin = Command::new("maturin");
     maturin.current_dir(workspace_root().join("python")).env("CARGO_TARGET_DIR", target_dir().join("python"));
     maturin.args(["build", "--release", "--zig", "--compatibility", "manylinux2014", "--target", target, "--out"]);
-    run_tool(maturin.arg(directory), &format!("pip install maturin ziglang; rustup target add {target}"))
+    let outcome = run_tool(maturin.arg(directory), &format!("pip install maturin ziglang; rustup target add {target}"));
+    let _ = fs::remove_file(licences_path);
+    outcome
+}
+
+/// A path in `target/installed`, which has the trees that packages install.
+fn installed(name: &str) -> Outcome<PathBuf> {
+    let directory = target_dir().join("installed");
+    fs::create_dir_all(&directory).during(directory.display())?;
+    Ok(directory.join(name))
 }
 
 /// Makes a link in `target/installed` to a tree. Packagers take the files of the next package from there.
 fn point(name: &str, tree: &Path) -> Outcome {
-    let directory = target_dir().join("installed");
-    fs::create_dir_all(&directory).during(directory.display())?;
-    let link = directory.join(name);
+    let link = installed(name)?;
     if link.symlink_metadata().is_ok() {
         fs::remove_file(&link)?;
     }
     symlink(tree, &link).during(link.display())
 }
 
-/// Writes the licences and the components of everything that is linked into the program.
+/// Writes the licences of everything that is linked into the program or library of a crate. They require that their texts
+/// accompany it, so the packages contain the file.
+fn licences(package: &str, path: &Path) -> Outcome {
+    let mut about = cargo();
+    about.args(["about", "generate", "--fail", "--config", "packaging/about.toml", "--manifest-path"]);
+    about.arg(format!("{package}/Cargo.toml")).arg("-o").arg(path).arg("packaging/about.hbs");
+    run_tool(&mut about, "cargo install cargo-about --features cli")
+}
+
+/// Writes the components of everything that is linked into the program.
 fn components(directory: &Path) -> Outcome {
     let manifest = workspace_root().join("crates/floe-cli/Cargo.toml");
-    let mut licences = cargo();
-    licences.args(["about", "generate", "--fail", "--manifest-path"]).arg(&manifest);
-    licences.args(["--config", "packaging/about.toml", "-o"]).arg(directory.join("LICENCES.html"));
-    licences.arg("packaging/about.hbs");
-    run_tool(&mut licences, "cargo install cargo-about --features cli")?;
     let mut bill = cargo();
     bill.args(["cyclonedx", "--format", "json", "--override-filename", "floe.cdx", "--manifest-path"]).arg(&manifest);
     run_tool(&mut bill, "cargo install cargo-cyclonedx")?;
@@ -225,8 +257,7 @@ fn components(directory: &Path) -> Outcome {
 /// Writes the SHA-256 sums of all files for download, in the format of `sha256sum --check`.
 fn sums(directory: &Path) -> Outcome {
     let mut files: Vec<PathBuf> = fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<Outcome<_>>()?;
-    // Cargo also has a lock file there.
-    files.retain(|path| path.is_file() && path.extension().is_some());
+    files.retain(|path| path.is_file() && path.file_name() != Some(OsStr::new("SHA256SUMS")));
     files.sort();
     let mut text = String::new();
     for path in files {

@@ -73,7 +73,7 @@ fn examples_compile_against_the_installed_library() {
     let demo = workspace_root().join("fixtures/demo.erofs");
     unpack(&demo, &tree);
     let mut trial = Command::new(packaging.join("try-libfloe"));
-    trial.arg(prefix.join("share/doc/libfloe-dev/examples")).arg(&demo).arg(&tree);
+    trial.arg(prefix.join("share/doc/libfloe-dev/examples")).arg(&tree).arg(&demo);
     trial.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
     // Go compiles its own library first, which later runs find here.
     trial.env("GOCACHE", target_dir().join("go-cache"));

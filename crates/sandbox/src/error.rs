@@ -28,7 +28,10 @@ impl SandboxError {
 impl fmt::Display for SandboxError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Threads(count) => write!(formatter, "cannot confine the process: it has {count} threads already"),
+            Self::Threads(count) => write!(
+                formatter,
+                "cannot confine the process: it has {count} threads already; use --no-sandbox to run without"
+            ),
             Self::Missing(mechanism) => write!(
                 formatter,
                 "cannot confine the process: this kernel does not enforce {mechanism}, which --sandbox=require asks for"

@@ -1,19 +1,26 @@
-//! A container image that contains only the program.
+//! A container image that contains only the program, and the licences.
 
 use std::{fs, path::Path, process::Command};
 
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::{Architecture, hex, run_tool, static_program::StaticProgram};
-use crate::task_error::{During, Outcome};
+use super::{Architecture, hex, run_tool, static_program::StaticProgram, tree};
+use crate::task_error::Outcome;
 
 /// Writes an OCI image archive (OCI image format, "Image Layout"), which podman, skopeo and containerd load.
-pub(super) fn make(program: &StaticProgram, architecture: Architecture, archive: &Path) -> Outcome {
+pub(super) fn make(
+    program: &StaticProgram,
+    licences: Option<&Path>,
+    architecture: Architecture,
+    archive: &Path,
+) -> Outcome {
     let work = tempfile::tempdir()?;
     let (root, layout) = (work.path().join("root"), work.path().join("layout"));
-    fs::create_dir_all(root.join("usr/bin"))?;
-    fs::copy(&program.path, root.join("usr/bin/floe")).during(program.path.display())?;
+    tree::copy(&program.path, &root.join("usr/bin/floe"))?;
+    if let Some(licences) = licences {
+        tree::copy(licences, &root.join("usr/share/doc/floe/LICENCES.html"))?;
+    }
     fs::create_dir_all(root.join("tmp"))?;
     let layer = work.path().join("layer.tar");
     pack(&root, &layer)?;
@@ -32,7 +39,9 @@ pub(super) fn make(program: &StaticProgram, architecture: Architecture, archive:
     let manifest = json!({ "schemaVersion": 2, "mediaType": manifest_type, "config": config, "layers": [layer] });
     let mut manifest = blobs.add(manifest_type, manifest.to_string().as_bytes())?;
     manifest["platform"] = platform;
-    manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": env!("CARGO_PKG_VERSION") });
+    // podman and skopeo read the first name, containerd and Docker the second.
+    let name = format!("localhost/floe:{}", env!("CARGO_PKG_VERSION"));
+    manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": name, "io.containerd.image.name": name });
     let index = json!({
         "schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [manifest],
     });

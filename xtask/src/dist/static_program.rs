@@ -9,7 +9,7 @@ use std::{
 
 use floe_testkit::target_dir;
 
-use super::{Architecture, cargo, run_tool};
+use super::{Architecture, PROFILE, cargo, run_tool};
 use crate::task_error::{During, Outcome, TaskError};
 
 /// A static program without debug information, which needs neither libraries nor a loader.
@@ -33,9 +33,9 @@ impl StaticProgram {
                 format!("rustup target add {target}; pip install ziglang cargo-zigbuild")
             }
         };
-        command.args(["--profile", "dist", "-p", "floe-cli", "--target", target]);
+        command.args(["--profile", PROFILE, "-p", "floe-cli", "--target", target]);
         run_tool(&mut command, &remedy)?;
-        let path = target_dir().join(target).join("dist/floe");
+        let path = target_dir().join(target).join(PROFILE).join("floe");
         let name = format!("floe-{}-{}-linux.debug", env!("CARGO_PKG_VERSION"), architecture.machine());
         separate_debug_information(&path, &directory.join(name))?;
         let program = Self { architecture, path };

@@ -7,9 +7,9 @@ use std::{
     process::Command,
 };
 
-use floe_testkit::{target_dir, workspace_root};
+use floe_testkit::workspace_root;
 
-use super::{point, run_tool, static_program::StaticProgram};
+use super::{installed, point, run_tool, static_program::StaticProgram};
 use crate::task_error::{During, Outcome, TaskError};
 
 /// The names of other programs that the program replaces.
@@ -31,7 +31,7 @@ pub(super) struct InstalledTree {
 
 impl InstalledTree {
     /// Creates the tree, and replaces an earlier one. Packagers find it in `target/installed/floe`.
-    pub(super) fn make(program: &StaticProgram, path: &Path) -> Outcome<Self> {
+    pub(super) fn make(program: &StaticProgram, licences: Option<&Path>, path: &Path) -> Outcome<Self> {
         if path.exists() {
             fs::remove_dir_all(path).during(path.display())?;
         }
@@ -40,6 +40,9 @@ impl InstalledTree {
         copy(&program.path, &path.join("bin/floe"))?;
         for name in ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"] {
             copy(&workspace_root().join(name), &documents.join(name))?;
+        }
+        if let Some(licences) = licences {
+            copy(licences, &documents.join("LICENCES.html"))?;
         }
         let packaging = workspace_root().join("packaging");
         copy(&packaging.join("grafana-dashboard.json"), &path.join("share/floe/grafana-dashboard.json"))?;
@@ -60,7 +63,7 @@ impl InstalledTree {
 /// Lets the program write its manual pages and completions. A program for another processor cannot run here; the files then
 /// come from the program for this processor, which was built before.
 fn described(program: &StaticProgram, path: &Path) -> Outcome {
-    let kept = target_dir().join("dist/described");
+    let kept = installed("described")?;
     if program.runs_here() {
         if kept.exists() {
             fs::remove_dir_all(&kept)?;

@@ -130,6 +130,11 @@ fn other_users(facts: &Facts) -> Advice {
     if facts.may_mount || facts.allows_other {
         return advice("other users", Good, "can be admitted with -o allow_other", "");
     }
+    let permission = mount_permission(facts);
+    if facts.is_root && permission.state == Missing {
+        // Root with this right does not need the file, which fusermount3 reads.
+        return advice("other users", Limited, "cannot be admitted before this process may mount", permission.remedy);
+    }
     let remedy = "echo user_allow_other >> /etc/fuse.conf (as root), if other users should see this user's mounts";
     advice("other users", Limited, "can access only root's mounts", remedy)
 }
@@ -174,8 +179,14 @@ fn real_time(facts: &Facts) -> Advice {
     if facts.may_use_real_time {
         return advice("real-time priority", Good, "decoders run before other threads", "");
     }
-    let remedy = "echo '* - rtprio 1' >> /etc/security/limits.d/floe.conf (as root), then log in again; for a container, \
-                  --ulimit rtprio=1";
+    // A rootless container inherits the limits of its user, and cannot raise them.
+    let remedy = if facts.is_in_user_namespace {
+        "echo '* - rtprio 1' >> /etc/security/limits.d/floe.conf (as root of the machine), then log in again and start \
+         the container again"
+    } else {
+        "echo '* - rtprio 1' >> /etc/security/limits.d/floe.conf (as root), then log in again; for a container, \
+         --ulimit rtprio=1"
+    };
     advice("real-time priority", Limited, "under load, decoders wait for a CPU like other threads", remedy)
 }
 
@@ -184,8 +195,13 @@ fn locked_memory(facts: &Facts) -> Advice {
         Some(bytes) if bytes < RESERVE_BYTES => {
             let finding =
                 format!("this process may lock {} KiB; the page reserve has {} KiB", bytes >> 10, RESERVE_BYTES >> 10);
-            let remedy = "echo '* - memlock 65536' >> /etc/security/limits.d/floe.conf (as root), then log in again; for a \
-                          container, --ulimit memlock=-1";
+            let remedy = if facts.is_in_user_namespace {
+                "echo '* - memlock 65536' >> /etc/security/limits.d/floe.conf (as root of the machine), then log in again \
+                 and start the container again"
+            } else {
+                "echo '* - memlock 65536' >> /etc/security/limits.d/floe.conf (as root), then log in again; for a \
+                 container, --ulimit memlock=-1"
+            };
             advice("locked memory", Limited, finding, remedy)
         }
         _ => advice("locked memory", Good, "the page reserve can be locked", ""),
@@ -286,12 +302,19 @@ mod tests {
             ),
             ("other users", of_root(), Good, ""),
             ("other users", of_user(), Limited, "user_allow_other"),
+            ("other users", Facts { may_mount: false, ..of_root() }, Limited, "--cap-add SYS_ADMIN"),
             ("mount -t floe", Facts { has_mount_helper: false, ..of_root() }, Limited, "ln -s"),
             ("kernel front", of_root(), Good, ""),
             ("kernel front", of_user(), Limited, "sudo floe mount"),
             ("kernel front", Facts { kernel: (6, 1), ..of_root() }, Limited, "6.12"),
             ("kernel front", Facts { has_erofs: false, ..of_root() }, Limited, "modprobe erofs"),
-            ("real-time priority", of_user(), Limited, "rtprio"),
+            ("real-time priority", of_user(), Limited, "--ulimit rtprio"),
+            (
+                "real-time priority",
+                Facts { is_in_user_namespace: true, ..of_user() },
+                Limited,
+                "start the container again",
+            ),
             ("locked memory", Facts { lockable_bytes: Some(64 << 10), ..of_user() }, Limited, "memlock"),
             ("locked memory", Facts { lockable_bytes: Some(8 << 20), ..of_user() }, Good, ""),
             ("memory pressure", Facts { has_pressure: false, ..of_root() }, Limited, "psi=1"),

@@ -221,7 +221,7 @@ fn rows() -> Vec<Row> {
             topic: "real-time priority",
             state: "limited",
             finding: "decoders wait for a CPU",
-            remedy: "--ulimit rtprio=1",
+            remedy: "rtprio 1' >> /etc/security/limits.d/floe.conf (as root of the machine)",
             ..USER
         },
         Row {
@@ -231,7 +231,7 @@ fn rows() -> Vec<Row> {
             topic: "locked memory",
             state: "limited",
             finding: "this process may lock 64 KiB; the page reserve has 4096 KiB",
-            remedy: "--ulimit memlock=-1",
+            remedy: "memlock 65536' >> /etc/security/limits.d/floe.conf (as root of the machine)",
             ..USER
         },
         Row {
