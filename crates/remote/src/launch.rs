@@ -16,11 +16,7 @@ use floe_remote_cache::{
     SourceOptions, Trust,
 };
 
-use crate::{
-    RemoteObject,
-    host_limit::WINDOW_AT_FIRST,
-    launch_bundle::LaunchBundle,
-};
+use crate::{RemoteObject, host_limit::WINDOW_AT_FIRST, launch_bundle::LaunchBundle};
 
 /// The maximum duration of a launch.
 const LAUNCH_TIME_MAX: Duration = Duration::from_secs(30);

@@ -9,7 +9,9 @@ use std::{
 
 use bytes::Bytes;
 use floe_image::ByteRange;
-use floe_remote_cache::{Cause, Digest, DigestTable, Location, OBJECT_BYTES_MAX, ObjectKey, RangeFetcher, Trust, hand_over};
+use floe_remote_cache::{
+    Cause, Digest, DigestTable, Location, OBJECT_BYTES_MAX, ObjectKey, RangeFetcher, Trust, hand_over,
+};
 use tokio::sync::mpsc::unbounded_channel;
 use url::Url;
 

@@ -140,7 +140,9 @@ impl Requester {
             // Bytes that arrived before an answer broke off are not requested again.
             let range = ByteRange::between(wanted.range.offset() + came.len() as u64, wanted.range.end());
             let mut fault = match self.attempt(&Wanted { range, ..*wanted }, cause, patience.until(), &mut came).await {
-                Ok(Outcome::Fetched(reply, headers)) => return Ok(Fetched { reply, headers, bytes: came.into_bytes() }),
+                Ok(Outcome::Fetched(reply, headers)) => {
+                    return Ok(Fetched { reply, headers, bytes: came.into_bytes() });
+                }
                 Ok(Outcome::MadeWay) => {
                     self.counters.made_way();
                     continue;

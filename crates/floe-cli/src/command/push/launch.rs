@@ -88,9 +88,9 @@ impl Launched {
         }
         let files = image.walk().flatten().filter(|entry| entry.attr.file_type == FileType::Regular);
         let paths: HashMap<Nid, Vec<u8>> = files.map(|entry| (entry.attr.nid, entry.path)).collect();
-        let steps = listed.into_iter().filter_map(|(nid, range)| {
-            Some(LaunchStep { path: paths.get(&nid)?.clone(), range: Some(range) })
-        });
+        let steps = listed
+            .into_iter()
+            .filter_map(|(nid, range)| Some(LaunchStep { path: paths.get(&nid)?.clone(), range: Some(range) }));
         Self(steps.collect())
     }
 }
