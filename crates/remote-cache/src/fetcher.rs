@@ -75,7 +75,7 @@ pub trait RangeFetcher: Send + Sync {
     }
 }
 
-/// Hands over `bytes` in parts of `part_bytes`, which must not be 0; the last part has the rest.
+/// Hands over `bytes` in parts of `part_bytes`, at least 1; the last part has the rest.
 pub fn hand_over(mut bytes: Bytes, part_bytes: u64, arrived: &mut dyn FnMut(Bytes)) {
     let part_bytes = usize::try_from(part_bytes).unwrap_or(usize::MAX).max(1);
     while !bytes.is_empty() {

@@ -33,7 +33,8 @@ const REQUEST_COUNT: u64 = WINDOW_AT_FIRST as u64 - 1;
 /// The minimum size of the first requests in bytes.
 const BYTES_AT_FIRST_MIN: u64 = 512 << 10;
 
-/// The bandwidth of a connection for which the first requests are large enough, in bytes per millisecond: a fifth of 1 Gbit/s.
+/// The size of the first requests, in bytes per millisecond of a round trip: what a connection with a fifth of 1 Gbit/s
+/// transfers in that time.
 const BYTES_PER_MS: u64 = 25_000;
 
 /// Serves the reads of a launch from its bundle, and decides when the launch is over. The bundle is an object of its own in
@@ -252,12 +253,12 @@ impl RangeFetcher for BundleFetcher {
         self.fetch_by(|object| object.fetch_elsewhere(range, cause))
     }
 
-    /// The bytes arrive nearly in the order of their use, because no request has a large part of the rest.
+    /// At most a fifth of the bundle, so that its bytes arrive nearly in the order of their use.
     fn request_bytes(&self, _cause: Cause) -> u64 {
         let part = self.len.div_ceil(REQUEST_COUNT).next_multiple_of(CHUNK_BYTES);
         let Some(object) = &self.object else { return part };
         let at_first = || {
-            // To resolve an image takes a handshake and a request.
+            // Resolving takes at least two round trips: a handshake and a request.
             let round_trip_ms = u64::try_from(object.resolved_in().as_millis()).unwrap_or(u64::MAX) / 2;
             round_trip_ms.saturating_mul(BYTES_PER_MS).clamp(BYTES_AT_FIRST_MIN, part.max(BYTES_AT_FIRST_MIN))
         };

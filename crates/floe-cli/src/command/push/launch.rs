@@ -111,8 +111,7 @@ struct Replay {
 }
 
 impl Replay {
-    /// The two groups of [`launch_ranges`]. Steps that the image does not contain are skipped, as in
-    /// mkfs.
+    /// The two groups of [`launch_ranges`]. Steps that the image does not contain are skipped, as in mkfs.
     fn of(&self, launch: &Launched) -> Vec<Vec<ByteRange>> {
         if let FormatImage::Erofs(erofs) = self.image.format_image() {
             let _ = (erofs.launch_list(), erofs.launch_profile());
@@ -152,8 +151,8 @@ impl Replay {
         vec![needed, around]
     }
 
-    /// Reads the metadata for an inode as mounts do: the kernel reads whole blocks of the front, and mounts without a front
-    /// read the inodes of a directory together.
+    /// Reads the metadata for an inode as a mount with a front does: it renders whole blocks. An inode that cannot be rendered
+    /// is read as by a mount without a front, which reads the inodes of a directory together.
     fn find(&self, nid: Nid) {
         // What cannot be read is not part of the launch.
         let is_rendered = self.front.as_ref().is_some_and(|front| front.render(nid).is_ok());
@@ -163,8 +162,8 @@ impl Replay {
         }
     }
 
-    /// What is near a range of a small file behind the kernel's EROFS: so many bytes before and behind it. Small files are
-    /// adjacent there, so the kernel reads into the next ones.
+    /// The files within `before` bytes before and `behind` bytes behind a range of a small file in the virtual image. Small
+    /// files are adjacent there, so the kernel's readahead crosses from one into the next. Empty for large files.
     fn neighbours(&self, nid: Nid, range: ByteRange, (before, behind): (u64, u64)) -> Vec<FileRange> {
         let origin = Origin { nid, offset: range.offset() };
         let place = self.front.as_ref().and_then(|front| Some((front, front.place(origin).ok()??)));
