@@ -1,6 +1,6 @@
 //! The front of a mount: the kernel's EROFS, or FUSE alone.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{fmt, path::Path, str::FromStr, sync::Arc};
 
 use floe::{Image, Reader};
 use floe_engine::Blocking;
@@ -28,6 +28,8 @@ pub(crate) struct Fronted {
     pub(crate) mount: Mount,
     /// The reader that serves the mount.
     pub(crate) reader: Reader,
+    /// The image behind the kernel's EROFS, if that is in front.
+    pub(crate) virtual_image: Option<Arc<VirtualImage>>,
     pub(crate) report: FrontReport,
 }
 
@@ -84,8 +86,11 @@ impl Front {
                 Ok((_, rendered)) if self == Self::Auto && !rendered.0.keeps_directory_sizes() => {
                     Obstacle::Options("directories would have other sizes (front=kernel permits that)")
                 }
-                Ok((reader, rendered)) => match Mount::in_front(reader.clone(), directory.clone(), options, rendered) {
-                    Ok(mount) => return Ok(Fronted { mount, reader, report: FrontReport::kernel(self) }),
+                Ok((reader, rendered)) => match in_front(&reader, directory, options, &rendered) {
+                    Ok(mount) => {
+                        let virtual_image = Some(Arc::clone(&rendered.0));
+                        return Ok(Fronted { mount, reader, virtual_image, report: FrontReport::kernel(self) });
+                    }
                     Err(MountError::Front(refusal)) => Obstacle::Refused(refusal.to_string()),
                     // fusermount3 may be able to open it.
                     Err(MountError::Device(error)) => Obstacle::Refused(format!("cannot open /dev/fuse: {error}")),
@@ -99,8 +104,18 @@ impl Front {
         }
         let reader = image.reader().clone();
         let mount = Mount::new(reader.clone(), mountpoint, options)?;
-        Ok(Fronted { mount, reader, report: FrontReport::fuse(&obstacle) })
+        Ok(Fronted { mount, reader, virtual_image: None, report: FrontReport::fuse(&obstacle) })
     }
+}
+
+fn in_front(
+    reader: &Reader,
+    directory: &Path,
+    options: &MountOptions,
+    rendered: &Arc<Rendered>,
+) -> Result<Mount, MountError> {
+    let rendered: Arc<dyn FrontImage> = Arc::clone(rendered) as Arc<dyn FrontImage>;
+    Mount::in_front(reader.clone(), directory.to_owned(), options, rendered)
 }
 
 /// Creates the virtual image that the kernel mounts, and its reader.

@@ -2,6 +2,7 @@
 
 mod learned;
 mod learning;
+mod paused_prefetch;
 mod profile_match;
 mod recorder;
 mod replay;
@@ -19,6 +20,7 @@ use std::{
 };
 
 use floe::{FormatImage, Image, Reader, remote::RemoteProcess};
+use floe_front::VirtualImage;
 use floe_fuse::{Access, Keeper, RequestCounts, TouchSink};
 use floe_mkfs::Profile;
 use floe_sandbox::Policy;
@@ -26,12 +28,16 @@ use floe_sandbox::Policy;
 use self::{
     learned::LearnedPlace,
     learning::Learning,
+    paused_prefetch::PausedPrefetch,
     profile_match::ProfileMatch,
     replay::Replay,
     report::{LaunchState, Progress},
 };
 pub(crate) use self::{recorder::Recorder, replay::replayed_range, report::LaunchReport};
-use crate::{fail::Fail, front::FrontReport, mount_options::Settings};
+use crate::{fail::Fail, mount_options::Settings};
+
+/// The default of `launch-wait=`: how long mounting waits for the replay of a launch that has a bundle.
+pub(crate) const LAUNCH_WAIT: Duration = Duration::from_secs(2);
 
 /// The launch that a mount replays.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -48,6 +54,8 @@ pub(crate) enum ProfileChoice {
 /// The launch task of a mount: to replay a launch, to learn one, or neither. It is set before the process is confined.
 pub(crate) struct LaunchPlan {
     task: Task,
+    /// How long mounting waits for the replay.
+    wait: Duration,
     progress: Arc<Progress>,
 }
 
@@ -68,8 +76,9 @@ struct Replaying {
     /// Set until the launch of a remote image is over: the launch would wait for requests for metadata that it does not
     /// need.
     holds_metadata: Option<Arc<AtomicBool>>,
-    /// Whether the image is remote with a launch bundle, so that the source reads ahead without being asked.
-    has_bundle: bool,
+    /// Set if the image is remote with a launch bundle. The source then fetches the bytes of the launch without being asked,
+    /// and prefetch, which is off until the launch is over, would ask for others.
+    bundle: Option<PausedPrefetch>,
 }
 
 /// The parts of a running mount that a replay needs.
@@ -77,7 +86,8 @@ pub(crate) struct Mounted {
     pub(crate) image: Image,
     /// The reader that serves the mount.
     pub(crate) reader: Reader,
-    pub(crate) front: FrontReport,
+    /// The image behind the kernel's EROFS, if that is in front.
+    pub(crate) virtual_image: Option<Arc<VirtualImage>>,
     pub(crate) keeper: Option<Arc<Keeper>>,
     pub(crate) requests: RequestCounts,
 }
@@ -85,6 +95,7 @@ pub(crate) struct Mounted {
 /// The launches of a running mount.
 pub(crate) struct Launches {
     progress: Arc<Progress>,
+    wait: Duration,
     requests: RequestCounts,
     profile_match: Option<Arc<ProfileMatch>>,
     learning: Option<Arc<Learning>>,
@@ -105,7 +116,7 @@ impl LaunchPlan {
         let progress = Arc::new(Progress::default());
         let nothing = |state, reason: &str| {
             progress.set(state, reason);
-            Ok(Self { task: Task::Nothing, progress: Arc::clone(&progress) })
+            Ok(Self { task: Task::Nothing, wait: Duration::ZERO, progress: Arc::clone(&progress) })
         };
         if settings.learn && settings.profile != ProfileChoice::Image {
             return Err(Fail::usage("learn chooses the place of its profile: omit profile="));
@@ -130,7 +141,7 @@ impl LaunchPlan {
                     let learning = Learning::new(place, &mut settings.open.engine, Arc::clone(&progress));
                     settings.mount.touches = Some(learning.touch_sink());
                     settings.mount.front_direct_io = true;
-                    return Ok(Self { task: Task::Learn(learning), progress });
+                    return Ok(Self { task: Task::Learn(learning), wait: Duration::ZERO, progress });
                 };
                 Some(profile)
             }
@@ -142,13 +153,15 @@ impl LaunchPlan {
         let holds_metadata = remote.map(|_| Arc::clone(&settings.mount.holds_metadata));
         holds_metadata.iter().for_each(|holds| holds.store(true, Relaxed));
         let has_bundle = remote.is_some_and(|remote| remote.about().has_launch_bundle);
-        let replaying = Replaying { profile, profile_match, holds_metadata, has_bundle };
-        Ok(Self { task: Task::Replay(replaying), progress })
+        let bundle = has_bundle.then(|| PausedPrefetch::new(&mut settings.open.engine));
+        let replaying = Replaying { profile, profile_match, holds_metadata, bundle };
+        let wait = if has_bundle { settings.launch_wait.unwrap_or(LAUNCH_WAIT) } else { Duration::ZERO };
+        Ok(Self { task: Task::Replay(replaying), wait, progress })
     }
 
     /// Starts the replay or the recording.
     pub(crate) fn start(self, mounted: Mounted) -> Arc<Launches> {
-        let Self { task, progress } = self;
+        let Self { task, wait, progress } = self;
         let (image, requests) = (mounted.image.clone(), mounted.requests.clone());
         let (mut profile_match, mut learning) = (None, None);
         // The mount also works without this thread.
@@ -160,12 +173,14 @@ impl LaunchPlan {
                 profile_match = Some(Arc::clone(&replaying.profile_match));
                 let progress = Arc::clone(&progress);
                 run(Box::new(move || {
-                    if !replaying.has_bundle {
+                    if replaying.bundle.is_none() {
                         mounted.image.read_ahead_of_launch();
                     }
                     let (profile_match, holds_metadata) =
                         (Arc::clone(&replaying.profile_match), replaying.holds_metadata.clone());
+                    let (bundle, image) = (replaying.bundle, mounted.image.clone());
                     replay(replaying, mounted, &progress);
+                    bundle.iter().for_each(|prefetch| prefetch.resume(image.reader().engine()));
                     holds_metadata.iter().for_each(|holds| holds.store(false, Relaxed));
                     profile_match.end();
                 }));
@@ -176,7 +191,7 @@ impl LaunchPlan {
                 run(Box::new(move || learner.run(&mounted.image)));
             }
         }
-        Arc::new(Launches { progress, requests, profile_match, learning, image })
+        Arc::new(Launches { progress, wait, requests, profile_match, learning, image })
     }
 }
 
@@ -184,6 +199,12 @@ impl Launches {
     /// The progress of the replay or the recording.
     pub(crate) fn report(&self) -> LaunchReport {
         self.progress.report(&self.requests, self.profile_match.as_deref().map_or(0, ProfileMatch::outside_count))
+    }
+
+    /// Waits for the replay of a launch that has a bundle, at most for `launch-wait=`. A program that starts earlier is
+    /// ahead of the replay, and waits for bytes that the launch does not need.
+    pub(crate) fn wait_for_replay(&self) {
+        self.progress.wait_for_replay(self.wait);
     }
 
     /// Ends the replay or the recording, after the mount has ended. The profile of a recording is written.
@@ -199,7 +220,7 @@ impl Launches {
 
 /// Waits for the launch, and replays it.
 fn replay(replaying: Replaying, mounted: Mounted, progress: &Arc<Progress>) {
-    let Replaying { profile, profile_match, holds_metadata, .. } = replaying;
+    let Replaying { profile, profile_match, holds_metadata, bundle } = replaying;
     let profile = match profile {
         Some(profile) => profile,
         None => match embedded(&mounted.image, progress) {
@@ -220,10 +241,9 @@ fn replay(replaying: Replaying, mounted: Mounted, progress: &Arc<Progress>) {
         Err(error) => return progress.set(LaunchState::Unavailable, &format!("cannot look names up: {error}")),
     };
     mounted.requests.set_walker(walk.thread());
-    let is_front = mounted.front.kind == "kernel";
-    let Mounted { image, reader, .. } = mounted;
+    let Mounted { image, reader, virtual_image: front, .. } = mounted;
     let progress = Arc::clone(progress);
-    Replay { image, reader, walk, is_front, profile_match, progress, holds_metadata }.run(&profile);
+    Replay { image, reader, walk, front, has_bundle: bundle.is_some(), profile_match, progress, holds_metadata }.run(&profile);
 }
 
 /// The profile in the image.

@@ -153,8 +153,16 @@ impl CachedSource {
 
     /// Whether the cache has every byte that a reader may read, so that no network is needed.
     pub fn is_whole(&self) -> bool {
+        self.has(ByteRange::new(0, self.len()))
+    }
+
+    /// Whether the cache has all bytes of a range. Parts beyond the end count as present.
+    pub fn has(&self, range: ByteRange) -> bool {
+        let range = range.intersection(ByteRange::new(0, self.len()));
         let layout = self.object.layout;
-        (0..layout.data_chunks()).all(|index| self.object.is_present(index))
+        range.is_empty()
+            || (layout.index_of(range.offset())..=layout.index_of(range.end() - 1))
+                .all(|index| self.object.is_present(index))
     }
 
     fn range(&self, offset: u64, len: usize) -> io::Result<ByteRange> {

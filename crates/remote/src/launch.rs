@@ -21,7 +21,7 @@ use crate::{RemoteObject, host_limit::WINDOW_AT_FIRST, launch_bundle::LaunchBund
 /// The maximum duration of a launch.
 const LAUNCH_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// A launch is over if nothing was read from its bundle for this long after the bundle arrived.
+/// A launch is over if nothing was read from its bundle for this long after the needed bytes arrived.
 const QUIET_TIME: Duration = Duration::from_secs(1);
 
 /// How often the presence of the bundle is checked, in milliseconds.
@@ -33,9 +33,9 @@ const REQUEST_COUNT: u64 = WINDOW_AT_FIRST as u64 - 1;
 /// The minimum size of the first requests in bytes.
 const BYTES_AT_FIRST_MIN: u64 = 512 << 10;
 
-/// The size of the first requests, in bytes per millisecond of a round trip: what a connection with a fifth of 1 Gbit/s
-/// transfers in that time.
-const BYTES_PER_MS: u64 = 25_000;
+/// The size of the first requests, in bytes per millisecond of a round trip: what 1 Gbit/s transfers in that time. The first
+/// of them uses the connection that is open already. All others need new connections, which take at least one more round trip.
+const BYTES_PER_MS: u64 = 125_000;
 
 /// Serves the reads of a launch from its bundle, and decides when the launch is over. The bundle is an object of its own in
 /// the cache, with its own digest table as its root, so that its pieces are verified, stored, shared and evicted like all
@@ -52,6 +52,8 @@ pub(crate) struct Launch {
     used_ms: AtomicU64,
     checked_ms: AtomicU64,
     is_over: AtomicBool,
+    /// Whether the bytes behind the needed ones were read, so that they are fetched too.
+    needs_rest: AtomicBool,
 }
 
 /// Fetches the bundle during the launch, and nothing afterwards.
@@ -60,6 +62,7 @@ struct BundleFetcher {
     object: Option<RemoteObject>,
     name: String,
     len: u64,
+    needed_len: u64,
     is_over: AtomicBool,
     /// The first error.
     failure: Mutex<Option<String>>,
@@ -80,14 +83,21 @@ impl Launch {
         let is_over = object.is_none();
         let (key, len) =
             (ObjectKey { trust: Trust::Table(bundle.table().clone().into()), len: bundle.len() }, bundle.len());
-        let fetcher = BundleFetcher { object, name, len, is_over: AtomicBool::new(is_over), failure: Mutex::default() };
+        let fetcher = BundleFetcher {
+            object,
+            name,
+            len,
+            needed_len: bundle.needed_len(),
+            is_over: AtomicBool::new(is_over),
+            failure: Mutex::default(),
+        };
         let fetcher = Arc::new(fetcher);
         let fetched: Arc<dyn RangeFetcher> = Arc::clone(&fetcher) as Arc<dyn RangeFetcher>;
         let options = SourceOptions { reads_ahead: false, ..SourceOptions::default() };
         let blob = CachedSource::open(Some(cache), key, fetched, options)?;
         if !is_over {
             blob.pin(&[ByteRange::new(0, len)]);
-            blob.will_need(0, len);
+            blob.will_need(0, bundle.needed_len());
         }
         Ok(Self {
             bundle,
@@ -99,6 +109,7 @@ impl Launch {
             used_ms: AtomicU64::new(0),
             checked_ms: AtomicU64::new(0),
             is_over: AtomicBool::new(is_over),
+            needs_rest: AtomicBool::new(false),
         })
     }
 
@@ -111,6 +122,9 @@ impl Launch {
         self.decide(image);
         self.in_parts(offset, output, |place, offset, output| {
             if let Some(place) = place {
+                if place >= self.bundle.needed_len() && !self.needs_rest.swap(true, Relaxed) {
+                    self.blob.will_need(self.bundle.needed_len(), self.bundle.len() - self.bundle.needed_len());
+                }
                 match self.blob.read_at(place, output) {
                     Ok(()) => return Ok(true),
                     Err(error) => self.fetcher.failed(&error),
@@ -162,7 +176,7 @@ impl Launch {
         self.blob.counts()
     }
 
-    /// Whether the launch has ended: the bundle is here, and nobody reads from it any more.
+    /// Whether the launch has ended: what it needs of the bundle is here, and nobody reads from it any more.
     fn is_quiet(&self) -> bool {
         let elapsed = self.began.elapsed();
         let now_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
@@ -175,7 +189,8 @@ impl Launch {
             return false;
         }
         self.checked_ms.store(now_ms, Relaxed);
-        self.blob.is_whole()
+        let needed_len = if self.needs_rest.load(Relaxed) { self.bundle.len() } else { self.bundle.needed_len() };
+        self.blob.has(ByteRange::new(0, needed_len))
     }
 
     /// Calls `read` for each part of a range with its place in the bundle, its place in the image, and its part of `output`,
@@ -253,16 +268,16 @@ impl RangeFetcher for BundleFetcher {
         self.fetch_by(|object| object.fetch_elsewhere(range, cause))
     }
 
-    /// At most a fifth of the bundle, so that its bytes arrive nearly in the order of their use.
+    /// Once the link was measured, at most a fifth of the needed bytes, so that they arrive nearly in the order of their use.
     fn request_bytes(&self, _cause: Cause) -> u64 {
-        let part = self.len.div_ceil(REQUEST_COUNT).next_multiple_of(CHUNK_BYTES);
+        let part = self.needed_len.div_ceil(REQUEST_COUNT).next_multiple_of(CHUNK_BYTES);
         let Some(object) = &self.object else { return part };
         let at_first = || {
             // Resolving takes at least two round trips: a handshake and a request.
             let round_trip_ms = u64::try_from(object.resolved_in().as_millis()).unwrap_or(u64::MAX) / 2;
-            round_trip_ms.saturating_mul(BYTES_PER_MS).clamp(BYTES_AT_FIRST_MIN, part.max(BYTES_AT_FIRST_MIN))
+            round_trip_ms.saturating_mul(BYTES_PER_MS).min(self.needed_len).max(BYTES_AT_FIRST_MIN)
         };
-        object.measured_request_bytes().unwrap_or_else(at_first).min(part)
+        object.measured_request_bytes().map_or_else(at_first, |measured| measured.min(part))
     }
 
     fn hurry(&self, range: ByteRange) {

@@ -1,6 +1,6 @@
 //! The bytes of an image that a launch reads, as a blob of their own.
 
-use std::{fs::File, io, os::unix::fs::FileExt};
+use std::{collections::BTreeSet, fs::File, io, os::unix::fs::FileExt};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use floe_image::ByteRange;
@@ -22,7 +22,7 @@ const TABLE_TEXT_BYTES_MAX: usize = DigestTable::bytes_for(BUNDLE_BYTES_MAX) as 
 pub(crate) const BUNDLE_MEDIA_TYPE: &str = "application/vnd.floe.launch-bundle.v1";
 
 /// Describes a launch bundle: the blob that contains the blocks of an image that a launch reads, one after the other, in the
-/// order in which they are needed, metadata first.
+/// order in which they are needed, metadata first. Blocks that the launch may read instead of these follow them.
 ///
 /// The description is in annotations of the layer. The manifest therefore pins the place of each byte and, by a digest for
 /// each 256 KiB of the bundle, its value.
@@ -30,8 +30,11 @@ pub(crate) const BUNDLE_MEDIA_TYPE: &str = "application/vnd.floe.launch-bundle.v
 pub(crate) struct LaunchBundle {
     digest: Digest,
     table: DigestTable,
-    /// The list of runs, such as `0+4,708,12+30`: the first block of each run, and the number of blocks if it has several.
+    /// The list of runs, such as `0+4,708;12+30`: the first block of each run, and the number of blocks if it has several.
+    /// The runs before the semicolon are needed; without a semicolon, all are.
     runs_text: String,
+    /// The number of bytes that are needed, which come first.
+    needed_len: u64,
     /// The runs by their place in the image.
     runs: Vec<Run>,
 }
@@ -64,19 +67,22 @@ pub(crate) struct Part {
 }
 
 impl LaunchBundle {
-    /// The bundle of these ranges of the image in `file`, and its bytes; `None` if there are none, or too many.
+    /// The bundle of these ranges of the image in `file`, and its bytes; `None` if there are none, or too many. The first
+    /// group of ranges is needed.
     ///
     /// # Errors
     /// The file cannot be read.
     pub(crate) fn of(groups: &[Vec<ByteRange>], file: &File) -> io::Result<Option<(Self, Vec<u8>)>> {
         let image_len = file.metadata()?.len();
-        let mut runs = blocks_of(&groups.concat(), image_len);
+        let mut seen = BTreeSet::new();
+        let mut groups = groups.iter().map(|ranges| blocks_of(ranges, image_len, &mut seen)).collect::<Vec<_>>();
         let mut gap_bytes = 0;
         // A list that is too long gives up the order of use for longer runs.
-        while text_of(&runs).len() > RUNS_TEXT_BYTES_MAX {
-            runs = joined(runs, gap_bytes);
+        while text_of(&groups).len() > RUNS_TEXT_BYTES_MAX {
+            groups = vec![joined(groups.concat(), gap_bytes)];
             gap_bytes = (gap_bytes * 2).max(BLOCK_BYTES);
         }
+        let runs = groups.concat();
         let len: u64 = runs.iter().map(|run| run.len()).sum();
         if len == 0 || len > BUNDLE_BYTES_MAX {
             return Ok(None);
@@ -90,7 +96,7 @@ impl LaunchBundle {
         let table = DigestTable::of(&mut &*bytes)?;
         let text = BundleText {
             digest: format!("sha256:{}", Digest::of(&bytes)),
-            runs: text_of(&runs),
+            runs: text_of(&groups),
             table: BASE64_STANDARD.encode(table.to_bytes()),
         };
         Ok(Self::parse(&text, image_len).map(|bundle| (bundle, bytes)))
@@ -104,8 +110,10 @@ impl LaunchBundle {
         }
         let table = BASE64_STANDARD.decode(&text.table).ok()?;
         let table = DigestTable::parse(&table, &Digest::of(&table)).ok()?;
-        let (mut runs, mut place) = (Vec::new(), 0_u64);
-        for run in text.runs.split(',') {
+        let (mut runs, mut place, mut needed_len) = (Vec::new(), 0_u64, None);
+        for run in text.runs.split_inclusive([',', ';']) {
+            let is_last_needed = run.ends_with(';');
+            let run = run.trim_end_matches([',', ';']);
             let (first, count) = run.split_once('+').unwrap_or((run, "1"));
             let first = first.parse::<u64>().ok()?.checked_mul(BLOCK_BYTES)?;
             let end = count.parse::<u64>().ok()?.checked_mul(BLOCK_BYTES)?.checked_add(first)?;
@@ -115,12 +123,15 @@ impl LaunchBundle {
             }
             runs.push(Run { image, place });
             place = place.checked_add(image.len())?;
+            if is_last_needed && needed_len.replace(place).is_some() {
+                return None;
+            }
         }
         runs.sort_by_key(|run| run.image.offset());
         let is_disjoint = runs.windows(2).all(|pair| pair[0].image.end() <= pair[1].image.offset());
         let is_whole = place == table.object_len() && place <= BUNDLE_BYTES_MAX;
         let digest = text.digest.parse().ok().filter(|_| is_disjoint && is_whole)?;
-        Some(Self { digest, table, runs_text: text.runs.clone(), runs })
+        Some(Self { digest, table, runs_text: text.runs.clone(), needed_len: needed_len.unwrap_or(place), runs })
     }
 
     /// The description, which [`LaunchBundle::parse`] parses.
@@ -142,6 +153,11 @@ impl LaunchBundle {
         self.table.object_len()
     }
 
+    /// The number of bytes at the start of the blob that every launch needs.
+    pub(crate) fn needed_len(&self) -> u64 {
+        self.needed_len
+    }
+
     /// The digests of the blob's pieces.
     pub(crate) fn table(&self) -> &DigestTable {
         &self.table
@@ -159,9 +175,8 @@ impl LaunchBundle {
     }
 }
 
-/// The blocks of these ranges, each once, in the order of their first use, as runs.
-fn blocks_of(ranges: &[ByteRange], image_len: u64) -> Vec<ByteRange> {
-    let mut seen = std::collections::BTreeSet::new();
+/// The blocks of these ranges that are not in `seen`, each once, in the order of their first use, as runs. Adds them to `seen`.
+fn blocks_of(ranges: &[ByteRange], image_len: u64, seen: &mut BTreeSet<u64>) -> Vec<ByteRange> {
     let mut runs: Vec<ByteRange> = Vec::new();
     for range in ranges {
         let range = range.intersection(ByteRange::new(0, image_len));
@@ -198,12 +213,13 @@ fn joined(mut runs: Vec<ByteRange>, gap_bytes: u64) -> Vec<ByteRange> {
     joined
 }
 
-fn text_of(runs: &[ByteRange]) -> String {
+fn text_of(groups: &[Vec<ByteRange>]) -> String {
     let run = |run: &ByteRange| match run.len().div_ceil(BLOCK_BYTES) {
         1 => (run.offset() / BLOCK_BYTES).to_string(),
         count => format!("{}+{count}", run.offset() / BLOCK_BYTES),
     };
-    runs.iter().map(run).collect::<Vec<_>>().join(",")
+    let group = |runs: &Vec<ByteRange>| runs.iter().map(run).collect::<Vec<_>>().join(",");
+    groups.iter().filter(|runs| !runs.is_empty()).map(group).collect::<Vec<_>>().join(";")
 }
 
 #[cfg(test)]
@@ -223,14 +239,16 @@ mod tests {
     fn bundles_have_each_needed_block_once_in_the_order_of_use() {
         let (file, image) = image(100 * 4096 + 77);
         let ranges = |group: &[(u64, u64)]| group.iter().map(|(at, len)| ByteRange::new(*at, *len)).collect::<Vec<_>>();
-        for (groups, expected) in [
-            (vec![ranges(&[(0, 1), (4096 * 7, 4097)]), ranges(&[(4096 * 3 + 5, 1), (4096 * 8, 1)])], "0,7+2,3"),
-            (vec![ranges(&[(4096 * 100, 1)]), ranges(&[(4095, 2), (u64::MAX, 1)])], "100,0+2"),
-            (vec![ranges(&[(0, u64::MAX)])], "0+101"),
+        for (groups, expected, needed) in [
+            (vec![ranges(&[(0, 1), (4096 * 7, 4097)]), ranges(&[(4096 * 3 + 5, 1), (4096 * 8, 1)])], "0,7+2;3", 3 * 4096),
+            (vec![ranges(&[(4096 * 100, 1)]), ranges(&[(4095, 2), (u64::MAX, 1)])], "100;0+2", 77),
+            (vec![ranges(&[(0, 1)]), ranges(&[(1, 1)])], "0", 4096),
+            (vec![ranges(&[(0, u64::MAX)])], "0+101", 100 * 4096 + 77),
         ] {
             let (bundle, bytes) = LaunchBundle::of(&groups, &file).expect("read").expect("a bundle");
             assert_eq!(bundle.text().runs, expected);
             assert_eq!((bundle.len(), bundle.digest()), (bytes.len() as u64, Digest::of(&bytes)));
+            assert_eq!(bundle.needed_len(), needed);
             assert_eq!(LaunchBundle::parse(&bundle.text(), image.len() as u64).as_ref(), Some(&bundle));
             // Each byte of the image is at its place in the bundle, or not in it.
             let (mut at, mut found) = (0, 0);
@@ -280,6 +298,8 @@ mod tests {
             "0,10+2",
             "0,18446744073709551615+2",
             "0,,4+1",
+            "0;;4+1",
+            "0;4;5",
         ] {
             let text = BundleText { runs: runs.to_owned(), ..sound.clone() };
             assert_eq!(LaunchBundle::parse(&text, image.len() as u64), None, "{runs}");

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fs,
-    io::Read,
+    io::{BufRead, BufReader, Read},
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -53,11 +53,19 @@ impl Session {
         Self::served(command, directory, &contender.name)
     }
 
-    /// Runs a program that mounts on a directory, its last argument, and waits for the mount.
+    /// Runs Floe, which mounts on a directory, its last argument, and waits for the line that reports the mount.
     pub(super) fn by(mut command: Command, name: &str) -> Outcome<Self> {
         let directory = tempfile::Builder::new().prefix("floe-bench-").tempdir()?;
-        command.arg(directory.path());
-        Self::served(command, directory, name)
+        command.arg(directory.path()).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().during(name)?;
+        let mut line = String::new();
+        if let Some(output) = child.stdout.take() {
+            BufReader::new(output).read_line(&mut line)?;
+        }
+        if line.is_empty() {
+            return Err(TaskError::new(format!("{name} exited ({}) and did not mount", child.wait()?)));
+        }
+        Ok(Self::Server { child, directory })
     }
 
     fn served(mut command: Command, directory: TempDir, name: &str) -> Outcome<Self> {

@@ -9,25 +9,23 @@ use crate::{Reader, memory::page_pool::Effort};
 /// The number of bytes read and stored at a time.
 const STEP_BYTES: u64 = 256 << 10;
 
-/// The maximum size in bytes of a file that is stored with one call: a sink may refuse the last page of a file if it is not
-/// stored with the pages before it.
-const WHOLE_BYTES_MAX: u64 = 1 << 20;
+/// The same for whole files: a sink may refuse the last page of a file unless all of the file is stored with one call.
+const WHOLE_STEP_BYTES: u64 = 1 << 20;
 
 impl Reader {
-    /// Stores a range of a file in the page cache, up to the end of the file. The range grows to whole pages, and to the whole
-    /// file if the file is small and at least half of it is in the range. The receiver gets the number of bytes that were
-    /// stored. It is closed without a number if no thread can do the work.
+    /// Stores ranges of files in the page cache, in their order. The ranges grow to whole pages. If the cache takes no bytes of
+    /// a file but reads them itself ([`Sink::reads_by_itself`](crate::Sink::reads_by_itself)), it is asked to do so. Ranges
+    /// that cannot be read are skipped: programs that read them receive the error. The receiver gets the number of bytes that
+    /// were stored or asked for. It is closed without a number if no thread can do the work.
     ///
     /// The bytes are read and stored on the thread `floe-store`, which has the priority of the decoders.
-    ///
-    /// # Errors
-    /// The receiver gets an error if the inode has no data, the image is corrupt or cannot be read, or memory is short.
-    pub fn store_for_launch(&self, nid: Nid, range: ByteRange) -> Receiver<Result<u64>> {
+    pub fn store_for_launch(&self, ranges: Vec<(Nid, ByteRange)>) -> Receiver<u64> {
         let (sender, receiver) = mpsc::sync_channel(1);
         let reader = self.clone();
         self.engine().workers.store(Box::new(move || {
+            let store = |(nid, range)| reader.store_whole_pages(nid, range).unwrap_or(0);
             // The replay of the launch may have ended meanwhile.
-            let _ = sender.send(reader.store_whole_pages(nid, range));
+            let _ = sender.send(ranges.into_iter().map(store).sum());
         }));
         receiver
     }
@@ -47,8 +45,11 @@ impl Reader {
             range.end().checked_next_multiple_of(page).unwrap_or(u64::MAX),
         );
         let range = range.intersection(ByteRange::new(0, size));
-        let is_whole = size <= WHOLE_BYTES_MAX && range.len() >= size / 2;
-        let (range, step) = if is_whole { (ByteRange::new(0, size), WHOLE_BYTES_MAX) } else { (range, STEP_BYTES) };
+        if page_cache.reads_by_itself(nid) {
+            page_cache.request(nid, range, self.engine().workers.cpus_are_short());
+            return Ok(range.len());
+        }
+        let step = if range.len() == size { WHOLE_STEP_BYTES } else { STEP_BYTES };
         let mut stored = 0;
         let mut offset = range.offset();
         while offset < range.end() {

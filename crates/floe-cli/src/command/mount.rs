@@ -223,11 +223,11 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     // From here on, signals are queued until the mount exists, so that no signal leaves a mount without a process.
     let signals = Signals::new(unless_ignored(&[SIGINT, SIGTERM, SIGHUP]));
     let signals = signals.map_err(|error| Fail::failed(format!("cannot install signal handlers: {error}")))?;
-    let Fronted { mount, reader, report: front } = match taken {
+    let Fronted { mount, reader, virtual_image, report: front } = match taken {
         None => settings.front.mount(&image, mountpoint, &settings.mount)?,
         Some(taken) => {
             let (reader, report) = (image.reader().clone(), taken.state.front.clone());
-            Fronted { mount: taken.mount(&image, &settings.mount)?, reader, report }
+            Fronted { mount: taken.mount(&image, &settings.mount)?, reader, virtual_image: None, report }
         }
     };
     let transport = transport.report(&mount)?;
@@ -249,7 +249,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let launches = launch.start(Mounted {
         image: image.clone(),
         reader: reader.clone(),
-        front: front.clone(),
+        virtual_image,
         keeper: needs.keeper.clone(),
         requests: mount.request_counts(),
     });
@@ -278,6 +278,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     if let Some(Err(error)) = &control {
         eprintln!("floe: the mount works, but floe status and floe tune will not: {error}");
     }
+    launches.wait_for_replay();
     let says_ready = says_ready && !log.has_standard_output();
     say_ready(&path, &shown, image.format(), report, says_ready).map_err(|error| {
         let _ = unmounter.unmount(Detach::Lazily);

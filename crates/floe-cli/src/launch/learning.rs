@@ -6,11 +6,12 @@ use std::{
 };
 
 use floe::Image;
-use floe_engine::{EngineOptions, PrefetchSet};
+use floe_engine::EngineOptions;
 use floe_fuse::TouchSink;
 
 use super::{
     learned::LearnedPlace,
+    paused_prefetch::PausedPrefetch,
     recorder::Recorder,
     report::{LaunchState, Progress},
 };
@@ -28,19 +29,16 @@ pub(super) struct Learning {
     recorder: Arc<Recorder>,
     /// Taken by the thread that writes the profile.
     place: Mutex<Option<LearnedPlace>>,
-    /// The options of prefetch, which take effect after the launch.
-    reads_around: bool,
-    prefetch: PrefetchSet,
+    prefetch: PausedPrefetch,
     progress: Arc<Progress>,
 }
 
 impl Learning {
     /// Records a launch that will be kept at `place`, and switches prefetch off.
     pub(super) fn new(place: LearnedPlace, options: &mut EngineOptions, progress: Arc<Progress>) -> Self {
-        let reads_around = std::mem::replace(&mut options.read_around, false);
-        let prefetch = std::mem::replace(&mut options.prefetch, PrefetchSet::NONE);
+        let prefetch = PausedPrefetch::new(options);
         progress.set(LaunchState::Learning, "");
-        Self { recorder: Arc::default(), place: Mutex::new(Some(place)), reads_around, prefetch, progress }
+        Self { recorder: Arc::default(), place: Mutex::new(Some(place)), prefetch, progress }
     }
 
     pub(super) fn touch_sink(&self) -> TouchSink {
@@ -59,11 +57,7 @@ impl Learning {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(place) = place.take() else { return };
         self.recorder.end();
-        let engine = image.reader().engine();
-        let wanted = EngineOptions { read_around: self.reads_around, prefetch: self.prefetch, ..engine.options() };
-        if let Err(error) = engine.tune(&wanted) {
-            eprintln!("floe: prefetch stays off: {error}");
-        }
+        self.prefetch.resume(image.reader().engine());
         if !self.recorder.has_read() {
             return self.progress.set(LaunchState::None, "nothing was read");
         }

@@ -12,6 +12,7 @@ use std::{
 
 use floe::{ByteRange, Image, Nid, Reader};
 use floe_fuse::{LaunchWalk, WalkAction, WalkBatch};
+use floe_front::VirtualImage;
 use floe_image::FileType;
 use floe_mkfs::{NameUsage, Profile, ProfileStep};
 
@@ -24,12 +25,19 @@ use super::{
 /// The maximum number of bytes that a replay puts into the page cache.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// The number of bytes that are stored between two checks whether the replay continues.
+/// The maximum number of bytes that are stored between two checks whether the replay continues.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// Ranges grow to whole chunks of this size in bytes. The kernel's readahead sends a request for each gap between stored
-/// pages, and the blocks with the pages of the gap are decoded anyway.
+/// Ranges of near images grow to whole chunks of this size in bytes. For a program that is ahead of the replay, the kernel's
+/// readahead sends a request for each gap between stored pages, and the blocks with the pages of the gap are decoded anyway.
 const CHUNK_BYTES: u64 = 64 << 10;
+
+/// Ranges of images with a launch bundle grow to whole pages of this size in bytes. Each byte more takes time to arrive, and
+/// the launch begins after the replay.
+const PAGE_BYTES: u64 = 4 << 10;
+
+/// A file of at most this size in bytes is stored whole if at least half of it was read.
+const WHOLE_BYTES_MAX: u64 = 1 << 20;
 
 /// How long after the mount a launch is expected to begin.
 const LAUNCH_IMMINENT: Duration = Duration::from_secs(2);
@@ -53,20 +61,24 @@ pub(super) struct Replay {
     /// The reader that serves the mount.
     pub(super) reader: Reader,
     pub(super) walk: LaunchWalk,
-    /// Whether the kernel's EROFS is in front. The replay then asks it to read ahead, because no bytes can be pushed
-    /// into its page cache.
-    pub(super) is_front: bool,
+    /// The image behind the kernel's EROFS, if that is in front.
+    pub(super) front: Option<Arc<VirtualImage>>,
+    /// Whether the image has a launch bundle. The replay then begins at once, and takes only what is in the bundle.
+    pub(super) has_bundle: bool,
     pub(super) profile_match: Arc<ProfileMatch>,
     pub(super) progress: Arc<Progress>,
     /// Set until the launch is over, if only its own metadata is to be read until then.
     pub(super) holds_metadata: Option<Arc<AtomicBool>>,
 }
 
+/// A range of a file.
+type FileRange = (Nid, ByteRange);
+
 /// Names that are looked up together, and the ranges to store after them.
 #[derive(Default)]
 struct Batch {
     walk: WalkBatch,
-    ranges: Vec<(Nid, ByteRange)>,
+    ranges: Vec<FileRange>,
     range_bytes: u64,
     /// The number of files of the profile up to the end of the batch.
     files_end: u64,
@@ -83,14 +95,16 @@ impl Replay {
     pub(super) fn run(self, profile: &Profile) {
         let files = self.files_of(profile);
         let hold = |is_held| self.holds_metadata.iter().for_each(|holds| holds.store(is_held, Relaxed));
-        if !self.profile_match.begins_within(LAUNCH_IMMINENT) {
-            // The mount may have other uses before the launch.
-            hold(false);
+        if !self.has_bundle {
+            if !self.profile_match.begins_within(LAUNCH_IMMINENT) {
+                // The mount may have other uses before the launch.
+                hold(false);
+            }
+            if !self.profile_match.wait_for_beginning() {
+                return;
+            }
+            hold(true);
         }
-        if !self.profile_match.wait_for_beginning() {
-            return;
-        }
-        hold(true);
         self.progress.set(LaunchState::Replaying, "");
         match self.replay(profile, &files) {
             Ok(()) => self.progress.set(LaunchState::Replayed, ""),
@@ -134,7 +148,8 @@ impl Replay {
         let mut batch = Batch::default();
         let mut steps_max = FIRST_STEPS;
         let mut seen = HashSet::new();
-        let mut chunks: HashMap<Nid, HashSet<u64>> = HashMap::new();
+        let unit_bytes = if self.has_bundle { PAGE_BYTES } else { CHUNK_BYTES };
+        let mut known: HashMap<Nid, HashSet<u64>> = HashMap::new();
         let mut left_bytes = BYTES_MAX;
         for step in profile.steps() {
             let (path, file) = match step {
@@ -151,19 +166,14 @@ impl Replay {
                 (ProfileStep::Range(_), None) => self.progress.note_skipped(),
                 (ProfileStep::Range(range), Some((nid, size))) => {
                     let range = range.range.intersection(ByteRange::new(0, *size));
-                    // The page cache takes bytes only for inodes that the kernel has looked up.
+                    // Bytes can be stored only for inodes that the kernel has looked up.
                     let is_first = !seen.contains(path.as_slice());
-                    actions.extend((is_first && !self.is_front).then_some(WalkAction::Look));
-                    for range in new_chunks(range, *size, chunks.entry(*nid).or_default()) {
+                    actions.extend(is_first.then_some(WalkAction::Look));
+                    for range in new_units(range, *size, unit_bytes, known.entry(*nid).or_default()) {
                         let range = ByteRange::new(range.offset(), range.len().min(left_bytes));
                         left_bytes -= range.len();
                         batch.range_bytes += range.len();
-                        if self.is_front {
-                            self.progress.note_range(range.len());
-                            actions.push(WalkAction::ReadAhead(range));
-                        } else {
-                            batch.ranges.push((*nid, range));
-                        }
+                        batch.ranges.push((*nid, range));
                     }
                 }
             }
@@ -216,29 +226,33 @@ impl Replay {
                 break;
             }
         }
-        for (nid, range) in batch.ranges {
-            let mut offset = range.offset();
-            let mut stored = 0;
-            while offset < range.end() {
-                let piece = ByteRange::new(offset, (range.end() - offset).min(PIECE_BYTES));
-                offset = piece.end();
-                stored += self.store(nid, piece)?;
-            }
-            self.progress.note_range(stored);
+        let mut ranges = self.places(batch.ranges);
+        if self.has_bundle {
+            // No program waits for the first of them.
+            ranges.sort_unstable_by_key(|(nid, range)| (*nid, range.offset()));
+        }
+        for part in parts_of(merged(ranges)) {
+            let count = part.len() as u64;
+            self.progress.note_ranges(count, self.store(part)?);
         }
         self.profile_match.note_replayed(batch.files_end);
         Ok(())
     }
 
-    fn store(&self, nid: Nid, range: ByteRange) -> Result<u64, Ending> {
-        let receiver = self.reader.store_for_launch(nid, range);
+    /// Where the bytes of these ranges are in the files of the mount.
+    fn places(&self, ranges: Vec<FileRange>) -> Vec<FileRange> {
+        let Some(front) = &self.front else { return ranges };
+        // Programs that read a range that cannot be found receive the error.
+        ranges.into_iter().flat_map(|(nid, range)| front.places(nid, range).unwrap_or_default()).collect()
+    }
+
+    fn store(&self, ranges: Vec<FileRange>) -> Result<u64, Ending> {
+        let receiver = self.reader.store_for_launch(ranges);
         loop {
             self.check()?;
             match receiver.recv_timeout(GLANCE) {
                 Err(RecvTimeoutError::Timeout) => {}
-                // Programs that read the range receive the error.
-                Ok(Err(_)) => return Ok(0),
-                Ok(Ok(stored)) => return Ok(stored),
+                Ok(stored) => return Ok(stored),
                 Err(RecvTimeoutError::Disconnected) => return Err(Ending::Stopped("no thread can store bytes")),
             }
         }
@@ -258,24 +272,60 @@ impl Replay {
     }
 }
 
-/// The bytes of a file of `size` bytes that a replay puts into the page cache for a recorded range.
-pub(crate) fn replayed_range(range: ByteRange, size: u64) -> ByteRange {
-    let start = range.offset() / CHUNK_BYTES * CHUNK_BYTES;
-    ByteRange::between(start, range.end().checked_next_multiple_of(CHUNK_BYTES).unwrap_or(u64::MAX).min(size))
+/// The ranges, with adjacent ones of one file merged if they follow each other.
+fn merged(ranges: Vec<FileRange>) -> Vec<FileRange> {
+    let mut merged: Vec<FileRange> = Vec::new();
+    for (nid, range) in ranges {
+        match merged.last_mut() {
+            // Small files begin at page boundaries of the virtual image.
+            Some((last_nid, last)) if *last_nid == nid && last.end().next_multiple_of(PAGE_BYTES) == range.offset() => {
+                *last = ByteRange::between(last.offset(), range.end());
+            }
+            _ => merged.push((nid, range)),
+        }
+    }
+    merged
 }
 
-/// The chunks of a range that are not in `known`, as ranges of a file of `size` bytes. Adds them to `known`.
-fn new_chunks(range: ByteRange, size: u64, known: &mut HashSet<u64>) -> Vec<ByteRange> {
+/// The ranges in parts of at most [`PIECE_BYTES`].
+fn parts_of(ranges: Vec<FileRange>) -> Vec<Vec<FileRange>> {
+    let (mut parts, mut left_bytes) = (Vec::new(), 0);
+    for (nid, range) in ranges {
+        let mut offset = range.offset();
+        while offset < range.end() {
+            if left_bytes == 0 {
+                parts.push(Vec::new());
+                left_bytes = PIECE_BYTES;
+            }
+            let len = left_bytes.min(range.end() - offset);
+            parts.last_mut().into_iter().for_each(|part: &mut Vec<_>| part.push((nid, ByteRange::new(offset, len))));
+            (offset, left_bytes) = (offset + len, left_bytes - len);
+        }
+    }
+    parts
+}
+
+/// The bytes of a file of `size` bytes that a replay out of a launch bundle reads for a recorded range.
+pub(crate) fn replayed_range(range: ByteRange, size: u64) -> ByteRange {
+    new_units(range, size, PAGE_BYTES, &mut HashSet::new()).first().copied().unwrap_or(ByteRange::new(0, 0))
+}
+
+/// The units of a range that are not in `known`, as ranges of a file of `size` bytes. Adds them to `known`.
+fn new_units(range: ByteRange, size: u64, unit_bytes: u64, known: &mut HashSet<u64>) -> Vec<ByteRange> {
     let mut ranges: Vec<ByteRange> = Vec::new();
     if range.is_empty() {
         return ranges;
     }
+    let mut units = range.offset() / unit_bytes..range.end().div_ceil(unit_bytes);
+    if size <= WHOLE_BYTES_MAX && (units.end - units.start) * unit_bytes >= size / 2 {
+        units = 0..size.div_ceil(unit_bytes);
+    }
     // The limit of the replay ends longer ranges anyway.
-    for chunk in (range.offset() / CHUNK_BYTES..range.end().div_ceil(CHUNK_BYTES)).take(CHUNKS_MAX) {
-        if !known.insert(chunk) {
+    for unit in units.take((BYTES_MAX / unit_bytes) as usize) {
+        if !known.insert(unit) {
             continue;
         }
-        let next = ByteRange::between(chunk * CHUNK_BYTES, ((chunk + 1) * CHUNK_BYTES).min(size));
+        let next = ByteRange::between(unit * unit_bytes, ((unit + 1) * unit_bytes).min(size));
         match ranges.last_mut() {
             Some(last) if last.end() == next.offset() => *last = ByteRange::between(last.offset(), next.end()),
             _ => ranges.push(next),
@@ -284,9 +334,6 @@ fn new_chunks(range: ByteRange, size: u64, known: &mut HashSet<u64>) -> Vec<Byte
     ranges
 }
 
-/// The maximum number of chunks of one range: as many as a replay may store.
-const CHUNKS_MAX: usize = (BYTES_MAX / CHUNK_BYTES) as usize;
-
 const NO_WALKER: &str = "the thread that looks names up has ended";
 
 #[cfg(test)]
@@ -294,14 +341,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_grow_to_chunks_that_are_taken_once() {
-        let mut known = HashSet::new();
-        let mut chunks = |offset, len| new_chunks(ByteRange::new(offset, len), 200_000, &mut known);
-        assert_eq!(chunks(70_000, 1), [ByteRange::new(65_536, 65_536)]);
-        assert_eq!(chunks(0, 200_000), [ByteRange::new(0, 65_536), ByteRange::between(131_072, 200_000)]);
-        assert_eq!(chunks(0, 200_000), []);
-        assert_eq!(chunks(10, 0), []);
-        let huge = new_chunks(ByteRange::new(0, u64::MAX / 2), u64::MAX / 2, &mut HashSet::new());
-        assert_eq!(huge, [ByteRange::new(0, BYTES_MAX)]);
+    fn ranges_grow_to_units_that_are_taken_once() {
+        for (unit, first) in [(CHUNK_BYTES, (65_536, 131_072)), (PAGE_BYTES, (69_632, 73_728))] {
+            let mut known = HashSet::new();
+            let mut units = |offset, len| new_units(ByteRange::new(offset, len), 400_000, unit, &mut known);
+            assert_eq!(units(70_000, 1), [ByteRange::between(first.0, first.1)]);
+            assert_eq!(units(0, 400_000), [ByteRange::between(0, first.0), ByteRange::between(first.1, 400_000)]);
+            assert_eq!(units(0, 400_000), []);
+            assert_eq!(units(10, 0), []);
+            let huge = new_units(ByteRange::new(0, u64::MAX / 2), u64::MAX / 2, unit, &mut HashSet::new());
+            assert_eq!(huge, [ByteRange::new(0, BYTES_MAX)]);
+        }
+    }
+
+    #[test]
+    fn ranges_are_merged_and_stored_in_parts() {
+        let range = |nid, start, end| (Nid(nid), ByteRange::between(start, end));
+        let ranges = vec![range(1, 0, 5000), range(1, 8192, 9000), range(1, 16_384, 20_000), range(2, 20_480, 9 << 20)];
+        let merged = merged(ranges);
+        assert_eq!(merged, [range(1, 0, 9000), range(1, 16_384, 20_000), range(2, 20_480, 9 << 20)]);
+        let parts = parts_of(merged.clone());
+        assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [3, 1, 1]);
+        let len = |part: &Vec<FileRange>| part.iter().map(|(_, range)| range.len()).sum::<u64>();
+        assert_eq!(parts[..2].iter().map(len).collect::<Vec<_>>(), [PIECE_BYTES; 2]);
+        assert_eq!(super::merged(parts.concat()), merged);
+    }
+
+    #[test]
+    fn a_small_file_of_which_half_was_read_is_taken_whole() {
+        for (len, size, replayed) in [
+            (4097, 16_384, (0, 16_384)),
+            (4096, 16_384, (4096, 8192)),
+            (1 << 20, 2 << 20, (4096, 4096 + (1 << 20))),
+        ] {
+            assert_eq!(replayed_range(ByteRange::new(4096, len), size), ByteRange::between(replayed.0, replayed.1));
+        }
     }
 }

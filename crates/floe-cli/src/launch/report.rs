@@ -3,9 +3,10 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use floe_fuse::{RequestCounts, RequestKind, Walked};
@@ -62,6 +63,7 @@ pub(crate) enum LaunchState {
 #[derive(Default)]
 pub(crate) struct Progress {
     state: Mutex<(LaunchState, String)>,
+    changed: Condvar,
     source: Mutex<String>,
     steps: AtomicU64,
     found: AtomicU64,
@@ -75,6 +77,15 @@ pub(crate) struct Progress {
 impl Progress {
     pub(super) fn set(&self, state: LaunchState, reason: &str) {
         *lock(&self.state) = (state, reason.to_owned());
+        self.changed.notify_all();
+    }
+
+    /// Waits until there is nothing to replay, or the replay is over, at most for `time`.
+    pub(super) fn wait_for_replay(&self, time: Duration) {
+        let is_running = |state: &mut (LaunchState, String)| {
+            matches!(state.0, LaunchState::Waiting | LaunchState::Replaying)
+        };
+        let _ = self.changed.wait_timeout_while(lock(&self.state), time, is_running);
     }
 
     pub(super) fn set_source(&self, source: &str) {
@@ -91,8 +102,8 @@ impl Progress {
         self.failed.fetch_add(walked.failed.into(), Relaxed);
     }
 
-    pub(super) fn note_range(&self, bytes: u64) {
-        self.ranges.fetch_add(1, Relaxed);
+    pub(super) fn note_ranges(&self, count: u64, bytes: u64) {
+        self.ranges.fetch_add(count, Relaxed);
         self.range_bytes.fetch_add(bytes, Relaxed);
     }
 

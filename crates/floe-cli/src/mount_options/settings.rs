@@ -1,6 +1,6 @@
 //! The settings that a list of options makes.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use floe::OpenOptions;
 use floe_fuse::MountOptions;
@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) transport: TransportChoice,
     /// The launch that is replayed.
     pub(crate) profile: ProfileChoice,
+    /// How long mounting waits for the replay of a launch that has a bundle; `None` for the default.
+    pub(crate) launch_wait: Option<Duration>,
     /// Whether the first launch is recorded and later ones replay it.
     pub(crate) learn: bool,
     /// Whether the process is confined.

@@ -44,6 +44,7 @@ fn fields(settings: &Settings) -> String {
         front,
         transport,
         profile,
+        launch_wait,
         learn,
         sandbox,
         has_growth: _,
@@ -52,7 +53,7 @@ fn fields(settings: &Settings) -> String {
     let numbers = (mount.uid, mount.gid, mount.threads, mount.background_max, mount.read_ahead_bytes);
     let rest = (mount.readdir, mount.deadline, mount.busy_polling, &mount.subtype, &mount.kernel_options);
     format!(
-        "{open:?} {flags:?} {numbers:?} {rest:?} {source:?} {account:?} {decode_marks:?} {front} {transport} {sandbox:?} {profile:?} {learn}"
+        "{open:?} {flags:?} {numbers:?} {rest:?} {source:?} {account:?} {decode_marks:?} {front} {transport} {sandbox:?} {profile:?} {launch_wait:?} {learn}"
     )
 }
 

@@ -20,9 +20,6 @@ use crate::{fail::Fail, launch::replayed_range};
 const READ_BEFORE: u64 = 64 << 10;
 const READ_BEHIND: u64 = 128 << 10;
 
-/// The number of bytes behind a small file that the kernel mostly reads with it.
-const READ_BEHIND_SMALL: u64 = 64 << 10;
-
 /// A range of a file.
 type FileRange = (Nid, ByteRange);
 
@@ -132,12 +129,8 @@ impl Replay {
                     self.find(nid);
                 }
             }
-            let stored = resolved.map(|(nid, size, range)| {
-                let replayed = replayed_range(range, size);
-                let mut read = self.neighbours(nid, replayed, (0, READ_BEHIND_SMALL));
-                read.insert(0, (nid, replayed));
-                self.image.stored_runs(&read, 0)
-            });
+            let stored =
+                resolved.map(|(nid, size, range)| self.image.stored_runs(&[(nid, replayed_range(range, size))], 0));
             needed.extend(self.recording.take());
             needed.extend(stored.into_iter().flatten());
         }

@@ -1,13 +1,19 @@
 //! Options about the image and its mount.
 
+use std::time::Duration;
+
 use floe::Offset;
 use floe_fuse::{Access, Readdir};
 use floe_sandbox::Mode;
 
 use crate::{
-    launch::ProfileChoice,
+    launch::{LAUNCH_WAIT, ProfileChoice},
     mount_options::row::{OptionRow, Value, bytes, put, row, text},
+    quantity,
 };
+
+/// The maximum of `launch-wait=`.
+const LAUNCH_WAIT_MAX: Duration = Duration::from_secs(60);
 
 pub(super) const IMAGE: &[OptionRow] = &[
     row(
@@ -89,6 +95,17 @@ pub(super) const MOUNT: &[OptionRow] = &[
         ProfileChoice::Image => "image".to_owned(),
         ProfileChoice::File(path) => path.to_string_lossy().into_owned(),
         ProfileChoice::Off => "off".to_owned(),
+    }),
+    row(
+        "launch-wait",
+        Value::Time { max: LAUNCH_WAIT_MAX, set: |to, time| to.launch_wait = Some(time) },
+        "how long floe mount waits for the bytes of the launch before it reports that a remote image with a launch bundle is mounted",
+    )
+    .or("off", |to| to.launch_wait = Some(Duration::ZERO))
+    .default("2s")
+    .shown(|now| match now.launch_wait {
+        Some(Duration::ZERO) => "off".to_owned(),
+        wait => quantity::time(wait.unwrap_or(LAUNCH_WAIT)),
     }),
     row(
         "learn",

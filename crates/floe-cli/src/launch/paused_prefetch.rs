@@ -1,0 +1,28 @@
+//! Prefetch that is off during a launch.
+
+use floe_engine::{Engine, EngineOptions, PrefetchSet};
+
+/// The options of prefetch, which take effect after the launch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PausedPrefetch {
+    reads_around: bool,
+    prefetch: PrefetchSet,
+}
+
+impl PausedPrefetch {
+    /// Switches prefetch off in the options of an engine.
+    pub(super) fn new(options: &mut EngineOptions) -> Self {
+        Self {
+            reads_around: std::mem::replace(&mut options.read_around, false),
+            prefetch: std::mem::replace(&mut options.prefetch, PrefetchSet::NONE),
+        }
+    }
+
+    /// Switches prefetch on as the options were. A refusal is reported; prefetch then stays off.
+    pub(super) fn resume(self, engine: &Engine) {
+        let wanted = EngineOptions { read_around: self.reads_around, prefetch: self.prefetch, ..engine.options() };
+        if let Err(error) = engine.tune(&wanted) {
+            eprintln!("floe: prefetch stays off: {error}");
+        }
+    }
+}
