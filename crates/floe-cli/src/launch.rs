@@ -1,5 +1,6 @@
 //! Launches of a mount: replays a recorded launch ahead of its programs, or records one.
 
+mod footprint;
 mod learned;
 mod learning;
 mod paused_prefetch;
@@ -25,6 +26,7 @@ use floe_fuse::{Access, Keeper, RequestCounts, TouchSink};
 use floe_mkfs::Profile;
 use floe_sandbox::Policy;
 
+pub(crate) use self::{footprint::Footprint, recorder::Recorder, replay::replayed_range, report::LaunchReport};
 use self::{
     learned::LearnedPlace,
     learning::Learning,
@@ -33,11 +35,10 @@ use self::{
     replay::Replay,
     report::{LaunchState, Progress},
 };
-pub(crate) use self::{recorder::Recorder, replay::replayed_range, report::LaunchReport};
 use crate::{fail::Fail, mount_options::Settings};
 
 /// The default of `launch-wait=`: how long mounting waits for the replay of a launch that has a bundle.
-pub(crate) const LAUNCH_WAIT: Duration = Duration::from_secs(2);
+pub(crate) const LAUNCH_WAIT: Duration = Duration::from_secs(5);
 
 /// The launch that a mount replays.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -243,7 +244,8 @@ fn replay(replaying: Replaying, mounted: Mounted, progress: &Arc<Progress>) {
     mounted.requests.set_walker(walk.thread());
     let Mounted { image, reader, virtual_image: front, .. } = mounted;
     let progress = Arc::clone(progress);
-    Replay { image, reader, walk, front, has_bundle: bundle.is_some(), profile_match, progress, holds_metadata }.run(&profile);
+    Replay { image, reader, walk, front, has_bundle: bundle.is_some(), profile_match, progress, holds_metadata }
+        .run(&profile);
 }
 
 /// The profile in the image.

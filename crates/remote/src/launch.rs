@@ -52,8 +52,8 @@ pub(crate) struct Launch {
     used_ms: AtomicU64,
     checked_ms: AtomicU64,
     is_over: AtomicBool,
-    /// Whether the bytes behind the needed ones were read, so that they are fetched too.
-    needs_rest: AtomicBool,
+    /// Whether the bytes behind the needed ones are fetched too.
+    fetches_rest: AtomicBool,
 }
 
 /// Fetches the bundle during the launch, and nothing afterwards.
@@ -109,7 +109,7 @@ impl Launch {
             used_ms: AtomicU64::new(0),
             checked_ms: AtomicU64::new(0),
             is_over: AtomicBool::new(is_over),
-            needs_rest: AtomicBool::new(false),
+            fetches_rest: AtomicBool::new(false),
         })
     }
 
@@ -122,8 +122,10 @@ impl Launch {
         self.decide(image);
         self.in_parts(offset, output, |place, offset, output| {
             if let Some(place) = place {
-                if place >= self.bundle.needed_len() && !self.needs_rest.swap(true, Relaxed) {
-                    self.blob.will_need(self.bundle.needed_len(), self.bundle.len() - self.bundle.needed_len());
+                let needed_len = self.bundle.needed_len();
+                if place >= needed_len && !self.fetches_rest.swap(true, Relaxed) {
+                    // This launch differs from the recorded one, and is likely to need more of the rest.
+                    self.blob.will_need(needed_len, self.bundle.len() - needed_len);
                 }
                 match self.blob.read_at(place, output) {
                     Ok(()) => return Ok(true),
@@ -189,8 +191,8 @@ impl Launch {
             return false;
         }
         self.checked_ms.store(now_ms, Relaxed);
-        let needed_len = if self.needs_rest.load(Relaxed) { self.bundle.len() } else { self.bundle.needed_len() };
-        self.blob.has(ByteRange::new(0, needed_len))
+        let len = if self.fetches_rest.load(Relaxed) { self.bundle.len() } else { self.bundle.needed_len() };
+        self.blob.has(ByteRange::new(0, len))
     }
 
     /// Calls `read` for each part of a range with its place in the bundle, its place in the image, and its part of `output`,

@@ -12,6 +12,9 @@ const BLOCK_BYTES: u64 = 4096;
 /// The maximum size of a bundle in bytes. A larger launch is limited by its processing rather than by round trips.
 const BUNDLE_BYTES_MAX: u64 = 64 << 20;
 
+/// The number of blocks that are sorted by their places. A replay stores about as many bytes at a time.
+const WINDOW_BLOCKS: usize = (1 << 20) / BLOCK_BYTES as usize;
+
 /// The maximum size of the list of runs as text, in bytes. Runs are joined until their list is short enough.
 const RUNS_TEXT_BYTES_MAX: usize = 24 << 10;
 
@@ -74,12 +77,12 @@ impl LaunchBundle {
     /// The file cannot be read.
     pub(crate) fn of(groups: &[Vec<ByteRange>], file: &File) -> io::Result<Option<(Self, Vec<u8>)>> {
         let image_len = file.metadata()?.len();
-        let mut seen = BTreeSet::new();
-        let mut groups = groups.iter().map(|ranges| blocks_of(ranges, image_len, &mut seen)).collect::<Vec<_>>();
+        let mut groups = groups_of(groups, image_len);
         let mut gap_bytes = 0;
         // A list that is too long gives up the order of use for longer runs.
         while text_of(&groups).len() > RUNS_TEXT_BYTES_MAX {
-            groups = vec![joined(groups.concat(), gap_bytes)];
+            let longer: Vec<_> = groups.into_iter().map(|runs| joined(runs, gap_bytes)).collect();
+            groups = groups_of(&longer, image_len);
             gap_bytes = (gap_bytes * 2).max(BLOCK_BYTES);
         }
         let runs = groups.concat();
@@ -175,27 +178,39 @@ impl LaunchBundle {
     }
 }
 
-/// The blocks of these ranges that are not in `seen`, each once, in the order of their first use, as runs. Adds them to `seen`.
-fn blocks_of(ranges: &[ByteRange], image_len: u64, seen: &mut BTreeSet<u64>) -> Vec<ByteRange> {
-    let mut runs: Vec<ByteRange> = Vec::new();
-    for range in ranges {
-        let range = range.intersection(ByteRange::new(0, image_len));
-        if range.is_empty() || seen.len() as u64 * BLOCK_BYTES > BUNDLE_BYTES_MAX {
-            continue;
-        }
-        for block in range.offset() / BLOCK_BYTES..=(range.end() - 1) / BLOCK_BYTES {
-            if !seen.insert(block) {
-                continue;
-            }
-            let start = block * BLOCK_BYTES;
+/// The blocks of each group that are in no group before it, as runs, in the order of their first use. The order is that of
+/// windows of [`WINDOW_BLOCKS`]: within a window, the runs are sorted by their places, so that there are fewer.
+fn groups_of(groups: &[Vec<ByteRange>], image_len: u64) -> Vec<Vec<ByteRange>> {
+    let mut seen = BTreeSet::new();
+    let runs_of = |ranges: &Vec<ByteRange>| {
+        let mut blocks = new_blocks(ranges, image_len, &mut seen);
+        blocks.chunks_mut(WINDOW_BLOCKS).for_each(<[u64]>::sort_unstable);
+        let mut runs: Vec<ByteRange> = Vec::new();
+        for start in blocks.into_iter().map(|block| block * BLOCK_BYTES) {
             let end = (start + BLOCK_BYTES).min(image_len);
             match runs.last_mut() {
                 Some(last) if last.end() == start => *last = ByteRange::between(last.offset(), end),
                 _ => runs.push(ByteRange::between(start, end)),
             }
         }
+        runs
+    };
+    groups.iter().map(runs_of).collect()
+}
+
+/// The blocks of these ranges that are not in `seen`, in the order of their first use. Adds them to `seen`.
+fn new_blocks(ranges: &[ByteRange], image_len: u64, seen: &mut BTreeSet<u64>) -> Vec<u64> {
+    let mut blocks = Vec::new();
+    for range in ranges {
+        let range = range.intersection(ByteRange::new(0, image_len));
+        if range.is_empty() || seen.len() as u64 * BLOCK_BYTES > BUNDLE_BYTES_MAX {
+            continue;
+        }
+        blocks.extend(
+            (range.offset() / BLOCK_BYTES..=(range.end() - 1) / BLOCK_BYTES).filter(|block| seen.insert(*block)),
+        );
     }
-    runs
+    blocks
 }
 
 /// The runs by their places, with gaps of at most `gap_bytes` filled.
@@ -240,7 +255,12 @@ mod tests {
         let (file, image) = image(100 * 4096 + 77);
         let ranges = |group: &[(u64, u64)]| group.iter().map(|(at, len)| ByteRange::new(*at, *len)).collect::<Vec<_>>();
         for (groups, expected, needed) in [
-            (vec![ranges(&[(0, 1), (4096 * 7, 4097)]), ranges(&[(4096 * 3 + 5, 1), (4096 * 8, 1)])], "0,7+2;3", 3 * 4096),
+            (
+                vec![ranges(&[(0, 1), (4096 * 7, 4097)]), ranges(&[(4096 * 3 + 5, 1), (4096 * 8, 1)])],
+                "0,7+2;3",
+                3 * 4096,
+            ),
+            (vec![ranges(&[(4096 * 7, 4097), (0, 1), (4096 * 9, 1)])], "0,7+3", 4 * 4096),
             (vec![ranges(&[(4096 * 100, 1)]), ranges(&[(4095, 2), (u64::MAX, 1)])], "100;0+2", 77),
             (vec![ranges(&[(0, 1)]), ranges(&[(1, 1)])], "0", 4096),
             (vec![ranges(&[(0, u64::MAX)])], "0+101", 100 * 4096 + 77),

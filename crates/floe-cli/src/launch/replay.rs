@@ -11,13 +11,14 @@ use std::{
 };
 
 use floe::{ByteRange, Image, Nid, Reader};
-use floe_fuse::{LaunchWalk, WalkAction, WalkBatch};
 use floe_front::VirtualImage;
+use floe_fuse::{LaunchWalk, WalkAction, WalkBatch};
 use floe_image::FileType;
 use floe_mkfs::{NameUsage, Profile, ProfileStep};
 
 use super::{
     GLANCE,
+    footprint::{Footprint, PAGE_BYTES},
     profile_match::ProfileMatch,
     report::{LaunchState, Progress},
 };
@@ -28,13 +29,9 @@ const BYTES_MAX: u64 = 1 << 30;
 /// The maximum number of bytes that are stored between two checks whether the replay continues.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// Ranges of near images grow to whole chunks of this size in bytes. For a program that is ahead of the replay, the kernel's
+/// Ranges of images without a launch bundle grow to whole chunks of this size in bytes. For a program that is ahead of the replay, the kernel's
 /// readahead sends a request for each gap between stored pages, and the blocks with the pages of the gap are decoded anyway.
 const CHUNK_BYTES: u64 = 64 << 10;
-
-/// Ranges of images with a launch bundle grow to whole pages of this size in bytes. Each byte more takes time to arrive, and
-/// the launch begins after the replay.
-const PAGE_BYTES: u64 = 4 << 10;
 
 /// A file of at most this size in bytes is stored whole if at least half of it was read.
 const WHOLE_BYTES_MAX: u64 = 1 << 20;
@@ -148,7 +145,7 @@ impl Replay {
         let mut batch = Batch::default();
         let mut steps_max = FIRST_STEPS;
         let mut seen = HashSet::new();
-        let unit_bytes = if self.has_bundle { PAGE_BYTES } else { CHUNK_BYTES };
+        let footprint = self.has_bundle.then(|| Footprint::of(profile));
         let mut known: HashMap<Nid, HashSet<u64>> = HashMap::new();
         let mut left_bytes = BYTES_MAX;
         for step in profile.steps() {
@@ -165,7 +162,12 @@ impl Replay {
                 }),
                 (ProfileStep::Range(_), None) => self.progress.note_skipped(),
                 (ProfileStep::Range(range), Some((nid, size))) => {
-                    let range = range.range.intersection(ByteRange::new(0, *size));
+                    // With a bundle, each byte more takes time to arrive, and no program is ahead of the replay.
+                    let (range, unit_bytes) = match &footprint {
+                        Some(footprint) => (footprint.grown(path, range.range), PAGE_BYTES),
+                        None => (range.range, CHUNK_BYTES),
+                    };
+                    let range = range.intersection(ByteRange::new(0, *size));
                     // Bytes can be stored only for inodes that the kernel has looked up.
                     let is_first = !seen.contains(path.as_slice());
                     actions.extend(is_first.then_some(WalkAction::Look));
@@ -305,9 +307,13 @@ fn parts_of(ranges: Vec<FileRange>) -> Vec<Vec<FileRange>> {
     parts
 }
 
-/// The bytes of a file of `size` bytes that a replay out of a launch bundle reads for a recorded range.
+/// The bytes of a file of `size` bytes that a replay out of a launch bundle reads for a range that has grown
+/// ([`Footprint::grown`]).
 pub(crate) fn replayed_range(range: ByteRange, size: u64) -> ByteRange {
-    new_units(range, size, PAGE_BYTES, &mut HashSet::new()).first().copied().unwrap_or(ByteRange::new(0, 0))
+    new_units(range.intersection(ByteRange::new(0, size)), size, PAGE_BYTES, &mut HashSet::new())
+        .first()
+        .copied()
+        .unwrap_or(ByteRange::new(0, 0))
 }
 
 /// The units of a range that are not in `known`, as ranges of a file of `size` bytes. Adds them to `known`.
@@ -369,11 +375,9 @@ mod tests {
 
     #[test]
     fn a_small_file_of_which_half_was_read_is_taken_whole() {
-        for (len, size, replayed) in [
-            (4097, 16_384, (0, 16_384)),
-            (4096, 16_384, (4096, 8192)),
-            (1 << 20, 2 << 20, (4096, 4096 + (1 << 20))),
-        ] {
+        for (len, size, replayed) in
+            [(4097, 16_384, (0, 16_384)), (4096, 16_384, (4096, 8192)), (1 << 20, 2 << 20, (4096, 4096 + (1 << 20)))]
+        {
             assert_eq!(replayed_range(ByteRange::new(4096, len), size), ByteRange::between(replayed.0, replayed.1));
         }
     }

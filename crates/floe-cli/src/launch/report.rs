@@ -82,9 +82,8 @@ impl Progress {
 
     /// Waits until there is nothing to replay, or the replay is over, at most for `time`.
     pub(super) fn wait_for_replay(&self, time: Duration) {
-        let is_running = |state: &mut (LaunchState, String)| {
-            matches!(state.0, LaunchState::Waiting | LaunchState::Replaying)
-        };
+        let is_running =
+            |state: &mut (LaunchState, String)| matches!(state.0, LaunchState::Waiting | LaunchState::Replaying);
         let _ = self.changed.wait_timeout_while(lock(&self.state), time, is_running);
     }
 

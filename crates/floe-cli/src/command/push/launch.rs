@@ -13,7 +13,10 @@ use floe_front::{Origin, VirtualImage};
 use floe_mkfs::{Profile, ProfileStep};
 use floe_source::FileSource;
 
-use crate::{fail::Fail, launch::replayed_range};
+use crate::{
+    fail::Fail,
+    launch::{Footprint, replayed_range},
+};
 
 /// The number of bytes that the kernel reads before and behind a read of a program: half of its readahead window before
 /// a page fault, and a whole window behind it.
@@ -59,14 +62,18 @@ struct Launched(Vec<LaunchStep>);
 /// A step of a launch.
 struct LaunchStep {
     path: Vec<u8>,
-    /// The range of the file that is read; `None` if only the name is looked up or the directory listed.
+    /// The range of the file that a replay reads; `None` if only the name is looked up or the directory listed.
     range: Option<ByteRange>,
 }
 
 impl Launched {
     fn of(profile: &Profile) -> Self {
+        let footprint = Footprint::of(profile);
         let steps = profile.steps().map(|step| match step {
-            ProfileStep::Range(range) => LaunchStep { path: range.path.clone(), range: Some(range.range) },
+            ProfileStep::Range(range) => {
+                let grown = footprint.grown(&range.path, range.range);
+                LaunchStep { path: range.path.clone(), range: Some(grown) }
+            }
             ProfileStep::Name(name) => LaunchStep { path: name.path.clone(), range: None },
         });
         Self(steps.collect())

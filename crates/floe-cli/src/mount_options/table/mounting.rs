@@ -102,7 +102,7 @@ pub(super) const MOUNT: &[OptionRow] = &[
         "how long floe mount waits for the bytes of the launch before it reports that a remote image with a launch bundle is mounted",
     )
     .or("off", |to| to.launch_wait = Some(Duration::ZERO))
-    .default("2s")
+    .default("5s")
     .shown(|now| match now.launch_wait {
         Some(Duration::ZERO) => "off".to_owned(),
         wait => quantity::time(wait.unwrap_or(LAUNCH_WAIT)),
