@@ -273,7 +273,8 @@ impl OpenContent<'_> {
             if data == end {
                 break;
             }
-            // If a hole begins there, it was punched meanwhile: reading returns zeros too.
+            // If a hole begins at `data`, a program has punched it meanwhile. Reading it returns zeros, which is right
+            // too.
             let hole = self.seek(SeekFrom::Hole(data))?.clamp(data + 1, end);
             self.read_raw(data, &mut output[index(data)..index(hole)])?;
             at = hole;

@@ -196,7 +196,7 @@ impl<'a> DataStore<'a> {
                 bytes += piece.read_len().max(1);
                 job.push(piece);
             }
-            // A piece is in memory twice: as read and as to be written.
+            // Memory holds each piece twice: the bytes read and the bytes to write.
             let cost = bytes * 2 + job.len() * PIECE_COST;
             (!job.is_empty()).then_some((job, cost))
         };

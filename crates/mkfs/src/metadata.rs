@@ -221,7 +221,7 @@ impl<'a> MetadataPlan<'a> {
         let (uid, gid) = self.options.ownership.apply(node.metadata.uid, node.metadata.gid);
         let mut xattr_body = self.xattrs.body(&node.xattrs);
         if let (0, Some(body)) = (place, &mut xattr_body) {
-            // Zeros are entries without a name, which can be replaced later.
+            // Zeros are xattr entries without a name. Tools can replace them later.
             body.resize(body.len().max(self.options.layout.root_xattr_len()), 0);
         }
         let mut planned = PlannedInode {

@@ -298,7 +298,7 @@ fn device_number(path: &Path, status: &Stat) -> Result<DeviceNumber> {
     Ok(number)
 }
 
-/// Calls `read` with a growing buffer until it suffices.
+/// Calls `read` with larger and larger buffers until one is large enough.
 fn grown(mut read: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
     let mut buffer = vec![0; 256];
     loop {

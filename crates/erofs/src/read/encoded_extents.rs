@@ -13,7 +13,7 @@ use crate::format::{self, EXTENT_PLEN_FMT_BIT, EXTENT_PLEN_MASK, EXTENT_PLEN_PAR
 /// The map of a file with a record for each extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct EncodedExtents {
-    /// The position of the first record; if records consist of a length only, the word before them.
+    /// The position of the first record; if records consist of a length only, the position of the word before them.
     start: u64,
     form: Form,
     is_interlaced: bool,

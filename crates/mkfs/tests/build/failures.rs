@@ -1,4 +1,4 @@
-//! Failed builds give a clear message and leave no image under the final name.
+//! Failed builds print a clear message and leave no image under the final name.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ fn options(output: &Path) -> Options {
     options
 }
 
-/// Fails unless building gives an error with these words and leaves the directory unchanged.
+/// Fails unless a build ends with an error that contains these words, and leaves the directory unchanged.
 fn check(options: &Options, source: &Path, progress: &mut dyn Progress, words: &[&str]) -> Error {
     let directory = options.output.parent().unwrap();
     let before = names(directory);
