@@ -48,7 +48,7 @@ pub(crate) struct Run {
     /// Its length.
     pub(crate) len: u64,
     /// The offset in the open file.
-    pub(crate) place: u64,
+    pub(crate) position: u64,
 }
 
 /// Identifies a file and its state, to detect replacement and changes.
@@ -257,7 +257,7 @@ impl OpenContent<'_> {
         for run in runs[first..].iter().take_while(|run| run.offset < end) {
             let (from, to) = (run.offset.max(offset), (run.offset + run.len).min(end));
             let index = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
-            self.read_raw(run.place + (from - run.offset), &mut output[index(from)..index(to)])?;
+            self.read_raw(run.position + (from - run.offset), &mut output[index(from)..index(to)])?;
         }
         Ok(())
     }

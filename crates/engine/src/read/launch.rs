@@ -4,14 +4,11 @@ use std::sync::mpsc::{self, Receiver};
 
 use floe_image::{ByteRange, Error, Nid, Result};
 
-use crate::{Reader, memory::page_pool::Effort};
-
-/// The number of bytes read and stored at a time.
-const STEP_BYTES: u64 = 256 << 10;
-
-/// The maximum size in bytes of a file that is stored with one call: a sink may refuse the last page of a file if it is not
-/// stored with the pages before it.
-const WHOLE_BYTES_MAX: u64 = 1 << 20;
+use crate::{
+    Reader,
+    memory::page_pool::Effort,
+    prefetch::thresholds::{LAUNCH_FILE_BYTES_MAX, LAUNCH_STEP_BYTES},
+};
 
 impl Reader {
     /// Stores a range of a file in the page cache, up to the end of the file. The range grows to whole pages, and to the whole
@@ -47,8 +44,9 @@ impl Reader {
             range.end().checked_next_multiple_of(page).unwrap_or(u64::MAX),
         );
         let range = range.intersection(ByteRange::new(0, size));
-        let is_whole = size <= WHOLE_BYTES_MAX && range.len() >= size / 2;
-        let (range, step) = if is_whole { (ByteRange::new(0, size), WHOLE_BYTES_MAX) } else { (range, STEP_BYTES) };
+        let is_whole = size <= LAUNCH_FILE_BYTES_MAX && range.len() >= size / 2;
+        let (range, step) =
+            if is_whole { (ByteRange::new(0, size), LAUNCH_FILE_BYTES_MAX) } else { (range, LAUNCH_STEP_BYTES) };
         let mut stored = 0;
         let mut offset = range.offset();
         while offset < range.end() {

@@ -168,9 +168,24 @@ fn layers_are_merged_and_whiteouts_apply_to_lower_layers() {
         ),
         ("an entry is removed", Whiteouts::Apply, &[&[("a", "1"), ("b", "1")], &[(".wh.a", "")]], &[("b", "1")]),
         ("a directory is removed", Whiteouts::Apply, &[&[("d/e/a", "1")], &[("d/.wh.e", "")]], &[("d", "/")]),
-        ("a missing entry is removed", Whiteouts::Apply, &[&[("a", "1")], &[("x/.wh.y", ""), (".wh.z", "")]], &[("a", "1")]),
-        ("entries of the same layer stay", Whiteouts::Apply, &[&[("a", "1")], &[("a", "2"), (".wh.a", "")]], &[("a", "2")]),
-        ("entries of the same layer stay, in the other order", Whiteouts::Apply, &[&[("a", "1")], &[(".wh.a", ""), ("a", "2")]], &[("a", "2")]),
+        (
+            "a missing entry is removed",
+            Whiteouts::Apply,
+            &[&[("a", "1")], &[("x/.wh.y", ""), (".wh.z", "")]],
+            &[("a", "1")],
+        ),
+        (
+            "entries of the same layer stay",
+            Whiteouts::Apply,
+            &[&[("a", "1")], &[("a", "2"), (".wh.a", "")]],
+            &[("a", "2")],
+        ),
+        (
+            "entries of the same layer stay, in the other order",
+            Whiteouts::Apply,
+            &[&[("a", "1")], &[(".wh.a", ""), ("a", "2")]],
+            &[("a", "2")],
+        ),
         (
             "an opaque directory",
             Whiteouts::Apply,
