@@ -34,7 +34,7 @@ pub struct Fit {
 /// The first byte of the output is never zero, because EROFS finds the beginning of right-aligned data by skipping
 /// zeros. The output depends only on the settings and on the input since [`Encoder::restart`].
 pub trait Encoder: Send {
-    /// Starts an unrelated input: nothing learnt from earlier input may change its output.
+    /// Starts an unrelated input, whose output must not depend on earlier input.
     fn restart(&mut self) {}
 
     /// Encodes as much of the beginning of `input` as fits into `output`. With LZ4 and MicroLZMA, not one more input

@@ -6,9 +6,10 @@
 //! machine code, `examples/lz4_speed`): liblz4 4,300 to 4,900, `lz4_window` 1,700 to 2,500; for comparison `lz4_flex`
 //! 3,100 to 3,900.
 //!
-//! liblz4 does not detect two faults that `lz4_window` refuses. A match distance of zero yields zeros or bytes of the
-//! block, and not always the same ones, but never earlier contents of the memory. A match beyond the window that the
-//! image states is decoded: liblz4 has no such limit, and the bytes are right without it.
+//! liblz4 does not detect two faults that `lz4_window` refuses. The first fault is a match distance of zero. liblz4
+//! decodes it to zeros or to bytes of the block, not always the same ones, but never to earlier contents of the memory.
+//! The second fault is a match beyond the window that the image states. liblz4 has no such limit, and decodes the match
+//! to the correct bytes.
 
 use floe_image::{DecodeError, Padding};
 

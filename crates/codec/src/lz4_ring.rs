@@ -1,4 +1,4 @@
-//! The decoded bytes of an LZ4 block, of which only a window and the requested part are kept.
+//! Keeps a window and the requested part of the decoded bytes of an LZ4 block.
 
 /// Copies of up to this length, in bytes, are made in fixed steps that may write past their end.
 const SHORT_LEN_MAX: usize = 32;
@@ -19,7 +19,7 @@ pub(crate) struct Decoded<'a> {
     /// The number of decoded bytes of the block.
     len: usize,
     /// Short copies may write past their end, up to this position in the ring. They overwrite the oldest bytes of the
-    /// window, which from the second round on are still needed. Those bytes are therefore saved first.
+    /// window. From the second round on, those bytes are still needed, so they are saved first.
     slack_end: usize,
     /// The position in the ring of the saved bytes, which end at `slack_end`.
     saved_at: usize,

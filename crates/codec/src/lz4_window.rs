@@ -1,10 +1,10 @@
-//! Decodes part of an LZ4 block without keeping all that precedes it.
+//! Decodes part of an LZ4 block without keeping all bytes before the part.
 //!
 //! liblz4 decodes only into one buffer that holds the block from its beginning, so reading the end of a large block
 //! takes memory for all of it. A match reaches back no farther than the window, however. This decoder therefore keeps
 //! only a window of the skipped bytes, in a ring. For blocks that liblz4 accepts, it yields the same bytes (tests
 //! compare the two), with two exceptions that it rejects: a match distance of zero, which liblz4 decodes to zeros, and
-//! a distance above the window, which liblz4 does not know.
+//! a distance above the window, which liblz4 does not check.
 
 use floe_image::DecodeError;
 

@@ -14,7 +14,8 @@ const DROP_BYTES_MAX: usize = 16 * 1024;
 pub(crate) trait Stream {
     /// Decodes from `input`, which it advances, until `output` is full or the stream ends. `output` is not empty.
     ///
-    /// A further call after `output` was full continues, and so also finds out whether the stream ends there.
+    /// After `output` was full, the next call continues the stream; it also detects that the stream ends at that
+    /// position.
     ///
     /// # Errors
     /// The bytes violate a rule of the codec, or end before the stream does.

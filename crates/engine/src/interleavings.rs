@@ -12,7 +12,7 @@ use shuttle::thread;
 use crate::{
     Blocking, PAGE_BYTES,
     cache::{
-        block_cache::{BlockCache, CachedBlock, Found},
+        block_cache::{BlockCache, BlockLookup, CachedBlock},
         flight::{Flight, FlightCounters},
         metadata_cache::MetadataCache,
     },
@@ -138,17 +138,17 @@ fn a_block_is_decoded_once_and_a_lead_that_is_dropped_frees_the_others() {
                     let mut gave_up = false;
                     loop {
                         match cache.find_or_lead(&block) {
-                            Found::Ready(cached) => break assert_eq!(cached.bytes().len(), 100),
-                            Found::InFlight(flight) => match cache.join(&flight, &block) {
+                            BlockLookup::Ready(cached) => break assert_eq!(cached.bytes().len(), 100),
+                            BlockLookup::InFlight(flight) => match cache.join(&flight, &block) {
                                 Ok(Some(_)) => break,
                                 Ok(None) => {}
                                 Err(error) => panic!("{error}"),
                             },
-                            Found::Lead(lead) if reader == 0 && !gave_up => {
+                            BlockLookup::Lead(lead) if reader == 0 && !gave_up => {
                                 gave_up = true;
                                 drop(lead);
                             }
-                            Found::Lead(lead) => {
+                            BlockLookup::Lead(lead) => {
                                 decoded.fetch_add(1, SeqCst);
                                 let pages = cache.make_room(&pool, 100, Effort::Demand).expect("room");
                                 lead.end(Ok(Arc::new(CachedBlock::new(pages, 100, true))));

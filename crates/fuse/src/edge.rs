@@ -23,7 +23,7 @@ use crate::{
     connection::{REQUEST_BYTES_MAX, pending::Pending},
     inodes::served::{NAME_BYTES_MAX, Refusal, Served, Sized},
     inodes::{directory, errno::errno_of},
-    requests::deadline::{Deadlines, Watched},
+    requests::deadline::{Deadlines, PendingReply},
     session_pool::{SessionPool, gate::Gate},
 };
 
@@ -311,13 +311,13 @@ impl AcceptedRequest<'_> {
             sink(Touch::Read(nid, ByteRange::new(offset, len.into())));
         }
         let _turn = edge.threads.begin(self.thread, self.header.pid);
-        let watched = edge.deadlines.watch(self.thread, self.reply);
+        let pending = edge.deadlines.watch(self.thread, self.reply);
         let (served, is_readahead) = (Arc::clone(&edge.served), edge.is_readahead(nid, len));
         let read = || {
             edge.reader.read_then(nid, offset, len, move |result| {
                 let errno = |error| if is_readahead { errno_of(&error) } else { served.fault(&error) };
                 let result = result.map_err(errno);
-                if let Some(reply) = watched.take() {
+                if let Some(reply) = pending.take() {
                     match result {
                         Ok(bytes) => reply.bytes(bytes),
                         Err(errno) => reply.refuse(errno),
@@ -419,7 +419,7 @@ impl AcceptedRequest<'_> {
     ) {
         let edge = self.edge;
         let _turn = edge.threads.begin(self.thread, self.header.pid);
-        let watched: Watched = edge.deadlines.watch(self.thread, self.reply);
+        let pending: PendingReply = edge.deadlines.watch(self.thread, self.reply);
         let (served, answering) = (Arc::clone(&edge.served), Arc::clone(&edge.served));
         let work =
             move |file_system: &dyn FileSystem| match catch_unwind(AssertUnwindSafe(|| work(&served, file_system))) {
@@ -430,7 +430,7 @@ impl AcceptedRequest<'_> {
             };
         edge.reader.metadata_then(work, move |result| {
             let result = result.unwrap_or_else(|error| Err(answering.fault(&error)));
-            if let Some(reply) = watched.take() {
+            if let Some(reply) = pending.take() {
                 match result {
                     Ok(value) => send(reply, value),
                     Err(errno) => reply.refuse(errno),

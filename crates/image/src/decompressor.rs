@@ -51,7 +51,7 @@ pub trait Decompressor: Send {
     }
 }
 
-/// Why a block could not be decoded.
+/// The reason for which a block could not be decoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DecodeError {

@@ -7,7 +7,8 @@ use crate::{DeviceId, Nid};
 /// A result whose error is [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an image could not be read. Cheap to clone, because several waiting threads may receive the same error.
+/// The reason for which an image could not be read. Cheap to clone, because several waiting threads may receive the
+/// same error.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {

@@ -82,8 +82,8 @@ pub trait FileSystem: Send + Sync {
     }
 
     /// Returns which of the 64 inode numbers from `first` on may belong to an inode, as a bit set; the lowest bit
-    /// stands for `first`. A clear bit means that no inode has this number; a set bit promises nothing. A scan of many
-    /// numbers skips the clear bits.
+    /// stands for `first`. A clear bit means that no inode has this number; a set bit guarantees nothing. A scan of
+    /// many numbers can skip the numbers whose bits are clear.
     ///
     /// # Errors
     /// Reading the metadata failed for a transient reason ([`Error::is_transient`](crate::Error::is_transient)).
@@ -92,8 +92,8 @@ pub trait FileSystem: Send + Sync {
         Ok(u64::MAX)
     }
 
-    /// Returns the properties of an inode that cost little more than [`FileSystem::attr`]: without reading data,
-    /// directories or long block lists.
+    /// Returns properties of an inode that cost little more than [`FileSystem::attr`]: the call reads no data, no
+    /// directories and no long block lists.
     ///
     /// # Errors
     /// As for [`FileSystem::attr`].

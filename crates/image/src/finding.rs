@@ -9,7 +9,7 @@ use crate::{Error, Place};
 pub enum Severity {
     /// Everything can be read, but the image is inconsistent or has a structure that no known tool writes.
     Warning,
-    /// Something cannot be read, or is read wrongly.
+    /// Part of the image cannot be read, or reads return wrong bytes.
     Error,
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::{DeviceId, Error, ImageSource, Result, StoredBlock};
 
-/// A decoded block, and the place where the next one begins.
+/// A decoded block, and the offset at which the next one begins.
 #[derive(Clone, Debug)]
 pub struct DecodedBlock {
     /// The data.

@@ -72,7 +72,7 @@ pub struct AllocColumn {
     pub rounds_ns: Vec<u64>,
 }
 
-/// Measures. Memory pressure needs root; without root, only the half without pressure is measured.
+/// Measures. Memory pressure needs root; without root, the run measures only the columns without pressure.
 pub fn run(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport> {
     if options.page_count == 0 || options.page_count > PAGES_MAX || options.round_count == 0 {
         return Err(Error::new(format!("pages must be 1 to {PAGES_MAX}, rounds at least 1")));
@@ -91,7 +91,7 @@ fn run_here(options: &AllocOptions, interrupt: &Interrupt) -> Result<AllocReport
         let left_bytes = (options.limit_bytes / 16).max(LEFT_BYTES_MIN);
         let (limit_bytes, hog_bytes) = (options.limit_bytes, options.limit_bytes.saturating_sub(left_bytes));
         let kinds = if is_pressed { vec![LoadKind::Memory { limit_bytes, hog_bytes }] } else { Vec::new() };
-        // Replaces the load of the calm stage, so that the report has its counts.
+        // Replaces the empty load of the stage, so that the report contains the counts of this one.
         match Load::start(&stage.undo, &kinds) {
             Ok(load) => stage.load = load,
             Err(error) => {

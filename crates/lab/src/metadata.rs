@@ -17,7 +17,7 @@ use crate::{Error, Result};
 
 /// The time limit of each round of walks.
 const WALK_TIME_MAX: Duration = Duration::from_secs(120);
-/// The published result: walkers and milliseconds; twice the time would be expected.
+/// The published result: walkers and milliseconds. Without contention, twice the walkers would take twice the time.
 const PUBLISHED: [(usize, f64); 2] = [(8, 1000.0), (16, 13_000.0)];
 /// The explanation below the cache table.
 const RELEASES: &str =

@@ -1,4 +1,4 @@
-//! Children that end with this process, however it ends.
+//! Child processes that end when this process ends, even if it is killed.
 //!
 //! The kernel sends the signal when the *thread* that created the child ends. So children are created by threads that
 //! live as long as the children are needed.

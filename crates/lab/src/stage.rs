@@ -33,7 +33,7 @@ impl Default for StageOptions {
     }
 }
 
-/// The conditions of a measurement: the part that all reports share.
+/// The conditions of a measurement, which all reports contain.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Surroundings {
     /// The background load.

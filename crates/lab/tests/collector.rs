@@ -61,14 +61,15 @@ fn ping_pong(count: usize) -> JoinHandle<()> {
     })
 }
 
-/// The thread shares its CPU with another one, so that it waits long. Then it does not matter that the kernel skips
-/// reading its clock at a switch right after a wakeup.
+/// The thread shares its CPU with another one, so its waits are long. Compared with them, it does not matter that the
+/// kernel skips reading its clock at a switch right after a wakeup.
 #[test]
 fn records_are_accounted_for_and_latency_agrees_with_schedstat() {
     let _turn = TURN.lock();
     let Some((_undo, mut collector)) = collector(CollectorOptions::default()) else { return };
     for cpu in some_cpus() {
-        // Sometimes both sources miss a switch, more often on a busy machine; one of many runs has no such switch.
+        // Sometimes both sources miss a switch, more often on a busy machine. The test needs one run without such a
+        // switch.
         assert!((0..30).any(|_| agrees_with_schedstat(&mut collector, cpu)), "all runs missed a switch");
     }
 }
@@ -146,7 +147,7 @@ fn agrees_with_schedstat(collector: &mut Collector, cpu: usize) -> bool {
     worker.running_ns <= totals.running_ns + tolerated_ns
 }
 
-/// On some machines, tracing misses how a CPU leaves its idle task.
+/// On some machines, tracing misses the switches away from a CPU's idle task.
 #[test]
 fn a_thread_that_wakes_an_idle_cpu_is_seen_each_time() {
     let _turn = TURN.lock();
@@ -189,7 +190,7 @@ fn wakeups_of_two_threads_are_all_seen() {
     }
 }
 
-/// The cost of tracing a launch is this times its records: some thousands.
+/// Tracing a launch costs this time for each of its records, of which there are some thousands.
 #[test]
 fn a_record_costs_little() {
     let _turn = TURN.lock();

@@ -17,7 +17,8 @@ fn start(kinds: &[&str]) -> floe_lab::Result<Load> {
     Load::start(&Undo::new()?, &kinds)
 }
 
-/// Waits until something is so, for a while; returns whether it is. On a busy machine everything takes longer.
+/// Waits up to half a minute until a condition is true; returns whether it is. The limit is generous, for busy
+/// machines.
 fn until(mut is_so: impl FnMut() -> bool) -> bool {
     (0..1500).any(|_| {
         std::thread::sleep(Duration::from_millis(20));
@@ -32,7 +33,7 @@ fn burners_demand_the_requested_share_and_end_with_the_load() {
     let pids = load.pids();
     for pid in &pids {
         let totals = || process_totals(*pid).expect("alive")[&pid.cast_signed()].clone();
-        // Half of the time it is awake: running, or waiting for a busy CPU.
+        // A burner is awake half of the time: it runs, or waits for a busy CPU.
         let awake_ns = || totals().running_ns + totals().waiting_ns;
         assert!(until(|| awake_ns() >= 150_000_000 && totals().sleep_count >= 1), "{:?}", totals());
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).expect("alive");
@@ -56,7 +57,7 @@ fn load_ends_with_the_thread_that_started_it() {
     let pids = std::thread::spawn(|| {
         let load = start(&["cpu=2x10%"]).expect("burners");
         let pids = load.pids();
-        // As if the process were killed: nothing is dropped.
+        // Simulates a killed process, which drops nothing.
         std::mem::forget(load);
         pids
     });
@@ -108,7 +109,7 @@ fn the_hog_presses_and_its_group_goes_away() {
     assert!(status.success());
     let counts = load.memory_counts().expect("a group");
     assert!(counts.limit_hits > 0 && counts.peak_bytes >= 15 << 20, "{counts:?}");
-    // If nothing is reclaimable for a moment, the kernel may kill the hog, but not the command.
+    // If no page is reclaimable for a moment, the kernel may kill the hog, but not the command.
     assert!(counts.out_of_memory_kills <= 1, "{counts:?}");
     let pids = load.pids();
     drop(load);

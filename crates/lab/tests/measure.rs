@@ -1,4 +1,5 @@
-//! Each measurement on a small tree: its numbers are complete, and nothing is left behind.
+//! Runs each measurement on a small tree. Its numbers must be complete, and no process, mount or changed setting may
+//! remain.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -21,7 +21,8 @@ fn timehist_rows_ms(text: &str, task: &str) -> Vec<(f64, f64)> {
     rows.collect()
 }
 
-/// Some virtual machines miss a switch now and then, in either recorder, but hardly in each of four recordings.
+/// Some virtual machines miss a switch now and then, in either recorder. One of twelve recordings without such a switch
+/// suffices.
 #[test]
 fn latency_agrees_with_perf_sched_timehist() {
     if Command::new("perf").arg("--version").output().is_err() {
@@ -52,7 +53,7 @@ fn is_close_to_timehist(undo: &Undo, collector: &mut Collector) -> bool {
     let mut perf = perf.expect("perf");
     collector.start().expect("started");
     std::thread::sleep(Duration::from_millis(1500));
-    // The compared run lies within both recordings.
+    // Both recordings contain the whole compared run.
     let worker = std::thread::Builder::new().name("lab-timehist".into()).spawn(|| {
         for _ in 0..20 {
             let begin = std::time::Instant::now();

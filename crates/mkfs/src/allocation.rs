@@ -55,21 +55,21 @@ impl Allocator {
             if end - start < need.len() {
                 continue;
             }
-            let places = (start..=end - need.len()).step_by(INODE_SLOT_SIZE as usize);
-            if let Some(place) = places.into_iter().find(|place| need.fits(*place, self.block_size)) {
+            let positions = (start..=end - need.len()).step_by(INODE_SLOT_SIZE as usize);
+            if let Some(position) = positions.into_iter().find(|position| need.fits(*position, self.block_size)) {
                 self.gaps.remove(number);
-                self.keep_gap(start, place);
-                self.keep_gap((place + need.len()).next_multiple_of(INODE_SLOT_SIZE), end);
-                return place;
+                self.keep_gap(start, position);
+                self.keep_gap((position + need.len()).next_multiple_of(INODE_SLOT_SIZE), end);
+                return position;
             }
         }
         let start = self.end.next_multiple_of(INODE_SLOT_SIZE);
-        let places = (start..=start + self.block_size).step_by(INODE_SLOT_SIZE as usize);
+        let positions = (start..=start + self.block_size).step_by(INODE_SLOT_SIZE as usize);
         // Inline data leaves more than one slot free in its block, so one of these positions fits.
-        let place = places.into_iter().find(|place| need.fits(*place, self.block_size)).unwrap_or(start);
-        self.keep_gap(start, place);
-        self.end = place + need.len();
-        place
+        let position = positions.into_iter().find(|position| need.fits(*position, self.block_size)).unwrap_or(start);
+        self.keep_gap(start, position);
+        self.end = position + need.len();
+        position
     }
 
     fn keep_gap(&mut self, start: u64, end: u64) {
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_keep_within_blocks_and_apart() {
+    fn inodes_keep_within_blocks_and_apart() {
         for block_size in [512, 4096] {
             let mut allocator = Allocator::new(block_size);
             let mut taken = Vec::new();
@@ -99,13 +99,13 @@ mod tests {
                 let body_len = inode_len + (state >> 40) % 50 * 4;
                 let inline_len = (state >> 33) % (block_size - 64);
                 let need = Need { inode_len, body_len, inline_len };
-                let place = allocator.allocate(need);
-                assert_eq!(place % 32, 0);
-                assert!(need.fits(place, block_size), "{need:?} at {place}");
-                taken.push((place, place + need.len()));
+                let position = allocator.allocate(need);
+                assert_eq!(position % 32, 0);
+                assert!(need.fits(position, block_size), "{need:?} at {position}");
+                taken.push((position, position + need.len()));
             }
             taken.sort();
-            assert!(taken.windows(2).all(|pair| pair[0].1 <= pair[1].0), "places overlap");
+            assert!(taken.windows(2).all(|pair| pair[0].1 <= pair[1].0), "positions overlap");
             let used: u64 = taken.iter().map(|(start, end)| end - start).sum();
             assert!(used * 10 > allocator.len() * 8, "{used} of {} bytes are used", allocator.len());
         }

@@ -13,7 +13,7 @@ use crate::{
     image_file::ImageFile,
     memory::zeros,
     options::Options,
-    packed::{Packed, Places},
+    packed::{FinalOffsets, Packed},
     piece::{PieceData, PieceOutput, segment_end},
     repeats::Repeat,
     segment::{CompressedSegment, Tail, TailRule, index_len, inline_len_max},
@@ -103,7 +103,7 @@ impl<'a> Assembler<'a> {
     }
 
     /// Finishes the packed inode; returns its content and the final offsets of its fragments.
-    pub(crate) fn take_packed(&mut self) -> Result<Option<(Content, Places)>> {
+    pub(crate) fn take_packed(&mut self) -> Result<Option<(Content, FinalOffsets)>> {
         self.cuts.clear();
         let Some(packed) = self.packed.take() else { return Ok(None) };
         self.duplicate_bytes += packed.duplicate_bytes();

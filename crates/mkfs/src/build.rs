@@ -113,7 +113,7 @@ fn build_with(
         record.devices = vec![Device { tag, blocks: blob.len() / options.block_size(), unified_block: 0 }];
     }
     record.uuid = options.uuid.unwrap_or_else(|| content_uuid(&record, &stored.digest, &area.digest));
-    // After the last block, where other readers do not look.
+    // The list follows the last block. Other readers ignore these bytes.
     image.append(&launch.as_ref().map(|launch| launch.list(&area.nids)).unwrap_or_default())?;
     image.pad(options.block_size())?;
     image.put_head(&superblock_bytes(&record))?;

@@ -106,7 +106,7 @@ impl<'a> ChangedFiles<'a> {
         let mut size = size_max;
         let mut buffer = vec![0; COPY_LEN];
         for range in ranges {
-            let mut run = Run { offset: range.start, len: 0, place: self.copied_len };
+            let mut run = Run { offset: range.start, len: 0, position: self.copied_len };
             let len = range.end - range.start;
             while run.len < len {
                 report(progress, Phase::Scan, run.offset + run.len, size_max)?;

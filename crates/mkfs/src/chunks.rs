@@ -44,30 +44,30 @@ impl ChunkStore {
         block_size: u64,
         file: &mut ImageFile,
     ) -> Result<Vec<Chunk>> {
-        let mut places = Vec::with_capacity(chunks.len());
+        let mut stored = Vec::with_capacity(chunks.len());
         let mut rest = data;
         for chunk in chunks {
             let (bytes, after) = rest.split_at(chunk.len);
             rest = after;
             let Some(digest) = chunk.digest else {
-                places.push(Chunk::Hole);
+                stored.push(Chunk::Hole);
                 continue;
             };
-            let place = match self.known.get(&(digest, chunk.len)) {
-                Some(place) => {
+            let stored_chunk = match self.known.get(&(digest, chunk.len)) {
+                Some(stored_chunk) => {
                     self.duplicate_bytes += chunk.len as u64;
-                    *place
+                    *stored_chunk
                 }
                 None => {
-                    let place = Chunk::Blocks { device, block: file.len() / block_size };
+                    let stored_chunk = Chunk::Blocks { device, block: file.len() / block_size };
                     file.append(bytes)?;
                     file.pad(block_size)?;
-                    self.known.insert((digest, chunk.len), place);
-                    place
+                    self.known.insert((digest, chunk.len), stored_chunk);
+                    stored_chunk
                 }
             };
-            places.push(place);
+            stored.push(stored_chunk);
         }
-        Ok(places)
+        Ok(stored)
     }
 }

@@ -48,7 +48,7 @@ pub(crate) struct Run {
     /// Its length.
     pub(crate) len: u64,
     /// The offset in the open file.
-    pub(crate) place: u64,
+    pub(crate) position: u64,
 }
 
 /// Identifies a file and its state, to detect replacement and changes.
@@ -257,7 +257,7 @@ impl OpenContent<'_> {
         for run in runs[first..].iter().take_while(|run| run.offset < end) {
             let (from, to) = (run.offset.max(offset), (run.offset + run.len).min(end));
             let index = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
-            self.read_raw(run.place + (from - run.offset), &mut output[index(from)..index(to)])?;
+            self.read_raw(run.position + (from - run.offset), &mut output[index(from)..index(to)])?;
         }
         Ok(())
     }
@@ -273,7 +273,8 @@ impl OpenContent<'_> {
             if data == end {
                 break;
             }
-            // If a hole begins there, it was punched meanwhile: reading returns zeros too.
+            // If a hole begins at `data`, a program has punched it meanwhile. Reading it returns zeros, which is right
+            // too.
             let hole = self.seek(SeekFrom::Hole(data))?.clamp(data + 1, end);
             self.read_raw(data, &mut output[index(data)..index(hole)])?;
             at = hole;

@@ -121,8 +121,8 @@ impl<'a> DataStore<'a> {
         files: &mut [StoredFile],
         progress: &mut dyn Progress,
     ) -> Result<Option<StoredInode>> {
-        let Some((content, places)) = self.assembler.take_packed()? else { return Ok(None) };
-        files.iter_mut().for_each(|file| file.move_fragment(|offset| places.offset(offset)));
+        let Some((content, final_offsets)) = self.assembler.take_packed()? else { return Ok(None) };
+        files.iter_mut().for_each(|file| file.move_fragment(|offset| final_offsets.offset(offset)));
         let usual = self.options.compression.map(|_| 0);
         let other = self.options.layout.packed_coding.and_then(|coding| self.options.coding_number(coding));
         self.store_alone(&content, other.or(usual), Phase::Packed, progress).map(Some)
@@ -196,7 +196,7 @@ impl<'a> DataStore<'a> {
                 bytes += piece.read_len().max(1);
                 job.push(piece);
             }
-            // A piece is in memory twice: as read and as to be written.
+            // Memory holds each piece twice: the bytes read and the bytes to write.
             let cost = bytes * 2 + job.len() * PIECE_COST;
             (!job.is_empty()).then_some((job, cost))
         };

@@ -4,7 +4,7 @@ use std::{fmt, io, path::PathBuf};
 
 use floe_codec::encode::EncodeError;
 
-/// Why an image was not built. The output path then has no new image.
+/// The reason for which an image was not built. The output path then has no new image.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -48,9 +48,9 @@ pub enum Error {
     Encode(EncodeError),
     /// The image exceeds a limit of its layout.
     Layout(String),
-    /// Verification found a difference: where and what.
+    /// Verification found a difference, which the text describes with its place.
     Verify(String),
-    /// Verification could not read the image: why.
+    /// Verification could not read the image; the text states the reason.
     Unverified(String),
     /// [`Progress`](crate::Progress) asked to stop.
     Cancelled,

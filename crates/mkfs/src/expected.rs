@@ -36,12 +36,12 @@ pub struct Verified {
     pub content_bytes: u64,
 }
 
-/// Why verification failed.
+/// The reason for which verification failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum VerifyError {
-    /// The image differs: where and what.
+    /// The image differs; the text describes the difference with its place.
     Fault(String),
-    /// The image could not be read: why.
+    /// The image could not be read; the text states the reason.
     Unread(String),
     /// [`Progress`] asked to stop.
     Cancelled,

@@ -1,8 +1,8 @@
 //! Splits files so that repeated data is stored once.
 //!
 //! An extent can only refer to the beginning of a pcluster. So a pcluster must begin at each position to which a repeat
-//! refers; such a position is a cut. An lcluster can contain the beginning of only one extent, so boundaries must keep
-//! a distance.
+//! refers; such a position is a cut. An lcluster can contain the beginning of only one extent, so boundaries must have
+//! a minimum distance.
 
 use std::collections::{BTreeSet, HashMap};
 

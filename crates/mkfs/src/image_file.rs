@@ -37,7 +37,7 @@ const LINKS_MAX: usize = 40;
 const HEAD_LEN: usize = 4096;
 
 /// A file that is written sequentially, except for its head, and named at the end. If it is dropped before
-/// [`ImageFile::finish`], it leaves no file behind; a block device is left without a superblock.
+/// [`ImageFile::finish`], no file remains; a block device has no superblock then.
 pub(crate) struct ImageFile {
     file: File,
     /// The path as given, for errors.
@@ -53,7 +53,7 @@ pub(crate) struct ImageFile {
 }
 
 enum Name {
-    /// Unnamed: even a killed process leaves nothing behind.
+    /// No name. If the process is killed, no file remains.
     None,
     /// A temporary name, on file systems that do not support unnamed files.
     Temporary(PathBuf),

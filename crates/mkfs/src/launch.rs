@@ -26,8 +26,8 @@ impl<'a> Launch<'a> {
         Self { profile, places: profile.ranges().iter().map(|range| place(&range.path)).collect() }
     }
 
-    /// The rank of each file; lower ranks are read earlier. A file that shares the content of an earlier one has its
-    /// rank.
+    /// The rank of each file; the launch reads files of lower ranks earlier. A file that shares the content of an
+    /// earlier one has its rank.
     pub(crate) fn ranks(&self, same: &[Option<usize>]) -> Vec<usize> {
         let mut ranks = vec![usize::MAX; same.len()];
         for (rank, place) in self.places.iter().enumerate() {

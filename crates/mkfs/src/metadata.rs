@@ -180,7 +180,7 @@ impl<'a> MetadataPlan<'a> {
         let mut directories = vec![0; usize::try_from(blocks.sum::<u64>()).unwrap_or(0)];
         let first_block = inodes.iter().filter(|inode| inode.directory_len.0 > 0).find_map(|inode| inode.start_block());
         let mut order: Vec<usize> = (0..inodes.len()).collect();
-        order.sort_unstable_by_key(|place| inodes[*place].place);
+        order.sort_unstable_by_key(|place| inodes[*place].position);
         for place in order {
             let inode = &inodes[place];
             let mut tail = Vec::new();
@@ -194,10 +194,10 @@ impl<'a> MetadataPlan<'a> {
                     directories[start..start + content.len()].copy_from_slice(&content);
                 }
             }
-            let mut place = inode.place;
+            let mut position = inode.position;
             for part in inode.parts(&self.rules, &tail) {
-                output.put_at(place, &part)?;
-                place += part.len() as u64;
+                output.put_at(position, &part)?;
+                position += part.len() as u64;
             }
         }
         Ok(directories)
@@ -221,7 +221,7 @@ impl<'a> MetadataPlan<'a> {
         let (uid, gid) = self.options.ownership.apply(node.metadata.uid, node.metadata.gid);
         let mut xattr_body = self.xattrs.body(&node.xattrs);
         if let (0, Some(body)) = (place, &mut xattr_body) {
-            // Zeros are entries without a name, which can be replaced later.
+            // Zeros are xattr entries without a name. Tools can replace them later.
             body.resize(body.len().max(self.options.layout.root_xattr_len()), 0);
         }
         let mut planned = PlannedInode {
@@ -240,7 +240,7 @@ impl<'a> MetadataPlan<'a> {
             map: InodeMap::None,
             inline: &[],
             directory_len: (0, 0),
-            place: 0,
+            position: 0,
         };
         match &node.body {
             Body::Directory(_) => self.plan_directory(node, place, &mut planned),
@@ -278,7 +278,7 @@ impl<'a> MetadataPlan<'a> {
             map: InodeMap::None,
             inline: &[],
             directory_len: (0, 0),
-            place: 0,
+            position: 0,
         };
         self.plan_file(stored, &mut planned);
         planned
@@ -374,8 +374,8 @@ struct AreaWriter<Put> {
 
 impl<Put: FnMut(&[u8]) -> Result<()>> AreaWriter<Put> {
     /// Writes bytes at a position at or after the current end, with zeros in between.
-    fn put_at(&mut self, place: u64, bytes: &[u8]) -> Result<()> {
-        let gap = place.saturating_sub(self.len);
+    fn put_at(&mut self, position: u64, bytes: &[u8]) -> Result<()> {
+        let gap = position.saturating_sub(self.len);
         for bytes in [&vec![0; usize::try_from(gap).unwrap_or(0)], bytes] {
             self.hasher.update(bytes);
             (self.put)(bytes)?;

@@ -83,8 +83,8 @@ pub struct Options {
     pub volume_name: Vec<u8>,
     /// The number of compression threads.
     pub jobs: NonZeroUsize,
-    /// A limit in bytes for file data and compressed data in memory, beyond the needs of one job (twice a segment of 4
-    /// or 16 MiB). `None` allows each thread that much. The tree and the metadata are not counted.
+    /// The limit in bytes for file data and compressed data in memory. One job may exceed it: it needs twice a segment
+    /// of 4 or 16 MiB. `None` allows each thread that much. The tree and the metadata are not counted.
     pub memory_bytes: Option<usize>,
 }
 
@@ -128,14 +128,15 @@ pub enum Fragments {
 /// The timestamps of inodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Times {
-    /// Each inode keeps its own. The image's timestamp is the latest of them, so that equal trees give equal images.
+    /// Each inode keeps its own timestamp. The image gets the latest of them, so that equal trees give equal images.
     #[default]
     Own,
-    /// Each inode keeps its own; the image's timestamp is this, in seconds since 1970.
+    /// Each inode keeps its own timestamp; the image gets this one, in seconds since 1970.
     OwnBuiltAt(i64),
     /// All inodes and the image get this timestamp, in seconds since 1970.
     All(i64),
-    /// Each inode keeps its own, but at most this, which is also the image's timestamp; in seconds since 1970.
+    /// Each inode keeps its own timestamp unless that is later than this one, in seconds since 1970. The image gets
+    /// this one.
     AtMost(i64),
 }
 
@@ -165,7 +166,7 @@ pub struct Xattrs {
     pub filter: bool,
 }
 
-/// The part of the default memory limit, in bytes, beyond one segment and its result per thread: enough that no thread
+/// The default memory limit has, for each thread, one segment, its result and this many bytes more, so that no thread
 /// waits for memory that another one holds.
 const MEMORY_SPARE_BYTES: usize = 4 << 20;
 /// The minimum default memory in bytes.

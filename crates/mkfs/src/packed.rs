@@ -20,7 +20,7 @@ const SAME_END_MAX: usize = 8;
 /// Collects fragments in a temporary file and finds duplicates.
 ///
 /// Similar fragments compress better next to each other, so fragments are sorted within runs of some MiB; runs are
-/// short enough to keep related data close. Until a run is full, its fragments have provisional offsets; [`Places`]
+/// short enough to keep related data close. Until a run is full, its fragments have provisional offsets; [`FinalOffsets`]
 /// maps them to final ones.
 pub(crate) struct Packed {
     file: Arc<File>,
@@ -65,12 +65,12 @@ pub(crate) struct KnownEnd {
 }
 
 /// The final offsets of fragments.
-pub(crate) struct Places {
+pub(crate) struct FinalOffsets {
     /// In order of arrival.
     fragments: Vec<Moved>,
 }
 
-impl Places {
+impl FinalOffsets {
     /// The final offset for a provisional one.
     pub(crate) fn offset(&self, offset: u64) -> u64 {
         let count = self.fragments.partition_point(|fragment| fragment.provisional <= offset);
@@ -163,11 +163,11 @@ impl Packed {
     }
 
     /// Returns the content for compression, and the final offsets of fragments.
-    pub(crate) fn into_content(mut self) -> Result<(Content, Places)> {
+    pub(crate) fn into_content(mut self) -> Result<(Content, FinalOffsets)> {
         self.close_run()?;
         let content =
             Content::Region { file: self.file, path: self.path, offset: 0, size: self.written, identity: None };
-        Ok((content, Places { fragments: self.fragments }))
+        Ok((content, FinalOffsets { fragments: self.fragments }))
     }
 
     /// The length of the common end of an existing fragment and this one.

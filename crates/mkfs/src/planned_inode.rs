@@ -18,13 +18,13 @@ pub(crate) struct PlannedInode<'a> {
     /// The length of a directory's content: in blocks, and inline.
     pub(crate) directory_len: (u64, u64),
     /// Its offset in the metadata area, in bytes.
-    pub(crate) place: u64,
+    pub(crate) position: u64,
 }
 
 impl PlannedInode<'_> {
     /// The nid.
     pub(crate) fn nid(&self) -> u64 {
-        self.place / format::INODE_SLOT_SIZE
+        self.position / format::INODE_SLOT_SIZE
     }
 
     /// The first block, if the data is in contiguous blocks.
@@ -102,7 +102,7 @@ impl InodeMap<'_> {
 pub(crate) fn allocate(inodes: &mut [PlannedInode<'_>], rules: &InodeRules, block_size: u64) -> u64 {
     let mut allocator = Allocator::new(block_size);
     for inode in inodes {
-        inode.place = allocator.allocate(inode.need(rules));
+        inode.position = allocator.allocate(inode.need(rules));
     }
     allocator.len()
 }

@@ -24,9 +24,9 @@ const COMPARE_LEN: usize = 256 << 10;
 /// longer, so that the table fits in memory.
 const GRAIN_LEN_LOG2: u32 = 12;
 const FINE_BYTES_MAX: u64 = 4 << 30;
-/// The minimum length of a repeat in bytes, and as a fraction of a pcluster. Pclusters end where a repeat begins and
-/// ends: this leaves half a block empty each time, and data after the boundary is compressed without the data before
-/// it.
+/// The minimum length of a repeat in bytes, and as a fraction of a pcluster. A pcluster ends at each boundary of a
+/// repeat. This leaves half a block empty on average, and the data after the boundary is compressed without the data
+/// before it.
 const REPEAT_LEN_MIN: u64 = 16 << 10;
 const PCLUSTER_PARTS: u64 = 4;
 /// Within one file, the codec handles repetitions closer than this many pclusters.
@@ -111,7 +111,7 @@ struct Finder {
     /// The first grain with each hash.
     known: HashMap<u64, u32>,
     run: Option<Run>,
-    /// With the image-order index of the file.
+    /// The repeats found so far, each with the image-order index of its file.
     found: Vec<(usize, Repeat)>,
 }
 

@@ -238,11 +238,11 @@ fn xattrs(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, options: &Option
         return Ok(Vec::new());
     }
     let failed = |error: Errno| Error::source(path, "read the attributes of")(error.into());
-    let mut place = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
-    let mut names = grown(|buffer| rustix::fs::llistxattr(&place, buffer));
+    let mut reachable_path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
+    let mut names = grown(|buffer| rustix::fs::llistxattr(&reachable_path, buffer));
     if names == Err(Errno::NOENT) && !Path::new("/proc/self/fd").exists() {
-        place = path.to_path_buf();
-        names = grown(|buffer| rustix::fs::llistxattr(&place, buffer));
+        reachable_path = path.to_path_buf();
+        names = grown(|buffer| rustix::fs::llistxattr(&reachable_path, buffer));
     }
     let names = match names {
         Ok(names) => names,
@@ -252,7 +252,7 @@ fn xattrs(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, options: &Option
     };
     let mut xattrs = Vec::new();
     for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        match grown(|buffer| rustix::fs::lgetxattr(&place, name, buffer)) {
+        match grown(|buffer| rustix::fs::lgetxattr(&reachable_path, name, buffer)) {
             Ok(value) => xattrs.push((name.into(), value.into_boxed_slice())),
             // The attribute was removed meanwhile, or may be listed but not read.
             Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOENT) => {}
@@ -298,7 +298,7 @@ fn device_number(path: &Path, status: &Stat) -> Result<DeviceNumber> {
     Ok(number)
 }
 
-/// Calls `read` with a growing buffer until it suffices.
+/// Calls `read` with larger and larger buffers until one is large enough.
 fn grown(mut read: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
     let mut buffer = vec![0; 256];
     loop {

@@ -210,7 +210,7 @@ impl SegmentCompressor {
             let is_plain = !self.shrinks(fit.consumed, fit.produced);
             let mut consumed = if is_plain { rest.len().min(self.plain_len(segment.failures)) } else { fit.consumed };
             if ending.is_missed(rest.len(), consumed, is_plain) {
-                // The rest would begin in the lcluster in which it has to end: store less before it.
+                // The rest would begin in the lcluster in which it has to end, so the extent before it is shortened.
                 let shorter = ending.shorter(rest.len()).filter(|_| !is_plain).map(|len| &rest[..len]);
                 let encoded = match shorter {
                     Some(shorter) => {

@@ -15,7 +15,7 @@ use rustix::process::Resource;
 
 use crate::error::{Error, Result};
 
-/// The number of files that a thread has open at once: two while it compares.
+/// The maximum number of files that a thread has open: two, while it compares files.
 const DESCRIPTORS_OF_THREAD: usize = 2;
 /// The number of descriptors reserved for the rest of the program: the image, temporary files, archives.
 const DESCRIPTORS_KEPT: usize = 24;
@@ -43,7 +43,7 @@ pub(crate) fn run<Job: Send, Output: Send, Worker: FnMut(Job) -> Result<Output>>
             let started = thread::Builder::new().spawn_scoped(scope, move || {
                 let mut work: Option<Worker> = None;
                 loop {
-                    // A poisoned lock means that another worker panicked; the scope reports that.
+                    // A poisoned lock means that another worker panicked; the scope reports the panic.
                     let Ok(received) = job_receiver.lock().map(|receiver| receiver.recv()) else { return };
                     let Ok((number, job)) = received else { return };
                     if stopped.load(Ordering::Relaxed) {
@@ -108,7 +108,7 @@ fn feed<Job, Output>(
         if consumed == sent {
             return Ok(());
         }
-        // All workers are gone only if one panicked; the scope reports that.
+        // All workers have ended only if one panicked; the scope reports the panic.
         let (number, result) = results.recv().map_err(|_| Error::Cancelled)?;
         early.insert(number, result);
         while let Some(result) = early.remove(&consumed) {

@@ -12,7 +12,7 @@ pub struct Calls {
     pub rings: bool,
 }
 
-/// The basic set: open files, paths, memory, threads, time, and dropping further rights.
+/// The basic set: calls for open files, paths, memory, threads and time, and for dropping further rights.
 const ALWAYS: &[i64] = &[
     // Open files.
     libc::SYS_read,
@@ -167,7 +167,7 @@ const CREATE: &[i64] = &[
 /// `fchmodat2` has the same number on all architectures; some C libraries do not define it.
 const SYS_FCHMODAT2: i64 = 452;
 
-/// Older variants, which C libraries use on architectures that have them.
+/// Older variants of some calls. C libraries use them on the architectures that have them.
 #[cfg(target_arch = "x86_64")]
 const ALWAYS_OLDER: &[i64] = &[
     libc::SYS_open,

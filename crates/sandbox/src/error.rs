@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why a process could not be confined. The message is one line.
+/// The reason for which a process could not be confined. The message is one line.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SandboxError {
@@ -34,7 +34,7 @@ impl fmt::Display for SandboxError {
             ),
             Self::Missing(mechanism) => write!(
                 formatter,
-                "cannot confine the process: this kernel does not enforce {mechanism}, which --sandbox=require asks for"
+                "cannot confine the process: this kernel does not enforce {mechanism}, which --sandbox=require requires"
             ),
             Self::Failed { mechanism, reason } => {
                 write!(formatter, "cannot confine the process ({mechanism}): {reason}; use --no-sandbox to run without")

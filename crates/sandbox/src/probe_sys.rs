@@ -10,7 +10,7 @@ use std::{
     ptr,
 };
 
-/// Attempts on this thread what a compromised decoder would try. Writes one line for each attempt: its name, and
+/// Makes, on this thread, the attempts that a compromised decoder would make. Writes one line for each: its name, and
 /// `allowed` or the error. `place` is a directory outside the policy that contains a listening socket `listener.sock`;
 /// `port` is a listening TCP port of this machine. Undoes successful attempts where possible.
 ///

@@ -37,8 +37,8 @@ enum NowaitReads {
     Supported,
     /// The file system keeps all data in memory.
     InMemory,
-    /// The file system does not support `RWF_NOWAIT`, as FUSE, NFS and overlayfs. The bytes are assumed not to be in
-    /// memory.
+    /// The file system does not support `RWF_NOWAIT`; examples are FUSE, NFS and overlayfs. The source assumes that
+    /// bytes are not in memory.
     Unsupported,
 }
 

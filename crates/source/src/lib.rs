@@ -1,8 +1,8 @@
 //! Sources of image bytes.
 //!
 //! A [`FileSource`] is a file or block device, or a part of one. [`locate()`] finds the file system in a file that has
-//! other content too: an AppImage, a SIF container, a disk image. [`standard_output_was_closed`] reports what the
-//! standard library hides about standard output.
+//! other content too: an AppImage, a SIF container, a disk image. [`standard_output_was_closed`] reports whether
+//! standard output was closed when the program started, which the standard library hides.
 #![deny(unsafe_code)]
 
 mod elf;

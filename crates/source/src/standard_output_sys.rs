@@ -9,8 +9,8 @@ use rustix::{
 
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the program was started with standard output closed, as by `>&-`. The standard library opens `/dev/null` in
-/// its place before `main` runs, so writes no longer fail.
+/// Whether the program was started with standard output closed, as by `>&-`. Before `main` runs, the standard library
+/// opens `/dev/null` as standard output, so writes do not fail.
 pub fn standard_output_was_closed() -> bool {
     WAS_CLOSED.load(Relaxed)
 }

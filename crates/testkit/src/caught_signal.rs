@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 ///
 /// # Panics
 ///
-/// If it does not within a minute.
+/// The process does not handle the signal within a minute.
 pub fn wait_until_caught(pid: u32, signal: Signal) {
     let started = Instant::now();
     let is_caught = || {

@@ -20,7 +20,7 @@ pub enum Fault {
     EveryNth(u64),
     /// All reads that overlap these bytes of the source.
     Bytes(Range<u64>),
-    /// The first reads that overlap these bytes of the source, this many; later ones succeed.
+    /// The first reads that overlap these bytes of the source, as many as the number states; later ones succeed.
     BytesFor(Range<u64>, u64),
 }
 

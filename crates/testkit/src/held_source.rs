@@ -10,14 +10,14 @@ use floe_image::ImageSource;
 
 /// A source whose reads wait while it is held; non-blocking reads never succeed.
 ///
-/// It lets go after a minute by itself, so that a test that waits for one of its reads fails and does not hang.
+/// A read that has waited for a minute releases all reads, so a test that waits for a read fails instead of hanging.
 pub struct HeldSource {
     inner: Arc<dyn ImageSource>,
     is_held: Mutex<bool>,
     released: Condvar,
 }
 
-/// How long a read waits at most.
+/// The longest time that a read waits.
 const HELD_MAX: Duration = Duration::from_secs(60);
 
 impl HeldSource {
@@ -37,7 +37,7 @@ impl HeldSource {
         self.released.notify_all();
     }
 
-    /// Whether reads wait. A read that has waited too long releases all.
+    /// Whether reads wait. The source may have released them itself, after [`HELD_MAX`].
     pub fn is_held(&self) -> bool {
         *self.lock()
     }

@@ -17,10 +17,11 @@ use rustix::{
 /// How many ids are mapped.
 const ID_COUNT: u32 = 65_536;
 
-/// Mounts what is mounted on `from` once more on `to`, each owner's and group's number higher by `shift` there.
+/// Mounts the file system at `from` a second time, at `to`. There, each owner and group has a number that is higher by
+/// `shift`.
 ///
 /// # Errors
-/// The kernel or its file system does not do that.
+/// The kernel or the file system does not support mapped ids.
 pub fn mount_idmapped(from: &Path, to: &Path, shift: u32) -> io::Result<()> {
     let namespace = user_namespace(shift)?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
@@ -34,7 +35,7 @@ fn user_namespace(shift: u32) -> io::Result<File> {
     let mut command = Command::new("unshare");
     command.args(["--user", "sh", "-c", "echo; read line"]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut holder = command.spawn()?;
-    // It says something once it is in the namespace.
+    // The shell prints a line once it is in the namespace.
     let answer = holder.stdout.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
     answer.read_exact(&mut [0])?;
     let process = format!("/proc/{}", holder.id());

@@ -17,7 +17,7 @@ pub enum KernelCaches {
     All = 3,
 }
 
-/// Makes the kernel drop its caches, once no test of this program keeps them.
+/// Waits until no test of this program keeps the kernel's caches, then makes the kernel drop them.
 ///
 /// # Panics
 /// The user is not root.

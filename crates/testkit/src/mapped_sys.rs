@@ -10,8 +10,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 /// The file cannot be mapped.
 pub fn mapped_bytes(file: &File, len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; len];
-    // SAFETY: a new mapping, at an address that the kernel chooses, which nobody else knows. The caller gives a file of an
-    // image that nobody changes, at least `len` bytes long.
+    // SAFETY: the mapping is new, at an address that the kernel chooses and that no other code knows. The caller passes
+    // a file that no program changes and that has at least `len` bytes.
     unsafe {
         let address = mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0)?;
         ptr::copy_nonoverlapping(address.cast::<u8>(), bytes.as_mut_ptr(), len);

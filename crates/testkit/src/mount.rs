@@ -45,7 +45,7 @@ impl KernelMount {
     /// Mounts an image of the corpus through a loop device.
     ///
     /// # Errors
-    /// The kernel refuses; why.
+    /// The kernel refuses; the string states why.
     pub fn through_loop(image: &Materialised) -> Result<Self, String> {
         let directory = tempfile::Builder::new().prefix("floe-kernel-").tempdir().map_err(|error| error.to_string())?;
         mount_loop(image, directory.path())?;

@@ -52,7 +52,7 @@ pub(crate) fn absent(program: &str) -> String {
     format!("{program} is neither in FLOE_PEERS nor in FLOE_SERVERS nor on PATH")
 }
 
-/// The version that a program reports. All of them print it for this option, some along with an error.
+/// The version that a program reports. All these programs print it for this option; some also report an error.
 fn version_of(program: &str, path: &Path) -> Option<String> {
     let option = if program.ends_with("squashfs") { "-version" } else { "-V" };
     let output = Command::new(path).arg(option).stdin(Stdio::null()).output().ok()?;

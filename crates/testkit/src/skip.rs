@@ -90,7 +90,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Whether this process ignores a signal. Programs inherit that.
+/// Whether this process ignores a signal. The programs that it starts inherit this.
 fn is_ignored(signal: Signal) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

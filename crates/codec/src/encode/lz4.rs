@@ -6,8 +6,8 @@ use super::{EncodeError, Encoder, Fit, lz4_sys};
 const SHORT_INPUT_LEN: usize = 64 << 10;
 /// Outputs of up to this length are mostly filled by such a short input.
 const SHORT_ROOM: usize = 16 << 10;
-/// In outputs of up to this length there is little to search: examining more candidates than level
-/// [`SMALL_ROOM_LEVEL`] does (16) takes a sixth of the time and saves only 0.2 % in size.
+/// Outputs of up to this length have few candidates: examining more of them than level [`SMALL_ROOM_LEVEL`] does (16)
+/// takes a sixth of the time and saves only 0.2 % in size.
 const SMALL_ROOM: usize = 4 << 10;
 const SMALL_ROOM_LEVEL: u8 = 5;
 /// From this level on, liblz4 searches for the cheapest encoding instead of counting candidates.

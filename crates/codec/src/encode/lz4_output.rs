@@ -8,7 +8,7 @@ pub(super) const MATCH_LEN_MIN: usize = 4;
 pub(super) const LAST_LITERALS: usize = 5;
 /// The least distance between the start of the last match and the end of the block, in bytes.
 pub(super) const MATCH_START_MARGIN: usize = 12;
-/// The room reserved behind each match: the token and the literals that keep the end of the block far enough from the
+/// The room reserved after each match: the token and the literals that keep the end of the block far enough from the
 /// start of the match.
 const END_ROOM: usize = 1 + MATCH_START_MARGIN - MATCH_LEN_MIN;
 

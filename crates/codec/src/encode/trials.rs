@@ -54,7 +54,7 @@ pub(super) fn fit_by_trials(
 fn next_len(room: usize, fits: Point, exceeds: Option<Point>) -> usize {
     match exceeds {
         None => scaled(fits.len, room, fits.produced) * 127 / 128,
-        // Only that this is far too much is known.
+        // The trial shows only that this input is far too long.
         Some(exceeds) if exceeds.produced == 0 && fits.len == 0 => (exceeds.len * 5 / 8).min(room * 4),
         Some(exceeds) if exceeds.produced == 0 => fits.len.midpoint(exceeds.len),
         // The last bytes of a block often cost more than its average.

@@ -12,16 +12,16 @@ use super::{
 const LAST_BLOCK: [u8; 3] = [1, 0, 0];
 /// The first estimate of the compression ratio, before any block is encoded.
 const FIRST_RATIO: usize = 3;
-/// The maximum number of flushes after the first one; each fills a smaller rest.
+/// The maximum number of flushes after the first one; each fills less of the remaining room.
 const STEPS_MAX: usize = 5;
-/// A step takes one part in this many less input than is estimated to fill the rest. One part in 16 would take a seventh
-/// more time, because more steps overshoot and are repeated, and would fill no more.
+/// A step takes one part in this many less input than the estimate for the remaining room. One part in 16 would take a
+/// seventh more time, because more steps overshoot and are repeated, and would fill no more.
 const STEP_MARGIN_PARTS: usize = 5;
-/// A rest below this length in bytes, or below one part in [`REST_PARTS`] of the output, stays empty: another block
-/// would cost more than it holds.
+/// Room below this length in bytes, or below one part in [`REST_PARTS`] of the output, stays empty: another block would
+/// take more bytes than it encodes.
 const REST_MIN: usize = 72;
 const REST_PARTS: usize = 700;
-/// A rest above one part in this many of the output is worth another pass.
+/// Empty room of more than one part in this many of the output is worth another pass.
 const REDO_PARTS: usize = 80;
 /// The maximum number of passes.
 const PASSES_MAX: usize = 5;
@@ -95,8 +95,9 @@ impl ZstdEncoder {
         }
     }
 
-    /// Fills a large output: as many full blocks as surely fit, a flush, then ever smaller rests. If a step overshoots
-    /// and leaves much space, another pass starts from the better estimate.
+    /// Fills a large output: encodes as many full blocks as certainly fit, flushes, and fills the remaining room in
+    /// smaller and smaller steps. If a step overshoots and leaves much space, another pass starts from the better
+    /// estimate.
     fn fit_by_flushes(&mut self, input: &[u8], output: &mut [u8]) -> Result<Fit, EncodeError> {
         let room = output.len().saturating_sub(LAST_BLOCK.len());
         let mut trial = std::mem::take(&mut self.trial);
@@ -104,7 +105,7 @@ impl ZstdEncoder {
         let mut first_len = self.expected_len(room);
         first_len -= first_len / 20;
         if first_len > BLOCK_LEN {
-            // The codec ends a block there anyway.
+            // The codec ends a block at this length in any case.
             first_len -= first_len % BLOCK_LEN;
         }
         let mut best = Fit::default();

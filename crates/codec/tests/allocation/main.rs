@@ -1,4 +1,5 @@
-//! Allocations of the decoder: none once it is warm, and never beyond the limits.
+//! A decoder that has decoded a block of an encoding allocates nothing for the next one, and no decoder allocates more
+//! than its limit.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
 mod counting_allocator_sys;

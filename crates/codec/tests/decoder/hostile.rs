@@ -112,7 +112,7 @@ fn earlier_contents_of_memory_do_not_leak() {
 
 #[test]
 fn a_whole_decode_refuses_blocks_that_partial_decodes_refuse() {
-    // A literal, a match at some distance that makes the rest lie past the window, and the last literals.
+    // A literal, a match at `distance` that is longer than the window, and the last literals.
     let block =
         |distance: u16| [&[0x1f, b'x'][..], &distance.to_le_bytes(), &[255; 400], &[0, 0x50], b"tails"].concat();
     let encoding = Encoding::Lz4 { padding: Padding::None, window_bytes: 65_536 };

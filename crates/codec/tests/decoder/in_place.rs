@@ -30,7 +30,7 @@ fn with_the_margin_a_block_is_decoded_over_itself() {
                 if is_done {
                     assert!(buffer[..data.len()] == data, "{} {zeros} {slack}", data.len());
                 } else {
-                    assert!(buffer == before, "left as it was");
+                    assert!(buffer == before, "the buffer is unchanged");
                 }
             }
         }

@@ -159,7 +159,7 @@ pub(crate) fn serves(len: usize, is_complete: bool, wanted: DecodedLen) -> bool 
 }
 
 /// The result of a lookup.
-pub(crate) enum Found {
+pub(crate) enum BlockLookup {
     /// The block.
     Ready(Arc<CachedBlock>),
     /// A decode in flight, to join.
@@ -286,19 +286,19 @@ impl BlockCache {
     }
 
     /// Looks up the block: cached, in flight, or the duty to decode it.
-    pub(crate) fn find_or_lead(self: &Arc<Self>, block: &StoredBlock) -> Found {
+    pub(crate) fn find_or_lead(self: &Arc<Self>, block: &StoredBlock) -> BlockLookup {
         let key = Key::of(block);
         let mut shard = self.shard(&key);
         match shard.slots.get(&key) {
             Some(Slot::Ready(cached)) if cached.serves(block.decoded_len) => {
                 self.note_hit(cached);
-                return Found::Ready(Arc::clone(cached));
+                return BlockLookup::Ready(Arc::clone(cached));
             }
             // A flight for another length may yield too few bytes; the reader that joined it then decodes the block
             // itself.
             Some(Slot::InFlight(flight)) => {
                 self.joins.fetch_add(1, Relaxed);
-                return Found::InFlight(Arc::clone(flight));
+                return BlockLookup::InFlight(Arc::clone(flight));
             }
             Some(Slot::Ready(_)) => shard.remove(&key),
             None => {}
@@ -309,7 +309,7 @@ impl BlockCache {
         }
         let flight = Arc::new(Flight::new());
         shard.slots.insert(key, Slot::InFlight(Arc::clone(&flight)));
-        Found::Lead(Lead { cache: Arc::clone(self), key, flight })
+        BlockLookup::Lead(Lead { cache: Arc::clone(self), key, flight })
     }
 
     /// Waits for a decode in flight. Returns `None` if its result does not serve `block`: the caller must look it up

@@ -20,12 +20,12 @@ impl Switches {
 
     /// Adopts all values from `options`.
     pub(crate) fn set(&self, options: &EngineOptions) {
-        let place = match options.sync_decompress {
+        let number = match options.sync_decompress {
             SyncDecompress::Auto => 0,
             SyncDecompress::Always => 1,
             SyncDecompress::Never => 2,
         };
-        self.sync_decompress.store(place, Relaxed);
+        self.sync_decompress.store(number, Relaxed);
         self.readahead_waits.store(options.readahead_alloc == ReadaheadAlloc::Wait, Relaxed);
     }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 /// How long memory pressure is assumed to last after it was last observed.
-pub(crate) const PRESSURE_LASTS: Duration = Duration::from_millis(250);
+const PRESSURE_LASTS: Duration = Duration::from_millis(250);
 
 /// The least interval between two queries of the kernel, which sums up counters of all CPUs for its answer.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
@@ -79,6 +79,12 @@ impl MemoryPressure {
         if self.stalls.is_none() || !self.is_ample() {
             self.until_ms.fetch_max(self.after_now_ms(), Relaxed);
         }
+    }
+
+    /// Sets whether memory is short, until the next observation.
+    #[cfg(all(test, not(feature = "shuttle")))]
+    pub(crate) fn set_short(&self, is_short: bool) {
+        self.until_ms.store(if is_short { u64::MAX } else { 0 }, Relaxed);
     }
 
     /// Whether memory is short, or was until a moment ago.

@@ -90,9 +90,9 @@ pub(crate) const STORED_ALWAYS_DECODE: Duration = Duration::from_micros(100);
 /// come from readahead, which continues anyway.
 pub(crate) const SMALL_READ_BYTES_MAX: u64 = 32 << 10;
 
-/// Rest of block: plain bytes have no block, and small blocks have little rest. An aligned cluster of this many bytes of a file
-/// is stored after this many small reads in it. The third number is how many other small reads may come between them; random
-/// reads of a few gigabytes come back to a cluster within so many.
+/// Rest of block: plain bytes have no block, and the rest of a small block is small. An aligned cluster of this many bytes of
+/// a file is therefore stored after this many small reads in it. The third number is the maximum number of other small reads
+/// between them; random reads of a few gigabytes reach a cluster again within that many reads.
 pub(crate) const CLUSTER_BYTES: u64 = 128 << 10;
 pub(crate) const CLUSTER_READS: u64 = 2;
 pub(crate) const CLUSTER_MEMORY_READS: u64 = 1 << 15;
@@ -112,3 +112,9 @@ pub(crate) const DECODED_GAP_PART: u64 = 8;
 /// Drop-behind: the number of decoded regions that stay in the page cache, for readers that come a little later, and because
 /// the kernel does not drop pages that a CPU has just touched.
 pub(crate) const DECODED_REGIONS_KEPT: usize = 4;
+
+/// Launch: the number of bytes of a recorded launch that are read and stored at a time.
+pub(crate) const LAUNCH_STEP_BYTES: u64 = 256 << 10;
+
+/// Launch: the same for whole files. A sink may refuse the last page of a file unless all of the file is stored with one call.
+pub(crate) const LAUNCH_FILE_STEP_BYTES: u64 = 1 << 20;

@@ -7,7 +7,7 @@ use floe_image::{DeviceId, StoredBlock};
 use crate::{
     Engine,
     cache::{
-        block_cache::{CachedBlock, Found, Lead},
+        block_cache::{BlockLookup, CachedBlock, Lead},
         flight::Flight,
         spill_file::SpilledBlock,
     },
@@ -92,9 +92,9 @@ pub(crate) fn acquire_block(engine: &Engine, block: StoredBlock, skip: usize, le
         };
     }
     match blocks.find_or_lead(&block) {
-        Found::Ready(cached) => BlockSource::Cached { cached, block, skip },
-        Found::InFlight(flight) => BlockSource::Join { block, skip, flight },
-        Found::Lead(lead) => BlockSource::Lead { block, skip, lead },
+        BlockLookup::Ready(cached) => BlockSource::Cached { cached, block, skip },
+        BlockLookup::InFlight(flight) => BlockSource::Join { block, skip, flight },
+        BlockLookup::Lead(lead) => BlockSource::Lead { block, skip, lead },
     }
 }
 

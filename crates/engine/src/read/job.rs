@@ -6,7 +6,7 @@ use floe_image::{DecodedLen, Error, Place, Result, StoredBlock};
 
 use crate::{
     Blocking, Engine, SyncDecompress,
-    cache::block_cache::{CachedBlock, Found, Lead},
+    cache::block_cache::{BlockLookup, CachedBlock, Lead},
     memory::{page_pool::Effort, prefetch_budget::Unused},
     prefetch::counters::AheadGuard,
     read::{
@@ -165,7 +165,7 @@ impl Job<'_> {
                     return Ok(());
                 };
                 // The lead is taken only now, because reads of the block wait for it from here on.
-                let Found::Lead(lead) = self.engine.blocks.find_or_lead(&block) else { return Ok(()) };
+                let BlockLookup::Lead(lead) = self.engine.blocks.find_or_lead(&block) else { return Ok(()) };
                 self.decode_ahead(&block, batch.stored_of(&block, stored), lead, ahead, unused)
             }
             _ => Ok(()),

@@ -4,13 +4,11 @@ use std::sync::mpsc::{self, Receiver};
 
 use floe_image::{ByteRange, Error, Nid, Result};
 
-use crate::{Reader, memory::page_pool::Effort};
-
-/// The number of bytes read and stored at a time.
-const STEP_BYTES: u64 = 256 << 10;
-
-/// The same for whole files: a sink may refuse the last page of a file unless all of the file is stored with one call.
-const WHOLE_STEP_BYTES: u64 = 1 << 20;
+use crate::{
+    Reader,
+    memory::page_pool::Effort,
+    prefetch::thresholds::{LAUNCH_FILE_STEP_BYTES, LAUNCH_STEP_BYTES},
+};
 
 impl Reader {
     /// Stores ranges of files in the page cache, in their order. The ranges grow to whole pages. If the cache takes no bytes of
@@ -49,7 +47,7 @@ impl Reader {
             page_cache.request(nid, range, self.engine().workers.cpus_are_short());
             return Ok(range.len());
         }
-        let step = if range.len() == size { WHOLE_STEP_BYTES } else { STEP_BYTES };
+        let step = if range.len() == size { LAUNCH_FILE_STEP_BYTES } else { LAUNCH_STEP_BYTES };
         let mut stored = 0;
         let mut offset = range.offset();
         while offset < range.end() {

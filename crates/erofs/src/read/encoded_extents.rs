@@ -13,7 +13,7 @@ use crate::format::{self, EXTENT_PLEN_FMT_BIT, EXTENT_PLEN_MASK, EXTENT_PLEN_PAR
 /// The map of a file with a record for each extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct EncodedExtents {
-    /// The position of the first record; if records consist of a length only, the word before them.
+    /// The position of the first record; if records consist of a length only, the position of the word before them.
     start: u64,
     form: Form,
     is_interlaced: bool,
@@ -27,9 +27,9 @@ enum Form {
     /// Length only: each extent has `1 << size_log2` bytes, and the pclusters are contiguous.
     Lengths { size_log2: u8 },
     /// Length and position: each extent has `1 << size_log2` bytes.
-    Places { size_log2: u8 },
+    Positions { size_log2: u8 },
     /// Length, position and file offset; sorted.
-    Beginnings { record_len: u64, count: u64 },
+    FileOffsets { record_len: u64, count: u64 },
 }
 
 /// One record.
@@ -54,8 +54,8 @@ impl EncodedExtents {
             start,
             form: match record_len {
                 4 => Form::Lengths { size_log2 },
-                8 => Form::Places { size_log2 },
-                _ => Form::Beginnings { record_len, count: count_hi << 32 | u64::from(header.h_u) },
+                8 => Form::Positions { size_log2 },
+                _ => Form::FileOffsets { record_len, count: count_hi << 32 | u64::from(header.h_u) },
             },
             is_interlaced: header.h_advise & format::ADVISE_INTERLACED_PCLUSTER != 0,
             has_fragment: header.h_advise & format::ADVISE_FRAGMENT_PCLUSTER != 0,
@@ -69,8 +69,8 @@ impl EncodedExtents {
     pub(super) fn extent_at(&self, inode: &Inode, window: &mut Window<'_>, position: u64) -> Result<CompressedExtent> {
         let record = match self.form {
             Form::Lengths { size_log2 } => self.by_length(inode, window, size_log2, position)?,
-            Form::Places { size_log2 } => self.by_place(inode, window, size_log2, position)?,
-            Form::Beginnings { record_len, count } => {
+            Form::Positions { size_log2 } => self.by_place(inode, window, size_log2, position)?,
+            Form::FileOffsets { record_len, count } => {
                 self.by_beginning(inode, window, (record_len, count), position)?
             }
         };

@@ -1,4 +1,4 @@
-//! The check reports each fault that reads refuse. The images are built byte by byte.
+//! The check reports each fault for which a read fails. The images are built byte by byte.
 
 use std::sync::Arc;
 
@@ -102,7 +102,7 @@ fn inline_past_the_end() -> Vec<u8> {
     image
 }
 
-/// A file in the packed inode, which is a named pipe.
+/// A file whose data is in the packed inode, and a packed inode that is a named pipe.
 fn packed_in_a_pipe() -> Vec<u8> {
     let header = MapHeader { h_clusterbits: 1 << format::FRAGMENT_INODE_BIT, ..MapHeader::default() };
     let mut content = indexed(100, header, &[]);
@@ -116,7 +116,7 @@ fn packed_in_a_pipe() -> Vec<u8> {
     image
 }
 
-/// A file whose 260 attributes have names of 251 bytes without their prefix.
+/// A file with 260 attributes. Their names have 251 bytes besides the prefix.
 fn many_names() -> Vec<u8> {
     let mut xattrs = XattrIbodyHeader::default().to_bytes().to_vec();
     for number in 0..260 {
@@ -129,10 +129,10 @@ fn many_names() -> Vec<u8> {
     with_file(&[&inode.to_bytes()[..], &xattrs].concat())
 }
 
-/// Directories in each other, 4,097 of them.
+/// 4,097 nested directories.
 fn nested() -> Vec<u8> {
     const COUNT: u64 = 4097;
-    /// How many inodes with their entries, of 96 bytes, are in a block.
+    /// The number of inodes in a block. Each has 96 bytes with its entries.
     const PER_BLOCK: u64 = 42;
     let nid = |number: u64| FILE.0 + number / PER_BLOCK * 128 + number % PER_BLOCK * 3;
     let mut content = vec![0; usize::try_from(COUNT.div_ceil(PER_BLOCK)).expect("small") * BLOCK];
@@ -210,7 +210,7 @@ fn directories_that_no_walk_enters_are_a_finding() {
 
 #[test]
 fn an_extent_without_big_pclusters_has_one_block_from_wherever_it_is_read() {
-    // Only the first algorithm has big pclusters, and the extent has the second.
+    // Only the first algorithm may have big pclusters, and the extent uses the second.
     let header = MapHeader { h_advise: format::ADVISE_BIG_PCLUSTER_1, ..MapHeader::default() };
     let records = [head(format::LCLUSTER_TYPE_HEAD2), non_head(format::LI_D0_CBLKCNT | 2, 1)];
     let (_, erofs) = open(with_file(&indexed(8192, header, &records)));

@@ -93,7 +93,7 @@ fn every_image_matches_the_kernels_mount() {
             let file_system = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>).expect("it is opened");
             let read = |nid, range| reader.read_file(&file_system, nid, range);
             let found = walk::image(&file_system, &read).expect("it is walked");
-            // If shared attributes are next to compressed metadata, Linux finds them only by chance.
+            // If shared attributes are adjacent to compressed metadata, Linux finds them only sometimes.
             let xattrs_are_free = image.name == "erofs-metabox-shared-xattrs";
             let mut told = differences(&expected, &found, &Comparison { xattrs_are_free, ..Comparison::default() });
             told.extend(statfs_differences(&mount.path(), &file_system.info()));
@@ -110,7 +110,7 @@ fn statfs_differences(mount: &Path, info: &FileSystemInfo) -> Vec<String> {
     let free_inodes = (u64::MAX - info.inode_count).cast_signed();
     let said = format!("{:x} {} {} {free_inodes}", info.magic, info.block_size, info.block_count);
     let expected = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    if said == expected { Vec::new() } else { vec![format!("statfs is {said}, not {expected}")] }
+    if said == expected { Vec::new() } else { vec![format!("statfs prints {said}, not {expected}")] }
 }
 
 /// Records the directories whose entries differ from a mount in order or number.

@@ -1,4 +1,4 @@
-//! Corrupt images give named errors or data, quickly and in bounded memory.
+//! Reads of corrupt images return data or errors that name the rule, quickly and in bounded memory.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ const READ_BYTES: u64 = 1 << 20;
 /// A generous time limit per image, for a busy machine without caches.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Reads everything that the image shows; returns the rule of each error.
+/// Reads everything in the image; returns the violated rules with the number of errors.
 fn explore(file_system: &Erofs, reader: &DirectReader) -> BTreeMap<String, usize> {
     let mut errors = BTreeMap::new();
     let mut pending = vec![file_system.root()];

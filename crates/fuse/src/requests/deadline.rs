@@ -31,10 +31,10 @@ pub(crate) struct Deadlines {
     threads: Box<[AtomicU64]>,
 }
 
-/// Pending replies. A slot whose reply was sent stays reserved until its [`Watched`] is dropped.
+/// Pending replies. A slot whose reply was sent stays reserved until its [`PendingReply`] is dropped.
 #[derive(Default)]
 struct PendingReplies {
-    places: Vec<Option<(u64, Reply)>>,
+    slots: Vec<Option<(u64, Reply)>>,
     free: Vec<usize>,
 }
 
@@ -55,22 +55,22 @@ impl Deadlines {
     }
 
     /// Applies the deadline to a request that a session thread has taken, until its reply is taken.
-    pub(crate) fn watch(self: &Arc<Self>, thread: usize, reply: Reply) -> Watched {
+    pub(crate) fn watch(self: &Arc<Self>, thread: usize, reply: Reply) -> PendingReply {
         let shard = thread % SHARD_COUNT;
-        let place = match self.deadline {
-            None => Place::Held(reply),
+        let location = match self.deadline {
+            None => ReplyLocation::Held(reply),
             Some(_) => {
                 let entry = Some((self.clock.load(Relaxed), reply));
                 let mut under_way = lock(&self.shards[shard]);
-                let index = under_way.free.pop().unwrap_or(under_way.places.len());
-                match under_way.places.get_mut(index) {
-                    Some(place) => *place = entry,
-                    None => under_way.places.push(entry),
+                let index = under_way.free.pop().unwrap_or(under_way.slots.len());
+                match under_way.slots.get_mut(index) {
+                    Some(slot) => *slot = entry,
+                    None => under_way.slots.push(entry),
                 }
-                Place::Listed(index)
+                ReplyLocation::Listed(index)
             }
         };
-        Watched { deadlines: Arc::clone(self), shard, place }
+        PendingReply { deadlines: Arc::clone(self), shard, location }
     }
 
     /// Marks a session thread as busy until the visit is dropped.
@@ -87,9 +87,9 @@ impl Deadlines {
         let now = self.clock.fetch_add(1, Relaxed) + 1;
         let mut overdue = Vec::new();
         for shard in &self.shards {
-            for place in &mut lock(shard).places {
-                if place.as_ref().is_some_and(|(since, _)| now - since > TICKS_PER_DEADLINE) {
-                    overdue.extend(place.take());
+            for slot in &mut lock(shard).slots {
+                if slot.as_ref().is_some_and(|(since, _)| now - since > TICKS_PER_DEADLINE) {
+                    overdue.extend(slot.take());
                 }
             }
         }
@@ -121,41 +121,41 @@ pub(crate) fn has_answered() -> bool {
 }
 
 /// The reply of a request with a deadline. If it is dropped without being taken, the request gets `EIO`.
-pub(crate) struct Watched {
+pub(crate) struct PendingReply {
     deadlines: Arc<Deadlines>,
     shard: usize,
-    place: Place,
+    location: ReplyLocation,
 }
 
 /// The location of a reply.
-enum Place {
-    /// In the place itself, since there are no deadlines.
+enum ReplyLocation {
+    /// In the variant itself, because there are no deadlines.
     Held(Reply),
     /// In a slot of the shard, unless its deadline has passed.
     Listed(usize),
     Taken,
 }
 
-impl Watched {
+impl PendingReply {
     /// Takes the reply. `None` if the deadline has passed.
     pub(crate) fn take(mut self) -> Option<Reply> {
         self.remove()
     }
 
     fn remove(&mut self) -> Option<Reply> {
-        match std::mem::replace(&mut self.place, Place::Taken) {
-            Place::Held(reply) => Some(reply),
-            Place::Listed(index) => {
+        match std::mem::replace(&mut self.location, ReplyLocation::Taken) {
+            ReplyLocation::Held(reply) => Some(reply),
+            ReplyLocation::Listed(index) => {
                 let mut under_way = lock(&self.deadlines.shards[self.shard]);
                 under_way.free.push(index);
-                under_way.places[index].take().map(|(_, reply)| reply)
+                under_way.slots[index].take().map(|(_, reply)| reply)
             }
-            Place::Taken => None,
+            ReplyLocation::Taken => None,
         }
     }
 }
 
-impl Drop for Watched {
+impl Drop for PendingReply {
     fn drop(&mut self) {
         HAS_ANSWERED.set(true);
         // The shard lock is released first, since dropping a reply may send `EIO`.
@@ -189,8 +189,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a watched request, and the kernel's end of its channel.
-    fn request(deadlines: &Arc<Deadlines>) -> (Watched, OwnedFd) {
+    /// Returns a pending reply, and the kernel's end of its channel.
+    fn request(deadlines: &Arc<Deadlines>) -> (PendingReply, OwnedFd) {
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None);
         let (ours, kernel) = pair.expect("two sockets");
         // STATFS, which consists of a header only.
@@ -231,23 +231,23 @@ mod tests {
     fn an_unanswered_request_is_refused() {
         for deadline in [None, Some(Duration::from_secs(8))] {
             let deadlines = Arc::new(Deadlines::new(deadline, 1));
-            let (watched, kernel) = request(&deadlines);
+            let (pending, kernel) = request(&deadlines);
             has_answered();
-            drop(watched);
+            drop(pending);
             assert_eq!(refusal(&kernel), Some(libc::EIO), "{deadline:?}");
             assert!(has_answered());
         }
     }
 
     #[test]
-    fn places_are_used_again() {
+    fn slots_are_used_again() {
         let deadlines = Arc::new(Deadlines::new(Some(Duration::from_secs(8)), 1));
         for _ in 0..100 {
             let requests = [request(&deadlines), request(&deadlines)];
             drop(requests);
         }
-        let places: usize = deadlines.shards.iter().map(|shard| lock(shard).places.len()).sum();
-        assert_eq!(places, 2);
+        let slots: usize = deadlines.shards.iter().map(|shard| lock(shard).slots.len()).sum();
+        assert_eq!(slots, 2);
     }
 
     #[test]
@@ -268,8 +268,8 @@ mod tests {
     #[test]
     fn without_a_deadline_nothing_is_kept() {
         let deadlines = Arc::new(Deadlines::new(None, 1));
-        let (_watched, _kernel) = request(&deadlines);
-        assert!(deadlines.shards.iter().all(|shard| lock(shard).places.is_empty()));
+        let (_pending, _kernel) = request(&deadlines);
+        assert!(deadlines.shards.iter().all(|shard| lock(shard).slots.is_empty()));
         assert_eq!(deadlines.tick_interval(), None);
     }
 }

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::ErrorContext;
 use crate::{Error, Result};
 
-/// The statistics of one mount over its lifetime: the fields that the lab needs of the file which Floe writes with `-o
-/// account=FILE`, the same as `floe status --json` prints.
+/// The statistics of one mount over its lifetime. Floe writes them to the file of `-o account=FILE`, and `floe status
+/// --json` prints the same. This type has the fields that the lab needs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Account {
     /// The latency of each stage of its reads.
@@ -51,7 +51,7 @@ pub struct PageAccount {
     pub is_locked: bool,
     /// Runs of pages taken from the reserve.
     pub taken: u64,
-    /// Runs that the reserve had no room for, so that the system provided them.
+    /// Runs that the system provided, because the reserve had no room for them.
     pub missed: u64,
     /// Runs for which a thread had to wait for the system because memory was short.
     pub waited: u64,

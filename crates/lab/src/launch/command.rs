@@ -59,7 +59,7 @@ pub(crate) fn run(
     if !matches!(wait, Ok(Waited::Ended)) {
         kill(pid);
     }
-    // It is a zombie until it is waited for, so its counts are still readable.
+    // The process is a zombie until this process waits for it, so its counts are still readable.
     let totals = process_totals(pid).ok().and_then(|mut totals| totals.remove(&pid.cast_signed()));
     let (status, usage) = wait_with_usage(pid).context(|| "cannot wait for the command".to_owned())?;
     let was_killed = status.signal() == Some(Signal::KILL.as_raw()) || mounted.has_lost_server();

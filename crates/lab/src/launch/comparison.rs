@@ -14,7 +14,7 @@ pub enum Comparison {
     Pool,
     /// Sliding windows of two images.
     Windows,
-    /// Read-around that waits for pages, none, and read-around that gives up at once.
+    /// Read-around that waits for pages, no read-around, and read-around that gives up at once.
     ReadAround,
     /// Floe over FUSE, Floe with the kernel's EROFS in front, and the kernel alone.
     Fronts,

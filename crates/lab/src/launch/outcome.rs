@@ -38,7 +38,7 @@ pub struct Launch {
     pub unexplained_switches: u64,
     /// The number of switches missing from tracing but present in perf events.
     pub restored_switches: u64,
-    /// Why this launch is excluded from the tables; `None` if it is not.
+    /// The reason for which the tables exclude this launch; `None` if they include it.
     pub discarded: Option<String>,
 }
 
@@ -224,11 +224,11 @@ pub const METRICS: [Metric; 24] = [
 ];
 
 impl Metric {
-    /// The scheduling latency of the decompressing threads, the subject of the published result about workers.
+    /// The scheduling latency of the decompressing threads. The published result about workers measures it.
     pub const LATENCY: &'static Self = &METRICS[0];
-    /// The launch time: what users notice.
+    /// The launch time, which users notice.
     pub const WALL: &'static Self = &METRICS[1];
-    /// The time to allocate pages, the subject of the published results about pages.
+    /// The time to allocate pages. The published results about pages measure it.
     pub const PAGES: &'static Self = &METRICS[2];
     /// The 99th percentile of read latency, which prefetch must not increase.
     pub const READS: &'static Self = &METRICS[3];

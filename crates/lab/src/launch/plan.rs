@@ -16,7 +16,7 @@ pub fn block(variant_count: usize, launch_count: usize, control_count: usize) ->
     let pass_count = launch_count + control_count;
     let mut steps = Vec::with_capacity(pass_count * variant_count);
     for pass in 0..pass_count {
-        // A pass is a control if the share of controls so far passes a whole number.
+        // A pass is a control if one more control is due by its end than by its beginning.
         let controls_until = |passes: usize| passes * control_count / pass_count.max(1);
         let is_traced = controls_until(pass + 1) == controls_until(pass);
         let forward = (0..variant_count).map(|variant| Step { variant, is_traced });

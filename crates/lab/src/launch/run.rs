@@ -78,7 +78,7 @@ pub fn run(
     progress: &mut (dyn FnMut(Progress<'_>) + Send),
 ) -> Result<LaunchReport> {
     options.check()?;
-    // A separate thread: it enters its own mount namespace, and its children end with it.
+    // The run has a thread of its own: this thread enters its own mount namespace, and its child processes end with it.
     std::thread::scope(|scope| {
         let session = scope.spawn(|| Session::new(options, interrupt)?.run(progress));
         session.join().map_err(|_| Error::new("the run panicked"))?
@@ -164,7 +164,7 @@ impl<'run> Session<'run> {
         Ok(self.report)
     }
 
-    /// Notes the variants whose launches gave the kernel's workers nothing to do.
+    /// Notes the variants whose launches queued no work for the kernel's workers.
     fn note_idle_workers(&mut self) {
         for (index, decompressors) in self.decompressors.iter().enumerate() {
             let mut launches = self.report.launches.iter().filter(|launch| launch.variant == index && launch.is_traced);
@@ -264,7 +264,7 @@ impl<'run> Session<'run> {
         Ok(Some(live))
     }
 
-    /// Whether a trace of a variant is requested and no flawless one exists yet.
+    /// Whether a trace of a variant is requested and none without missing switches exists yet.
     fn wants_trace(&self, variant: usize) -> bool {
         self.options.trace_directory.is_some() && self.trace_flaws[variant] != Some(0)
     }

@@ -55,7 +55,7 @@ pub enum Decompressors {
     Process,
     /// Work items of kernel queues with such a name.
     Workqueue(NamePattern),
-    /// The thread that reads: no other thread is woken.
+    /// The reading thread itself; it wakes no other thread.
     Caller,
 }
 
@@ -131,7 +131,7 @@ impl Variant {
         let has = |wanted| self.options.split(',').any(|option| option == wanted);
         let (is_inline, always_hops) = (has("workers=inline"), has("sync-decompress=never"));
         match (self.reader, kind) {
-            // Unless told otherwise, session threads decompress cheap blocks themselves.
+            // By default, session threads decompress cheap blocks themselves.
             (Reader::Floe, _) if !is_inline && always_hops => Decompressors::Threads(NamePattern::new("floe-dec/*")),
             (Reader::Floe, _) => Decompressors::Process,
             (Reader::Kernel, Some(ImageKind::Erofs)) => Decompressors::Workqueue(NamePattern::new("erofs_worker")),

@@ -41,9 +41,9 @@ pub(super) fn spawn_burners(count: u32, percent: u32) -> Result<Vec<ForkedChild>
         .collect()
 }
 
-/// Starts a process that reads random blocks of a file with O_DIRECT, if the file system supports it.
+/// Starts a process that reads random blocks of a file, with O_DIRECT if the file system supports it.
 ///
-/// Also returns whether it does.
+/// Also returns whether it supports O_DIRECT.
 pub(super) fn spawn_random_reader(path: &Path) -> Result<(ForkedChild, bool)> {
     let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
     let (file, is_direct) = match open(libc::O_DIRECT) {
@@ -103,7 +103,7 @@ pub(super) fn spawn_filler(group: &ControlGroup, limit_bytes: u64) -> Result<For
     Ok(child)
 }
 
-/// Sorts up, down, and up again, and sleeps after each cycle's CPU time.
+/// Sorts random numbers in three orders, again and again, and sleeps after the CPU time of each cycle.
 fn burn(numbers: &mut [i32], index: u32, rest: Duration) {
     let mut random = Xorshift(0x1234_5678 ^ index.wrapping_mul(0x9e37_79b9));
     loop {

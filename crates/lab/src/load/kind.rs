@@ -26,8 +26,9 @@ pub enum LoadKind {
         /// The file to read.
         file: PathBuf,
     },
-    /// `memory=40M` or `memory=40M:30M`: measured processes run in a control group with this limit, next to a process
-    /// that repeatedly allocates half of it (or the second value), and one that fills the rest with file pages.
+    /// `memory=40M` or `memory=40M:30M`: measured processes run in a control group with this limit. In the same group,
+    /// one process repeatedly allocates half of the limit (or the second value), and another fills the rest with file
+    /// pages.
     Memory {
         /// The limit in bytes.
         limit_bytes: u64,

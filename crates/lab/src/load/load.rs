@@ -94,7 +94,7 @@ impl Load {
         self.workers.iter().chain(&self.hog).chain(&self.filler).map(ForkedChild::pid).collect()
     }
 
-    /// Notes for the report: load that deviated from the request or ended early.
+    /// Notes for the report about load that deviated from the request or ended early.
     pub fn notes(&mut self) -> Vec<String> {
         let mut notes = self.notes.clone();
         let ended = self.workers.iter_mut().filter_map(|worker| worker.has_ended().then_some(())).count();

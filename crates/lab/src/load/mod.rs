@@ -1,4 +1,4 @@
-//! Background load; it ends with the measurement, however that ends.
+//! Background load, which ends with the measurement, even if that fails or is killed.
 
 mod burner;
 mod kind;

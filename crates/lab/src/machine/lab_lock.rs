@@ -1,4 +1,4 @@
-//! A lock that allows one lab at a time: two labs would disturb each other's measurements and settings.
+//! A lock that allows one lab at a time, because two would disturb each other's measurements and settings.
 
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;

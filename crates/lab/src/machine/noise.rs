@@ -1,4 +1,4 @@
-//! How long the machine itself interrupts a spinning thread: the floor of all measurements.
+//! Measures how long the machine interrupts a spinning thread: the noise floor of all measurements.
 
 use std::time::{Duration, Instant};
 

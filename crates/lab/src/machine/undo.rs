@@ -1,4 +1,4 @@
-//! A journal of changes to the machine, so that they are undone whatever happens to the run.
+//! A journal of changes to the machine, which are undone even if the run is killed.
 //!
 //! A change is recorded in a file before it is made, and removed from the file after it was undone. A small shell
 //! process, the keeper, waits for the end of this process and undoes the changes that are left in the file. If the
@@ -49,7 +49,7 @@ done < "$1"
 rm -f "$1"
 "#;
 
-/// A change to the machine, described by what undoes it.
+/// A change to the machine, with the data that undoing it needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A tracing instance to remove.
@@ -283,7 +283,7 @@ mod tests {
         let undo = Undo::in_directory(home.path(), None).unwrap();
         let kept = undo.record(Change::Setting { path: setting.clone(), value: "1".into() }).unwrap();
         let left = undo.record(Change::Directory { path: directory.clone() }).unwrap();
-        // This is the state that a killed process leaves: no value was dropped, and the pipe is closed.
+        // A killed process leaves the same state: no value was dropped, and the pipe is closed.
         let keeper = undo.shared.keeper.lock().unwrap().take();
         drop(keeper.map(|(child, stdin)| (drop(stdin), child)));
         assert!(wait_until(|| !directory.exists()), "the directory is still there");

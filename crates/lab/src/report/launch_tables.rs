@@ -71,7 +71,7 @@ fn where_time_went(report: &LaunchReport, variant: usize) -> Option<String> {
     let (ran, waited) = (of("the command ran for")?, of("the command waited for a CPU")?);
     let slept = of("the command slept for").map_or(String::new(), |slept| format!(", slept {slept} ms"));
     let name = &report.variants[variant].name;
-    Some(format!("with {name} the command and what it started ran {ran} ms, waited {waited} ms for a CPU{slept}"))
+    Some(format!("with {name} the command and its child processes ran {ran} ms, waited {waited} ms for a CPU{slept}"))
 }
 
 /// A table of one metric for all variants; `None` if no launch has the metric.
@@ -228,7 +228,7 @@ mod tests {
         });
         let launches = (0..count).flat_map(|round| {
             (0..names.len()).map(move |variant| {
-                // The first variant is slow, each further one ten times as fast.
+                // Each variant is ten times as fast as the one before it.
                 let total_ns = (1_000_000 + round * 1000) / 10_u64.pow(u32::try_from(variant).unwrap());
                 let mut account = Account::default();
                 let stage = "pages".to_owned();

@@ -91,7 +91,8 @@ mod tests {
         while worked_ns() < begin_ns + 30_000_000 {
             std::hint::black_box(0);
         }
-        // On a busy machine, a sleep can be over before the thread gives up the CPU for it: not each of them is seen.
+        // On a busy machine, a sleep can end before the thread has left the CPU, so the kernel does not count every
+        // sleep.
         (0..10).for_each(|_| std::thread::sleep(std::time::Duration::from_millis(2)));
         let after = process_totals(pid).unwrap();
         let totals = &totals_between(&before, &after)[&own];

@@ -208,7 +208,7 @@ impl Builder<'_> {
         }
     }
 
-    /// A CPU changed threads without an event, at an unknown time.
+    /// Handles a switch of threads on a CPU that has no event, so its time is unknown.
     fn miss(&mut self, left_tid: i32, taken_up_tid: i32) {
         self.schedule.unexplained_count += 1;
         if let State::Running { .. } = self.state(left_tid) {
@@ -247,8 +247,8 @@ impl Builder<'_> {
     fn enter(&mut self, time_ns: u64, cpu: u32, tid: i32, name: &Name) {
         let wait = match self.state(tid) {
             State::Waiting { kind, since_ns } => Some(Wait { kind, start_ns: since_ns, end_ns: time_ns }),
-            // Woken between its decision to sleep and its leaving the CPU. No event tells how long it was runnable;
-            // perf and Perfetto count nothing either.
+            // The thread was woken after it had decided to sleep and before it left the CPU. No event shows how long it
+            // was runnable; perf and Perfetto count no wait either.
             State::Sleeping { since_ns } => {
                 self.schedule.threads.entry(tid).or_default().sleep_ns += time_ns.saturating_sub(since_ns);
                 None
@@ -273,7 +273,7 @@ impl Builder<'_> {
                 self.schedule.threads.entry(tid).or_default().sleep_ns += time_ns.saturating_sub(since_ns);
                 State::Waiting { kind: WaitKind::Wake, since_ns: time_ns }
             }
-            // A waiting thread cannot be woken again: it ran and slept in between, with the events missing.
+            // A waiting thread cannot be woken again, so it ran and slept in between, and those events are missing.
             State::Waiting { kind: WaitKind::Wake, .. } if self.schedule.unexplained_count > 0 => {
                 self.schedule.invalid_count += 1;
                 self.schedule.threads.entry(tid).or_default().invalid_count += 1;

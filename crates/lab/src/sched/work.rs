@@ -1,4 +1,4 @@
-//! How long kernel work items waited for a worker.
+//! Measures how long kernel work items waited for a worker.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! Thread arrivals on CPUs from perf events, which restore switches missing from tracefs.
 //!
-//! On some virtual machines, tracing misses switches away from a CPU's idle task, now and then or always. The arriving
-//! thread has a perf record of its own, which serves as a second source.
+//! On some virtual machines, tracing misses switches away from a CPU's idle task, sometimes or always. perf events
+//! record the arriving thread separately and serve as a second source.
 
 use std::collections::HashMap;
 

@@ -190,7 +190,7 @@ fn nap_on_each_cpu() {
                 (0..NAP_COUNT).for_each(|_| std::thread::sleep(NAP));
             }
         };
-        // Without the thread, the test shows nothing, but the recordings will show missing switches.
+        // If the thread cannot be started, this test finds nothing, but later recordings show missing switches.
         let _ = std::thread::Builder::new().name("floe-nap".to_owned()).spawn(nap).map(JoinHandle::join);
     }
 }
@@ -267,7 +267,7 @@ struct Pump {
 
 impl Pump {
     fn run(mut self, answer: &Sender<Result<CpuRecording>>, is_alive: &Receiver<()>) {
-        // Losing events under load is worse than delaying other threads slightly; fails without root.
+        // Under load, lost events do more harm than slightly delayed threads. The call fails without root.
         let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), -20);
         let mut recording = CpuRecording { cpu: self.cpu, ..CpuRecording::default() };
         let mut page = vec![0; self.layout.page_size()];
@@ -280,7 +280,7 @@ impl Pump {
             }
             let is_asked = !polled[0].revents().is_empty();
             if polled.get(2).is_some_and(|ring| ring.revents().intersects(PollFlags::HUP | PollFlags::ERR)) {
-                // The CPU is gone; it would wake this thread forever.
+                // The CPU is offline. Its ring would wake this thread again and again.
                 self.ring = None;
             }
             self.read_arrivals(&mut recording);

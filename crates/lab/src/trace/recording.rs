@@ -38,7 +38,7 @@ pub struct Trace {
     pub record_count: u64,
     /// Records lost, by the kernel's count and ours.
     pub lost: u64,
-    /// How often a CPU left a thread that it had not been seen to enter.
+    /// The number of times that a CPU left a thread without an event that it had entered it.
     ///
     /// On some virtual machines, tracing misses switches without counting them as lost, even when the kernel itself
     /// reads its buffers; for example all switches of one CPU away from its idle task, until the machine restarts.

@@ -175,23 +175,23 @@ impl<'a> Members<'a> {
         let mut end = end.ok_or_else(|| archive.truncated())?;
         let sparse = match header.as_gnu().filter(|_| header.entry_type() == EntryType::GNUSparse) {
             Some(gnu) => {
-                let (places, data) = SparseMap::of_gnu(archive, gnu, position, path)?;
+                let (listed, data) = SparseMap::of_gnu(archive, gnu, position, path)?;
                 end = data.checked_add(stored_len).ok_or_else(|| archive.truncated())?;
                 let size = number(&gnu.realsize).and_then(|size| u64::try_from(size).ok());
                 let size = size.ok_or_else(|| archive.broken(start, "invalid size"))?;
-                Some(SparseMap::new(&places, size, data, stored_len).map_err(unfit)?)
+                Some(SparseMap::new(&listed, size, data, stored_len).map_err(unfit)?)
             }
             None if header.entry_type() == EntryType::GNUSparse => {
                 return Err(archive.broken(start, "a sparse file without a GNU header"));
             }
             None => match SparseMap::of_pax(archive, extensions, position, stored_len, path)? {
                 None => None,
-                Some((places, data)) => {
+                Some((listed, data)) => {
                     let size = extensions.number("GNU.sparse.realsize").map_err(unfit)?;
                     let size = size.or(extensions.number("GNU.sparse.size").map_err(unfit)?);
                     let size = size.ok_or_else(|| unfit("a sparse file has no size"))?;
                     let data_len = end.checked_sub(data).ok_or_else(|| archive.truncated())?;
-                    Some(SparseMap::new(&places, size, data, data_len).map_err(unfit)?)
+                    Some(SparseMap::new(&listed, size, data, data_len).map_err(unfit)?)
                 }
             },
         };

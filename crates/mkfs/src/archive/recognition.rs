@@ -11,7 +11,7 @@ const EMPTY_LEN_MAX: u64 = 1 << 20;
 /// The read size in bytes.
 const READ_LEN: usize = 64 << 10;
 
-/// Magic numbers of files that users may pass instead of an archive: offset, bytes, description.
+/// Magic numbers of files that users may pass by mistake instead of an archive: offset, bytes, description.
 const MAGICS: [(u64, &[u8], &str); 20] = [
     (1024, &[0xe2, 0xe1, 0xf5, 0xe0], "an EROFS image"),
     (0, b"hsqs", "a SquashFS image"),

@@ -17,8 +17,8 @@ const SIZE_MAX: u64 = 1 << 44;
 /// The error for an unreadable map.
 const NO_NUMBER: &str = "the map of a sparse file has an invalid number";
 
-/// Offsets and lengths in a file, and where their data begins in the archive.
-type Places = (Vec<(u64, u64)>, u64);
+/// The runs of a file by offset and length, and the position of their data in the archive.
+type ListedRuns = (Vec<(u64, u64)>, u64);
 
 /// A sparse member: its runs of data and their location in the archive.
 pub(super) struct SparseMap {
@@ -30,8 +30,13 @@ pub(super) struct SparseMap {
 impl SparseMap {
     /// Reads the map in a GNU header and its continuation blocks, the first of which is at `position`; returns where
     /// the data begins.
-    pub(super) fn of_gnu(archive: &Archive, header: &tar::GnuHeader, mut position: u64, path: &[u8]) -> Result<Places> {
-        let Some((mut places, _)) = header::sparse_runs(&header.sparse) else {
+    pub(super) fn of_gnu(
+        archive: &Archive,
+        header: &tar::GnuHeader,
+        mut position: u64,
+        path: &[u8],
+    ) -> Result<ListedRuns> {
+        let Some((mut listed, _)) = header::sparse_runs(&header.sparse) else {
             return Err(archive.unfit(path, NO_NUMBER));
         };
         let mut is_extended = header.isextended[0] != 0;
@@ -40,13 +45,13 @@ impl SparseMap {
             archive.read_at(position, &mut block)?;
             position += BLOCK_SIZE;
             let more = header::sparse_block(&block);
-            let Some((more_places, _)) = header::sparse_runs(more.sparse()) else {
+            let Some((more_listed, _)) = header::sparse_runs(more.sparse()) else {
                 return Err(archive.unfit(path, NO_NUMBER));
             };
-            places.extend(more_places);
+            listed.extend(more_listed);
             is_extended = more.is_extended();
         }
-        Ok((places, position))
+        Ok((listed, position))
     }
 
     /// Reads the map in pax records; `None` if the member is not sparse. In format 1.0 the map precedes the data, both
@@ -57,7 +62,7 @@ impl SparseMap {
         position: u64,
         stored_len: u64,
         path: &[u8],
-    ) -> Result<Option<Places>> {
+    ) -> Result<Option<ListedRuns>> {
         if extensions.text("GNU.sparse.major") == Some(b"1") {
             return Self::of_data(archive, position, stored_len, path).map(Some);
         }
@@ -76,7 +81,7 @@ impl SparseMap {
 
     /// Reads a map of format 1.0: one decimal number per line, first the number of runs, then offset and length of
     /// each.
-    fn of_data(archive: &Archive, position: u64, stored_len: u64, path: &[u8]) -> Result<Places> {
+    fn of_data(archive: &Archive, position: u64, stored_len: u64, path: &[u8]) -> Result<ListedRuns> {
         let (mut numbers, mut line, mut at) = (Vec::new(), Vec::new(), 0);
         let mut wanted = 1;
         while numbers.len() < wanted {
@@ -105,13 +110,13 @@ impl SparseMap {
                 }
             }
         }
-        let places = numbers[1..].chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
-        Ok((places, position + at))
+        let listed = numbers[1..].chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+        Ok((listed, position + at))
     }
 
     /// Validates a map for a file of `size` bytes with `stored_len` bytes of data at `position`.
     pub(super) fn new(
-        places: &[(u64, u64)],
+        listed: &[(u64, u64)],
         size: u64,
         position: u64,
         stored_len: u64,
@@ -119,18 +124,18 @@ impl SparseMap {
         if size > SIZE_MAX {
             return Err("a sparse file is larger than 16 TiB");
         }
-        let (mut end, mut place) = (0, position);
-        let mut runs = Vec::with_capacity(places.len());
-        for (offset, len) in places.iter().copied().filter(|(_, len)| *len > 0) {
+        let (mut end, mut data_position) = (0, position);
+        let mut runs = Vec::with_capacity(listed.len());
+        for (offset, len) in listed.iter().copied().filter(|(_, len)| *len > 0) {
             if offset < end {
                 return Err("the parts of a sparse file overlap");
             }
             end =
                 offset.checked_add(len).filter(|end| *end <= size).ok_or("a part of a sparse file exceeds its end")?;
-            runs.push(Run { offset, len, place });
-            place += len;
+            runs.push(Run { offset, len, position: data_position });
+            data_position += len;
         }
-        if place - position != stored_len {
+        if data_position - position != stored_len {
             return Err("the parts of a sparse file do not match the length of its data");
         }
         Ok(Self { size, runs })

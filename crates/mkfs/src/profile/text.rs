@@ -79,7 +79,7 @@ fn name(line: &str) -> Option<(Vec<u8>, NameUsage)> {
     Some((path(rest)?, usage))
 }
 
-/// A path from the root of the image on: no part of it is empty or leads upwards.
+/// Parses a path that begins at the root of the image. No component is empty, `.` or `..`.
 fn path(text: &str) -> Option<Vec<u8>> {
     let path = unescaped(text)?;
     let below = path.strip_prefix(b"/")?;

@@ -118,7 +118,7 @@ fn put(builder: &mut Builder<File>, kind: EntryType, name: &str, link: &str, dat
     builder.append(&header, data).unwrap();
 }
 
-/// A mounted image in the form of the tables: paths, with the content of files.
+/// Describes a mounted image as the tables do: by paths, with the content of files.
 fn listing(root: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut open = vec![root.to_path_buf()];
@@ -168,9 +168,24 @@ fn layers_are_merged_and_whiteouts_apply_to_lower_layers() {
         ),
         ("an entry is removed", Whiteouts::Apply, &[&[("a", "1"), ("b", "1")], &[(".wh.a", "")]], &[("b", "1")]),
         ("a directory is removed", Whiteouts::Apply, &[&[("d/e/a", "1")], &[("d/.wh.e", "")]], &[("d", "/")]),
-        ("what is not there", Whiteouts::Apply, &[&[("a", "1")], &[("x/.wh.y", ""), (".wh.z", "")]], &[("a", "1")]),
-        ("the same layer stays", Whiteouts::Apply, &[&[("a", "1")], &[("a", "2"), (".wh.a", "")]], &[("a", "2")]),
-        ("whatever the order", Whiteouts::Apply, &[&[("a", "1")], &[(".wh.a", ""), ("a", "2")]], &[("a", "2")]),
+        (
+            "a missing entry is removed",
+            Whiteouts::Apply,
+            &[&[("a", "1")], &[("x/.wh.y", ""), (".wh.z", "")]],
+            &[("a", "1")],
+        ),
+        (
+            "entries of the same layer stay",
+            Whiteouts::Apply,
+            &[&[("a", "1")], &[("a", "2"), (".wh.a", "")]],
+            &[("a", "2")],
+        ),
+        (
+            "entries of the same layer stay, in the other order",
+            Whiteouts::Apply,
+            &[&[("a", "1")], &[(".wh.a", ""), ("a", "2")]],
+            &[("a", "2")],
+        ),
         (
             "an opaque directory",
             Whiteouts::Apply,
@@ -178,7 +193,7 @@ fn layers_are_merged_and_whiteouts_apply_to_lower_layers() {
             &[("d", "/"), ("d/c", "2"), ("d/e", "/"), ("d/e/g", "2"), ("f", "1")],
         ),
         ("other names of aufs", Whiteouts::Apply, &[&[(".wh..wh.plnk", ""), ("a", "1")]], &[("a", "1")]),
-        ("kept", Whiteouts::Keep, &[&[("a", "1")], &[(".wh.a", "")]], &[(".wh.a", ""), ("a", "1")]),
+        ("whiteouts are kept", Whiteouts::Keep, &[&[("a", "1")], &[(".wh.a", "")]], &[(".wh.a", ""), ("a", "1")]),
         (
             "for overlayfs",
             Whiteouts::Overlay,
@@ -252,7 +267,7 @@ fn directories_have_whiteouts_too() {
     assert_eq!(found, ["d", "d/z"]);
 }
 
-/// Fails unless the archive gives a one-line error with these words and no output file.
+/// Fails unless a build of the archive ends with a one-line error that contains these words, and leaves no output file.
 fn check_refused(what: &str, source: Source, output: &Path, words: &[&str]) {
     let before = fs::read_dir(output.parent().unwrap()).unwrap().count();
     let error = image(output, &[source], |_| {}).err().unwrap_or_else(|| panic!("{what} gives an image"));

@@ -1,4 +1,4 @@
-//! The requirements of the tests on the machine: the right to mount, and the reference extractor.
+//! The tests' requirements on the machine: the right to mount, and the reference extractor.
 
 use std::{
     path::{Path, PathBuf},

@@ -1,4 +1,4 @@
-//! Failed builds give a clear message and leave no image under the final name.
+//! Failed builds print a clear message and leave no image under the final name.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ fn options(output: &Path) -> Options {
     options
 }
 
-/// Fails unless building gives an error with these words and leaves the directory unchanged.
+/// Fails unless a build ends with an error that contains these words, and leaves the directory unchanged.
 fn check(options: &Options, source: &Path, progress: &mut dyn Progress, words: &[&str]) -> Error {
     let directory = options.output.parent().unwrap();
     let before = names(directory);
@@ -39,9 +39,9 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 /// Changes the source after the tree was listed.
-struct Meddler<F: FnMut()>(F);
+struct SourceChanger<F: FnMut()>(F);
 
-impl<F: FnMut()> Progress for Meddler<F> {
+impl<F: FnMut()> Progress for SourceChanger<F> {
     fn advance(&mut self, phase: Phase, _: u64, _: u64) -> ControlFlow<()> {
         if phase == Phase::Compare {
             (self.0)();
@@ -88,8 +88,8 @@ fn files_that_change_meanwhile_are_named() {
         // Files are compared between listing and storing.
         options.dedupe = true;
         options.strict = true;
-        let mut meddler = Meddler(|| change(&victim).unwrap());
-        let error = check(&options, &source, &mut meddler, &["b changed while it was read"]);
+        let mut changer = SourceChanger(|| change(&victim).unwrap());
+        let error = check(&options, &source, &mut changer, &["b changed while it was read"]);
         assert!(matches!(error, Error::Changed { .. }), "{what}: {error}");
         fs::write(&victim, noise(50_000, 1)).unwrap();
     }
@@ -111,8 +111,8 @@ fn archives_that_change_meanwhile_are_named() {
     make(1);
     let mut options = options(&directory.path().join("image"));
     options.dedupe = true;
-    let mut meddler = Meddler(|| make(2));
-    let error = build(&options, &[Source::Tar(archive.clone())], &mut meddler).expect_err("it changes");
+    let mut changer = SourceChanger(|| make(2));
+    let error = build(&options, &[Source::Tar(archive.clone())], &mut changer).expect_err("it changes");
     assert!(matches!(error, Error::Changed { .. }), "{error}");
     assert_eq!(names(directory.path()), ["source.tar"]);
 }

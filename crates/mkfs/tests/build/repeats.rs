@@ -1,4 +1,4 @@
-//! Files with common data at arbitrary offsets: it is stored once and read back correctly.
+//! Data that files share at arbitrary offsets is stored once and read back correctly.
 
 use std::{fs, num::NonZeroUsize, path::Path, process::Command};
 

@@ -1,4 +1,4 @@
-//! Data that files share apart from whole files: it is stored once and read back correctly.
+//! Data that files share in part is stored once and read back correctly.
 
 use std::{fs, num::NonZeroUsize, path::Path};
 

@@ -116,7 +116,7 @@ fn nowait_reads_return_only_data_in_memory() {
     }
     let mut output = vec![0; 1 << 20];
     let mut was_absent = false;
-    // The kernel may read the pages back at any time; hence several attempts.
+    // The kernel may read the pages back at any time, so the test makes several attempts.
     for _ in 0..20 {
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
         was_absent |= !source.try_read_at(1 << 20, &mut output).unwrap();

@@ -5,7 +5,7 @@ use floe_image::{BlockReader, DeviceId, Error, Place, Result};
 use super::metadata::{Metadata, MetadataCursor, MetadataPosition, TableRange};
 use crate::format::{METADATA_BYTES, Raw};
 
-/// The length of one block position in a list.
+/// The length of a block position in a list, in bytes.
 const LOCATION_BYTES: u64 = 8;
 
 /// The maximum stored length of a metadata block in bytes, including its length word.

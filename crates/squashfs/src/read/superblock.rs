@@ -168,7 +168,7 @@ impl Flags {
         self.0 & bits == bits
     }
 
-    /// The bits that no version of the format defines.
+    /// The bits of the flags that no version of the format defines.
     pub fn unknown(self) -> u16 {
         FLAG_WORDS.iter().fold(self.0, |left, (bit, _)| left & !bit)
     }

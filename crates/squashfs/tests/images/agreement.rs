@@ -1,4 +1,4 @@
-//! The check reports each fault that reads refuse. The images are built byte by byte.
+//! The check reports each fault for which a read fails. The images are built byte by byte.
 
 use floe_image::{FileSystem, Nid, Result};
 use floe_squashfs::{
@@ -138,7 +138,7 @@ fn many_names() -> Parts {
 fn long_values() -> Parts {
     let mut parts = empty();
     parts.attribute("000", &[0; 65_536], false);
-    // The value begins behind the entry and its name.
+    // The value begins after the entry and its name.
     let reference = nid(4 + 3).0.to_le_bytes();
     (1..257).for_each(|number| parts.attribute(&format!("{number:0>3}"), &reference, true));
     parts
@@ -147,7 +147,7 @@ fn long_values() -> Parts {
 /// The length of a directory inode.
 const DIRECTORY_LEN: usize = BaseInode::SIZE + LDirInode::SIZE;
 
-/// Directories in each other below the root, `count` of them.
+/// `count` nested directories below the root.
 fn nested(count: u32) -> Parts {
     let mut parts = Parts::default();
     for number in 1..=count {
@@ -158,7 +158,7 @@ fn nested(count: u32) -> Parts {
     parts
 }
 
-/// Two directories below the root, and inodes without a name that have the number of the upper one.
+/// Two nested directories below the root, and inodes without a name that have the number of the outer one.
 fn ambiguous_parent() -> Parts {
     let mut parts = nested(2);
     for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! A source that fails once: the next attempt at the same lookup works.
+//! A lookup that failed because its source failed once succeeds when it is repeated.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -51,7 +51,7 @@ fn a_failed_search_for_a_parent_is_repeated() {
     let calls = source.read_count() - before;
     assert!(calls > 2, "{calls} calls");
     for call in 0..calls {
-        // The same calls precede it as above.
+        // The same calls precede this one as the one above.
         let (squashfs, source) = open(Fault::Reads(before + call..before + call + 1));
         assert_eq!(deep_directory(&squashfs), (directory, parent));
         let failed = squashfs.lookup(directory, b"..");

@@ -1,4 +1,4 @@
-//! A file of very many blocks costs no more to read at its end than at its beginning.
+//! Reading the end of a file with very many blocks costs no more than reading its beginning.
 
 use std::{fs::File, process::Command, sync::Arc};
 
@@ -62,7 +62,8 @@ fn the_end_is_found_as_fast_as_the_beginning() {
     assert!(whole.windows(2).all(|pair| pair[0].range.end() == pair[1].range.offset()));
     assert!(whole.len() > 8000, "{} extents", whole.len());
 
-    // A newly opened image learns the list while several threads read the end of the file.
+    // Several threads read the end of the file from a newly opened image, which records the checkpoints of the list
+    // meanwhile.
     let squashfs = Arc::new(Squashfs::open(reader.clone()).expect("opened"));
     std::thread::scope(|scope| {
         for _ in 0..4 {

@@ -18,7 +18,7 @@ pub struct CorruptImage {
     pub note: String,
     /// The SHA-256 of the result, in hex.
     pub sha256: String,
-    /// The behaviour of the reference tool, which need not be right.
+    /// The behaviour of the reference tool, which may be wrong.
     pub reference: String,
     edits: Vec<Edit>,
     truncate: Option<usize>,

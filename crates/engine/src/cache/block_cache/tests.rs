@@ -17,7 +17,7 @@ fn block(offset: u64, decoded_len: DecodedLen) -> StoredBlock {
 }
 
 fn put(cache: &Arc<BlockCache>, pool: &PagePool, block: &StoredBlock, len: usize) {
-    let Found::Lead(lead) = cache.find_or_lead(block) else { panic!("nothing cached yet") };
+    let BlockLookup::Lead(lead) = cache.find_or_lead(block) else { panic!("nothing cached yet") };
     let pages = cache.make_room(pool, len, Effort::Demand).expect("room");
     lead.end(Ok(Arc::new(CachedBlock::new(pages, len, true))));
 }
@@ -56,13 +56,13 @@ fn failures_are_not_remembered() {
     let cache = Arc::new(BlockCache::new(&pool, 0));
     let wanted = block(0, DecodedLen::Exact(1));
     for _ in 0..2 {
-        let Found::Lead(lead) = cache.find_or_lead(&wanted) else { panic!("nothing cached") };
-        let Found::InFlight(flight) = cache.find_or_lead(&wanted) else { panic!("in flight") };
+        let BlockLookup::Lead(lead) = cache.find_or_lead(&wanted) else { panic!("nothing cached") };
+        let BlockLookup::InFlight(flight) = cache.find_or_lead(&wanted) else { panic!("in flight") };
         lead.end(Err(Error::NoMemory));
         assert!(matches!(cache.join(&flight, &wanted), Err(Error::NoMemory)));
     }
-    let Found::Lead(lead) = cache.find_or_lead(&wanted) else { panic!("nothing cached") };
-    let Found::InFlight(flight) = cache.find_or_lead(&wanted) else { panic!("in flight") };
+    let BlockLookup::Lead(lead) = cache.find_or_lead(&wanted) else { panic!("nothing cached") };
+    let BlockLookup::InFlight(flight) = cache.find_or_lead(&wanted) else { panic!("in flight") };
     drop(lead);
     assert!(matches!(cache.join(&flight, &wanted), Ok(None)), "a waiter may try for itself");
 }

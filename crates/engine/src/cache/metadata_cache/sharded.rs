@@ -85,10 +85,10 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
         let mut retries = 0;
         while retries < RETRIES_MAX {
             let flight = match self.find_or_lead(key) {
-                Found::Ready(value) => return Ok(value),
-                Found::InFlight(_) if !blocking.is_allowed() => return Err(Error::WouldBlock),
-                Found::InFlight(flight) => flight,
-                Found::Lead(lead) => return lead.end(make()),
+                Lookup::Ready(value) => return Ok(value),
+                Lookup::InFlight(_) if !blocking.is_allowed() => return Err(Error::WouldBlock),
+                Lookup::InFlight(flight) => flight,
+                Lookup::Lead(lead) => return lead.end(make()),
             };
             let joined = flight.wait(&self.flights);
             self.joins.fetch_add(1, Relaxed);
@@ -154,20 +154,20 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
         }
     }
 
-    fn find_or_lead(&self, key: K) -> Found<'_, K, V> {
+    fn find_or_lead(&self, key: K) -> Lookup<'_, K, V> {
         let mut shard = self.shard(&key);
         match shard.slots.get_mut(&key) {
             Some(Slot::Ready { value, was_used }) => {
                 *was_used = true;
                 self.hits.fetch_add(1, Relaxed);
-                Found::Ready(value.clone())
+                Lookup::Ready(value.clone())
             }
-            Some(Slot::InFlight(flight)) => Found::InFlight(Arc::clone(flight)),
+            Some(Slot::InFlight(flight)) => Lookup::InFlight(Arc::clone(flight)),
             None => {
                 self.misses.fetch_add(1, Relaxed);
                 let flight = Arc::new(Flight::new());
                 shard.slots.insert(key, Slot::InFlight(Arc::clone(&flight)));
-                Found::Lead(Lead { cache: self, key, flight: Some(flight) })
+                Lookup::Lead(Lead { cache: self, key, flight: Some(flight) })
             }
         }
     }
@@ -178,7 +178,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
     }
 }
 
-enum Found<'cache, K: Copy + Eq + Hash, V: Clone + Weight> {
+enum Lookup<'cache, K: Copy + Eq + Hash, V: Clone + Weight> {
     Ready(V),
     InFlight(Arc<Flight<V>>),
     Lead(Lead<'cache, K, V>),

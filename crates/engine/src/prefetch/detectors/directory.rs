@@ -10,7 +10,7 @@ use crate::prefetch::thresholds::{
 const LISTED_MAX: usize = 1 << 14;
 
 /// The number of entries of their hash table. Files with the same entry disturb each other, which costs only speed.
-const PLACE_COUNT: usize = 2 * LISTED_MAX;
+const SLOT_COUNT: usize = 2 * LISTED_MAX;
 
 /// A regular file that was listed to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +34,7 @@ pub(crate) struct DirectoryReadahead {
     /// The number of files listed so far.
     listed_count: usize,
     /// For each hash of a file, its position among all listed files, counted from 1; 0 if there is none.
-    places: Vec<u32>,
+    slots: Vec<u32>,
     listing_count: u32,
     read_count: u32,
     walking_share: u32,
@@ -104,20 +104,20 @@ impl DirectoryReadahead {
     }
 
     fn push(&mut self, entry: Entry) {
-        if self.places.is_empty() {
-            self.places = vec![0; PLACE_COUNT];
+        if self.slots.is_empty() {
+            self.slots = vec![0; SLOT_COUNT];
         }
         match self.ring.get_mut(self.listed_count % LISTED_MAX) {
             Some(oldest) => *oldest = entry,
             None => self.ring.push(entry),
         }
         self.listed_count += 1;
-        self.places[place(entry.file.nid)] = self.listed_count as u32;
+        self.slots[slot_of(entry.file.nid)] = self.listed_count as u32;
     }
 
     /// The position of a file among all listed files.
     fn position(&self, nid: Nid) -> Option<usize> {
-        let count = self.places.get(place(nid)).filter(|count| **count > 0)?;
+        let count = self.slots.get(slot_of(nid)).filter(|count| **count > 0)?;
         // The number of files listed since then. Only its low 32 bits are known, so the entry in the ring is compared.
         let since = (self.listed_count as u32).wrapping_sub(*count) as usize;
         let position = self.listed_count.checked_sub(since + 1)?;
@@ -216,8 +216,8 @@ impl DirectoryReadahead {
     }
 }
 
-fn place(nid: Nid) -> usize {
-    (nid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % PLACE_COUNT
+fn slot_of(nid: Nid) -> usize {
+    (nid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % SLOT_COUNT
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

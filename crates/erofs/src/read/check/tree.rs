@@ -165,9 +165,9 @@ pub(super) struct Walker<'walk> {
     pub(super) read: HashMap<DeviceId, ByteRangeSet>,
     /// How many more map records the image has room for.
     records_left: u64,
-    /// Directories still to be read, with the number of directories above each.
+    /// Directories that are not read yet, with the number of directories above each.
     pending: Vec<(Nid, usize)>,
-    /// The number of directories above the inodes that are being found.
+    /// The number of directories above the entries that the walk visits.
     depth: usize,
     /// The end of the last data of the image itself.
     pub(super) data_end: u64,
@@ -327,7 +327,7 @@ impl Walker<'_> {
         }
     }
 
-    /// Makes the checks that need the complete walk.
+    /// Makes the checks that are possible only after the walk.
     fn finish(&mut self) {
         if self.is_cancelled() {
             return;
