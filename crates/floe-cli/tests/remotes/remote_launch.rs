@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     Served,
-    program::{floe, run, told},
+    program::{Place, Serving, floe, run, told},
     servers::RealServer,
 };
 
@@ -80,6 +80,44 @@ fn bundles_are_pushed_and_referred_to_and_optional() {
     assert!(read_mounted(&url, "b") == noise(b'b'), "with wrong bytes in the bundle");
     fs::remove_file(&blob).expect("removed");
     assert!(read_mounted(&url, "b") == noise(b'b'), "without the bundle");
+}
+
+#[test]
+fn mounts_are_ready_when_the_launch_of_their_bundle_is_replayed() {
+    if !skip::ready(&[Need::Fuse, Need::KernelErofs, Need::Peer("docker-registry")]) {
+        return;
+    }
+    let (server, directory) = (RealServer::registry(), TempDir::new().expect("a directory"));
+    let [tree, image, profile] = ["tree", "image.erofs", "profile"].map(|name| directory.path().join(name));
+    fs::create_dir(&tree).expect("made");
+    let (large, small) = (Random::new(1).noise(24 << 20), Random::new(2).noise(9000));
+    fs::write(tree.join("large"), &large).expect("written");
+    fs::write(tree.join("small"), &small).expect("written");
+    let recorded = "# floe profile 2\nname /small\n0 9000 /small\nname /large\n4096 20971520 /large\nmissing /x\n";
+    fs::write(&profile, recorded).expect("written");
+    let url = format!("oci://localhost:{}/waiting", server.port);
+    pushed_bundle(&server, [&tree, &image, &profile], &url);
+    for front in ["kernel", "fuse"] {
+        let (cache, place) = (TempDir::new().expect("a directory"), Place::new());
+        let mut command = floe();
+        command.args(["mount", "--require-verified", "--cache-directory"]).arg(cache.path()).arg(&url).arg(&place.path);
+        command.arg("-o").arg(format!("front={front},launch-wait=60s,profile={}", profile.display()));
+        let serving = Serving::start(command, place);
+        let output = run(floe().args(["status", "--json"]).arg(&serving.place.path));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let launch = report.get("mounts").map_or(&report, |mounts| &mounts[0])["launch"].clone();
+        assert_eq!(launch["state"], "replayed", "{front}: {launch}");
+        assert_eq!(
+            (&launch["found_names"], &launch["missing_names"], &launch["failed_names"]),
+            (&2.into(), &1.into(), &0.into())
+        );
+        let bytes = launch["range_bytes"].as_u64().expect("a number");
+        assert!((20_971_520..20_971_520 + (64 << 10)).contains(&bytes), "{front}: {launch}");
+        for (name, content) in [("small", &small), ("large", &large)] {
+            assert!(fs::read(serving.place.path.join(name)).expect("read") == *content, "{front}: {name}");
+        }
+        serving.stop();
+    }
 }
 
 /// Builds an image of a tree, pushes it with a profile, and returns the blob of its launch bundle in the registry's store.

@@ -19,10 +19,9 @@ use std::{
     time::Duration,
 };
 
-use floe_image::ByteRange;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{Advice, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, fadvise, fstat, openat, openat2, readlinkat},
+    fs::{CWD, Mode, OFlags, RawDir, ResolveFlags, fstat, openat, openat2, readlinkat},
     io::Errno,
     mount::{OpenTreeFlags, open_tree},
     net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair},
@@ -39,14 +38,11 @@ const BATCH_STEPS_MAX: u32 = 256;
 /// The maximum length of a path in bytes.
 const PATH_BYTES_MAX: usize = 4095;
 
-/// The length of a step without its path: action, length of the path, offset, length of the range.
-const STEP_BYTES: usize = 1 + 2 + 8 + 8;
+/// The length of a step without its path: action, length of the path.
+const STEP_BYTES: usize = 1 + 2;
 
 /// The length of an answer in bytes.
 const ANSWER_BYTES: usize = 12;
-
-/// The number of bytes per `fadvise` call. The kernel reads no more than its readahead window for one call.
-const READ_BYTES: u64 = 128 << 10;
 
 /// The maximum number of `getdents` calls for one directory.
 const LIST_CALLS_MAX: usize = 1024;
@@ -63,8 +59,6 @@ pub enum WalkAction {
     ReadLink,
     /// List a directory.
     List,
-    /// Ask the kernel to read a range of a file.
-    ReadAhead(ByteRange),
 }
 
 /// A batch of paths to look up, in order.
@@ -125,16 +119,12 @@ impl WalkBatch {
         if self.count >= BATCH_STEPS_MAX || self.bytes.len() + STEP_BYTES + path.len() > BATCH_BYTES_MAX {
             return false;
         }
-        let (kind, range) = match action {
-            WalkAction::Look => (0, ByteRange::new(0, 0)),
-            WalkAction::ReadLink => (1, ByteRange::new(0, 0)),
-            WalkAction::List => (2, ByteRange::new(0, 0)),
-            WalkAction::ReadAhead(range) => (3, range),
-        };
-        self.bytes.push(kind);
+        self.bytes.push(match action {
+            WalkAction::Look => 0,
+            WalkAction::ReadLink => 1,
+            WalkAction::List => 2,
+        });
         self.bytes.extend((path.len() as u16).to_ne_bytes());
-        self.bytes.extend(range.offset().to_ne_bytes());
-        self.bytes.extend(range.len().to_ne_bytes());
         self.bytes.extend(path);
         self.count += 1;
         true
@@ -157,13 +147,10 @@ fn steps(mut bytes: &[u8]) -> impl Iterator<Item = (&[u8], WalkAction)> {
         let (head, rest) = bytes.split_at_checked(STEP_BYTES)?;
         let (path, rest) = rest.split_at_checked(u16::from_ne_bytes([head[1], head[2]]).into())?;
         bytes = rest;
-        let number = |at: usize| Some(u64::from_ne_bytes(head.get(at..at + 8)?.try_into().ok()?));
-        let (offset, len) = (number(3)?, number(11)?);
         let action = match head[0] {
             0 => WalkAction::Look,
             1 => WalkAction::ReadLink,
             2 => WalkAction::List,
-            3 => WalkAction::ReadAhead(ByteRange::new(offset, len.min(u64::MAX - offset))),
             _ => return None,
         };
         Some((path, action))
@@ -327,20 +314,6 @@ fn go_to(root: BorrowedFd<'_>, path: &[u8], action: WalkAction) -> Result<(), Er
                 entry?;
             }
         }
-        WalkAction::ReadAhead(range) => {
-            // Opening other types of files may have side effects.
-            if FileType::from_raw_mode(fstat(&found)?.st_mode) != FileType::RegularFile {
-                return Err(Errno::INVAL);
-            }
-            let file = open(OFlags::RDONLY)?;
-            let size = u64::try_from(fstat(&file)?.st_size).unwrap_or(0);
-            let range = range.intersection(ByteRange::new(0, size));
-            let mut offset = range.offset();
-            while let Some(len) = std::num::NonZero::new((range.end() - offset).min(READ_BYTES)) {
-                fadvise(&file, offset, Some(len), Advice::WillNeed)?;
-                offset += len.get();
-            }
-        }
     }
     Ok(())
 }
@@ -384,7 +357,7 @@ mod tests {
             (&b"/bin/sh"[..], WalkAction::Look),
             (b"lib", WalkAction::List),
             (b"/", WalkAction::ReadLink),
-            (b"/bin/a", WalkAction::ReadAhead(ByteRange::new(7, 1 << 40))),
+            (b"/bin/a", WalkAction::Look),
         ];
         let mut batch = WalkBatch::default();
         assert!(wanted.iter().all(|(path, action)| batch.push(path, *action)));
@@ -407,16 +380,12 @@ mod tests {
         std::fs::write(root.join("d/file"), "text").expect("ours");
         std::os::unix::fs::symlink("/etc", root.join("link")).expect("ours");
         let root = openat(CWD, &root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).expect("it is there");
-        let range = WalkAction::ReadAhead(ByteRange::new(0, u64::MAX));
         for (path, action, expected) in [
             (&b"d/file"[..], WalkAction::Look, Ok(())),
             (b"", WalkAction::Look, Ok(())),
             (b"d", WalkAction::List, Ok(())),
-            (b"d/file", range, Ok(())),
-            (b"d", range, Err(Errno::INVAL)),
             (b"link", WalkAction::ReadLink, Ok(())),
             (b"link", WalkAction::Look, Ok(())),
-            (b"link", range, Err(Errno::INVAL)),
             (b"link/passwd", WalkAction::Look, Err(Errno::LOOP)),
             (b"d/none", WalkAction::Look, Err(Errno::NOENT)),
             (b"../root", WalkAction::Look, Err(Errno::XDEV)),
