@@ -1,8 +1,9 @@
 //! The virtual image as the only file of a file system.
 
+mod places;
+
 use std::{ops::ControlFlow, sync::Arc};
 
-use floe_erofs::format;
 use floe_image::{
     Attr, BlockReader, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData,
     FileSystem, FileSystemInfo, FileType, Nid, Place, Result,
@@ -243,64 +244,6 @@ impl VirtualImage {
             let blocks = shared.readahead.take_blocks(&mut ahead).filter(|blocks| blocks.start < end)?;
             Some(ByteRange::between(blocks.start * BLOCK_BYTES, blocks.end.min(end) * BLOCK_BYTES))
         })))
-    }
-
-    /// The offset in the virtual image of a byte of the original. `None` if it is not file data or is in a hole, or if the
-    /// kernel has not read the inode yet, so that the file has no addresses.
-    ///
-    /// # Errors
-    /// As [`VirtualImage::origin`].
-    pub fn place(&self, origin: Origin) -> Result<Option<u64>> {
-        let node = self.view.node(origin.nid)?;
-        Ok(self.file_data_at(&node, origin.offset)?.map(|(start, range)| start + (origin.offset - range.offset())))
-    }
-
-    /// The parts of the virtual image and of the large file with the bytes of a range of a file of the original, in their
-    /// order. Holes and files whose inode the kernel has not read yet have none.
-    ///
-    /// # Errors
-    /// As [`VirtualImage::origin`].
-    pub fn places(&self, nid: Nid, range: ByteRange) -> Result<Vec<(Nid, ByteRange)>> {
-        let node = self.view.node(nid)?;
-        let hole_bytes = node.chunk_map().map(|map| 1 << map.chunk_log2);
-        let range = range.intersection(ByteRange::new(0, node.attr().size));
-        let (mut places, mut offset) = (Vec::new(), range.offset());
-        while offset < range.end() {
-            let Some((start, placed)) = self.file_data_at(&node, offset)? else {
-                let Some(hole_bytes) = hole_bytes else { break };
-                offset = (offset + 1).next_multiple_of(hole_bytes);
-                continue;
-            };
-            let len = placed.end().min(range.end()) - offset;
-            let address = start + (offset - placed.offset());
-            places.push(match address.checked_sub(LARGE_START) {
-                Some(start) => (LARGE, ByteRange::new(start, len)),
-                None => (IMAGE, ByteRange::new(address, len)),
-            });
-            offset += len;
-        }
-        Ok(places)
-    }
-
-    /// The address of the run of file data that contains byte `offset` of a file, and the bytes of the file in the run.
-    fn file_data_at(&self, node: &Node, offset: u64) -> Result<Option<(u64, ByteRange)>> {
-        let shared = &self.view.shared;
-        let start = shared.geometry.offset(node.slot);
-        // The address of the metadata that refers to the byte, and the index of its data within the metadata block.
-        let (named_at, item) = match node.chunk_map() {
-            Some(map) => {
-                let chunk = offset >> map.chunk_log2;
-                let entry = map.start + chunk * format::BLOCK_MAP_ENTRY_SIZE;
-                (start + entry, chunk.saturating_sub(map.chunks_of_block(entry / BLOCK_BYTES).start))
-            }
-            None => (start, start % BLOCK_BYTES / node.slot.class.stride()),
-        };
-        let runs = shared.addresses.of(u64::from(META_BLOCK) + named_at / BLOCK_BYTES);
-        let Some(run) = runs.into_iter().rfind(|run| u64::from(run.item) <= item) else { return Ok(None) };
-        let placed = self.view.placed(&run)?;
-        let is_there = placed.nid == node.nid && placed.is_file;
-        let is_there = is_there && placed.range.contains(ByteRange::new(offset, 1));
-        Ok(is_there.then(|| (run.start_bytes(), placed.range)))
     }
 
     /// Renders the metadata that the kernel reads when it finds the inode `nid` of the original by its name. File data that
