@@ -18,9 +18,14 @@ impl PausedPrefetch {
         }
     }
 
-    /// Switches prefetch on as the options were. A refusal is reported; prefetch then stays off.
+    /// Switches prefetch on as the options were, unless somebody has switched it on meanwhile. A refusal is reported; prefetch
+    /// then stays off.
     pub(super) fn resume(self, engine: &Engine) {
-        let wanted = EngineOptions { read_around: self.reads_around, prefetch: self.prefetch, ..engine.options() };
+        let now = engine.options();
+        if now.read_around || now.prefetch != PrefetchSet::NONE {
+            return;
+        }
+        let wanted = EngineOptions { read_around: self.reads_around, prefetch: self.prefetch, ..now };
         if let Err(error) = engine.tune(&wanted) {
             eprintln!("floe: prefetch stays off: {error}");
         }

@@ -280,7 +280,9 @@ fn merged(ranges: Vec<FileRange>) -> Vec<FileRange> {
     for (nid, range) in ranges {
         match merged.last_mut() {
             // Small files begin at page boundaries of the virtual image.
-            Some((last_nid, last)) if *last_nid == nid && last.end().next_multiple_of(PAGE_BYTES) == range.offset() => {
+            Some((last_nid, last))
+                if *last_nid == nid && last.end().checked_next_multiple_of(PAGE_BYTES) == Some(range.offset()) =>
+            {
                 *last = ByteRange::between(last.offset(), range.end());
             }
             _ => merged.push((nid, range)),
@@ -331,7 +333,7 @@ fn new_units(range: ByteRange, size: u64, unit_bytes: u64, known: &mut HashSet<u
         if !known.insert(unit) {
             continue;
         }
-        let next = ByteRange::between(unit * unit_bytes, ((unit + 1) * unit_bytes).min(size));
+        let next = ByteRange::between(unit * unit_bytes, (unit + 1).saturating_mul(unit_bytes).min(size));
         match ranges.last_mut() {
             Some(last) if last.end() == next.offset() => *last = ByteRange::between(last.offset(), next.end()),
             _ => ranges.push(next),

@@ -32,8 +32,9 @@ impl VirtualImage {
         let (mut places, mut offset) = (Vec::new(), range.offset());
         while offset < range.end() {
             let Some((start, placed)) = self.file_data_at(&node, offset)? else {
-                let Some(hole_bytes) = hole_bytes else { break };
-                offset = (offset + 1).next_multiple_of(hole_bytes);
+                let next = hole_bytes.and_then(|bytes| (offset + 1).checked_next_multiple_of(bytes));
+                let Some(next) = next else { break };
+                offset = next;
                 continue;
             };
             let len = placed.end().min(range.end()) - offset;
