@@ -37,7 +37,7 @@ impl HeldSource {
         self.released.notify_all();
     }
 
-    /// Whether reads wait. The source may have released them itself, after [`HELD_MAX`].
+    /// Whether reads wait. The source may have released them itself, after `HELD_MAX`.
     pub fn is_held(&self) -> bool {
         *self.lock()
     }

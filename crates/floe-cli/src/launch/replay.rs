@@ -303,7 +303,9 @@ fn parts_of(ranges: Vec<FileRange>) -> Vec<Vec<FileRange>> {
             }
             let len = left_bytes.min(range.end() - offset);
             parts.last_mut().into_iter().for_each(|part: &mut Vec<_>| part.push((nid, ByteRange::new(offset, len))));
-            (offset, left_bytes) = (offset + len, left_bytes - len);
+            // The next part begins at a page too.
+            left_bytes -= len.next_multiple_of(PAGE_BYTES);
+            offset += len;
         }
     }
     parts
@@ -370,8 +372,10 @@ mod tests {
         assert_eq!(merged, [range(1, 0, 9000), range(1, 16_384, 20_000), range(2, 20_480, 9 << 20)]);
         let parts = parts_of(merged.clone());
         assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [3, 1, 1]);
-        let len = |part: &Vec<FileRange>| part.iter().map(|(_, range)| range.len()).sum::<u64>();
-        assert_eq!(parts[..2].iter().map(len).collect::<Vec<_>>(), [PIECE_BYTES; 2]);
+        for part in &parts {
+            assert!(part.iter().map(|(_, range)| range.len()).sum::<u64>() <= PIECE_BYTES);
+            assert!(part.iter().all(|(_, range)| range.offset() % PAGE_BYTES == 0));
+        }
         assert_eq!(super::merged(parts.concat()), merged);
     }
 

@@ -16,7 +16,11 @@ use super::{
     row::{Default as RowDefault, OptionRow, Value, WhileMounted},
     table::{FOR_THE_KERNEL, WITHOUT_EFFECT, rows},
 };
-use crate::{front::Front, launch::ProfileChoice, transport::TransportChoice};
+use crate::{
+    front::Front,
+    launch::{LAUNCH_WAIT, ProfileChoice},
+    transport::TransportChoice,
+};
 
 fn taken(list: &str) -> Result<Settings, String> {
     let mut settings = ample();
@@ -53,7 +57,8 @@ fn fields(settings: &Settings) -> String {
     let numbers = (mount.uid, mount.gid, mount.threads, mount.background_max, mount.read_ahead_bytes);
     let rest = (mount.readdir, mount.deadline, mount.busy_polling, &mount.subtype, &mount.kernel_options);
     format!(
-        "{open:?} {flags:?} {numbers:?} {rest:?} {source:?} {account:?} {decode_marks:?} {front} {transport} {sandbox:?} {profile:?} {launch_wait:?} {learn}"
+        "{open:?} {flags:?} {numbers:?} {rest:?} {source:?} {account:?} {decode_marks:?} {front} {transport} {sandbox:?} {profile:?} {:?} {learn}",
+        launch_wait.unwrap_or(LAUNCH_WAIT)
     )
 }
 
