@@ -77,9 +77,9 @@ struct Replaying {
     /// Set until the launch of a remote image is over: the launch would wait for requests for metadata that it does not
     /// need.
     holds_metadata: Option<Arc<AtomicBool>>,
-    /// Set if the image is remote with a launch bundle. The source then fetches the bytes of the launch without being asked,
-    /// and prefetch, which is off until the launch is over, would ask for others.
-    bundle: Option<PausedPrefetch>,
+    /// Set if the image is remote with a launch bundle. The source then fetches the bytes of the launch without being asked.
+    /// Prefetch is off until the launch is over, because it would ask for other bytes.
+    paused_prefetch: Option<PausedPrefetch>,
 }
 
 /// The parts of a running mount that a replay needs.
@@ -154,8 +154,8 @@ impl LaunchPlan {
         let holds_metadata = remote.map(|_| Arc::clone(&settings.mount.holds_metadata));
         holds_metadata.iter().for_each(|holds| holds.store(true, Relaxed));
         let has_bundle = remote.is_some_and(|remote| remote.about().has_launch_bundle);
-        let bundle = has_bundle.then(|| PausedPrefetch::new(&mut settings.open.engine));
-        let replaying = Replaying { profile, profile_match, holds_metadata, bundle };
+        let paused_prefetch = has_bundle.then(|| PausedPrefetch::new(&mut settings.open.engine));
+        let replaying = Replaying { profile, profile_match, holds_metadata, paused_prefetch };
         let wait = if has_bundle { settings.launch_wait.unwrap_or(LAUNCH_WAIT) } else { Duration::ZERO };
         Ok(Self { task: Task::Replay(replaying), wait, progress })
     }
@@ -174,14 +174,14 @@ impl LaunchPlan {
                 profile_match = Some(Arc::clone(&replaying.profile_match));
                 let progress = Arc::clone(&progress);
                 run(Box::new(move || {
-                    if replaying.bundle.is_none() {
+                    if replaying.paused_prefetch.is_none() {
                         mounted.image.read_ahead_of_launch();
                     }
                     let (profile_match, holds_metadata) =
                         (Arc::clone(&replaying.profile_match), replaying.holds_metadata.clone());
-                    let (bundle, image) = (replaying.bundle, mounted.image.clone());
+                    let (paused_prefetch, image) = (replaying.paused_prefetch, mounted.image.clone());
                     replay(replaying, mounted, &progress);
-                    bundle.iter().for_each(|prefetch| prefetch.resume(image.reader().engine()));
+                    paused_prefetch.iter().for_each(|prefetch| prefetch.resume(image.reader().engine()));
                     holds_metadata.iter().for_each(|holds| holds.store(false, Relaxed));
                     profile_match.end();
                 }));
@@ -221,7 +221,7 @@ impl Launches {
 
 /// Waits for the launch, and replays it.
 fn replay(replaying: Replaying, mounted: Mounted, progress: &Arc<Progress>) {
-    let Replaying { profile, profile_match, holds_metadata, bundle } = replaying;
+    let Replaying { profile, profile_match, holds_metadata, paused_prefetch } = replaying;
     let profile = match profile {
         Some(profile) => profile,
         None => match embedded(&mounted.image, progress) {
@@ -244,8 +244,8 @@ fn replay(replaying: Replaying, mounted: Mounted, progress: &Arc<Progress>) {
     mounted.requests.set_walker(walk.thread());
     let Mounted { image, reader, virtual_image: front, .. } = mounted;
     let progress = Arc::clone(progress);
-    Replay { image, reader, walk, front, has_bundle: bundle.is_some(), profile_match, progress, holds_metadata }
-        .run(&profile);
+    let has_bundle = paused_prefetch.is_some();
+    Replay { image, reader, walk, front, has_bundle, profile_match, progress, holds_metadata }.run(&profile);
 }
 
 /// The profile in the image.

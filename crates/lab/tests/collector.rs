@@ -190,7 +190,7 @@ fn wakeups_of_two_threads_are_all_seen() {
     }
 }
 
-/// Tracing a launch costs this time for each of its records, of which there are some thousands.
+/// The CPU time that tracing a launch costs per record. A launch has some thousands of records.
 #[test]
 fn a_record_costs_little() {
     let _turn = TURN.lock();

@@ -25,7 +25,7 @@ const TABLE_TEXT_BYTES_MAX: usize = DigestTable::bytes_for(BUNDLE_BYTES_MAX) as 
 pub(crate) const BUNDLE_MEDIA_TYPE: &str = "application/vnd.floe.launch-bundle.v1";
 
 /// Describes a launch bundle: the blob that contains the blocks of an image that a launch reads, one after the other, in the
-/// order in which they are needed, metadata first. Blocks that the launch may read instead of these follow them.
+/// order in which they are needed, metadata first. Blocks that a slightly different launch reads follow.
 ///
 /// The description is in annotations of the layer. The manifest therefore pins the place of each byte and, by a digest for
 /// each 256 KiB of the bundle, its value.

@@ -8,9 +8,9 @@ use floe_mkfs::Profile;
 /// The size of a page in bytes.
 pub(super) const PAGE_BYTES: u64 = 4 << 10;
 
-/// The maximum length in pages of a gap between recorded pages of a file that counts as recorded. Launches differ by few
-/// pages, which mostly are beside recorded ones. For a page that is missing, the kernel's readahead requests each gap around
-/// it, and most of these bytes are not needed.
+/// The maximum length in pages of a gap between recorded pages of a file that counts as recorded. Two launches differ in a few
+/// pages, most of them close to recorded ones. For each missing page, the kernel's readahead requests all gaps around it,
+/// although the launch needs few of their bytes.
 const GAP_PAGES_MAX: u64 = 3;
 
 /// The pages that a recorded launch reads, by file.

@@ -29,8 +29,9 @@ const BYTES_MAX: u64 = 1 << 30;
 /// The maximum number of bytes that are stored between two checks whether the replay continues.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// Ranges of images without a launch bundle grow to whole chunks of this size in bytes. For a program that is ahead of the replay, the kernel's
-/// readahead sends a request for each gap between stored pages, and the blocks with the pages of the gap are decoded anyway.
+/// Ranges of images without a launch bundle grow to whole chunks of this size in bytes. A program may be ahead of the replay.
+/// The kernel's readahead then sends a request for each gap between stored pages, and the blocks with the pages of the gap
+/// are decoded anyway.
 const CHUNK_BYTES: u64 = 64 << 10;
 
 /// A file of at most this size in bytes is stored whole if at least half of it was read.
@@ -162,7 +163,7 @@ impl Replay {
                 }),
                 (ProfileStep::Range(_), None) => self.progress.note_skipped(),
                 (ProfileStep::Range(range), Some((nid, size))) => {
-                    // With a bundle, each byte more takes time to arrive, and no program is ahead of the replay.
+                    // With a bundle, every additional byte takes time to arrive, and no program is ahead of the replay.
                     let (range, unit_bytes) = match &footprint {
                         Some(footprint) => (footprint.grown(path, range.range), PAGE_BYTES),
                         None => (range.range, CHUNK_BYTES),
@@ -230,7 +231,7 @@ impl Replay {
         }
         let mut ranges = self.places(batch.ranges);
         if self.has_bundle {
-            // No program waits for the first of them.
+            // Programs start after the replay, so the order within a batch does not matter.
             ranges.sort_unstable_by_key(|(nid, range)| (*nid, range.offset()));
         }
         for part in parts_of(merged(ranges)) {
@@ -274,7 +275,7 @@ impl Replay {
     }
 }
 
-/// The ranges, with adjacent ones of one file merged if they follow each other.
+/// The ranges, in which each range that continues the one before it is merged with it.
 fn merged(ranges: Vec<FileRange>) -> Vec<FileRange> {
     let mut merged: Vec<FileRange> = Vec::new();
     for (nid, range) in ranges {
@@ -303,7 +304,7 @@ fn parts_of(ranges: Vec<FileRange>) -> Vec<Vec<FileRange>> {
             }
             let len = left_bytes.min(range.end() - offset);
             parts.last_mut().into_iter().for_each(|part: &mut Vec<_>| part.push((nid, ByteRange::new(offset, len))));
-            // The next part begins at a page too.
+            // Whole pages, so that the next part also begins at a page.
             left_bytes -= len.next_multiple_of(PAGE_BYTES);
             offset += len;
         }
@@ -311,8 +312,8 @@ fn parts_of(ranges: Vec<FileRange>) -> Vec<Vec<FileRange>> {
     parts
 }
 
-/// The bytes of a file of `size` bytes that a replay out of a launch bundle reads for a range that has grown
-/// ([`Footprint::grown`]).
+/// The bytes of a file of `size` bytes that a replay out of a launch bundle reads for a range that [`Footprint::grown`]
+/// returned.
 pub(crate) fn replayed_range(range: ByteRange, size: u64) -> ByteRange {
     new_units(range.intersection(ByteRange::new(0, size)), size, PAGE_BYTES, &mut HashSet::new())
         .first()
