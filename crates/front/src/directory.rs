@@ -21,10 +21,6 @@ const NON_BLOCKING_BYTES_MAX: u64 = 64 << 10;
 /// The maximum number of subdirectories of one directory that are read ahead.
 const CHILDREN_MAX: usize = 4096;
 
-/// The number of non-blocking attempts to read the targets of a directory block's entries before the view waits for
-/// them.
-const TARGET_REQUESTS: usize = 2;
-
 /// The longest name to which a slash can be appended.
 const MARKED_NAME_BYTES_MAX: usize = 254;
 
@@ -219,15 +215,11 @@ impl View {
     }
 
     /// Requests the bytes that [`View::entry_target`] needs, for all entries at once: a non-blocking read that fails
-    /// starts the kernel's readahead. The first attempt fetches the inodes of subdirectories, which locate their
-    /// blocks; the second attempt fetches these blocks.
+    /// starts the kernel's readahead.
     fn request_targets(&self, directory: &Node, listing: &Listing) {
         let Some(non_blocking) = self.non_blocking_view() else { return };
-        for _ in 0..TARGET_REQUESTS {
-            let attempts = listing.entries().map(|(name, nid)| non_blocking.entry_target(directory, name, nid));
-            if !attempts.fold(false, |is_missing, attempt| is_missing | matches!(attempt, Err(Error::WouldBlock))) {
-                break;
-            }
+        for (name, nid) in listing.entries() {
+            let _ = non_blocking.entry_target(directory, name, nid);
         }
     }
 
@@ -254,8 +246,9 @@ impl View {
         }
     }
 
-    /// The virtual nid and the type for an entry of `directory`. A directory elsewhere than in its own `..` counts as broken,
-    /// so there are no cycles.
+    /// The virtual nid and the type for an entry of `directory`. A directory that belongs to another one counts as broken, so
+    /// there are no cycles. Its own `..` is not compared: it stands in its first block, so a directory with many
+    /// subdirectories would take a read of each.
     fn child(&self, directory: &Node, nid: Nid) -> Result<(u64, FileType)> {
         let geometry = &self.shared.geometry;
         let Some(child) = lasting(self.node(nid))? else {
@@ -265,9 +258,10 @@ impl View {
         if file_type != FileType::Directory {
             return Ok((self.virtual_nid(&child), file_type));
         }
-        let is_ours = nid != self.file_system.root()
-            && lasting(self.file_system.lookup(nid, b".."))?.flatten() == Some(directory.nid);
-        let broken = Slot { class: Class::BrokenDirectory, number: child.attr().inode_number };
+        let number = child.attr().inode_number;
+        let is_ours =
+            nid != self.file_system.root() && self.shared.parents.claim(number, directory.attr().inode_number);
+        let broken = Slot { class: Class::BrokenDirectory, number };
         Ok((if is_ours { self.virtual_nid(&child) } else { geometry.nid(broken, 0) }, file_type))
     }
 }

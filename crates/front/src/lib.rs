@@ -48,7 +48,8 @@
 //! of addresses of a device are assigned, further files cannot be read. 48-bit addresses would need Linux 6.15, whereas
 //! file-backed mounts need 6.12; no image has needed more so far.
 //!
-//! A metadata block is a function of the original and of these addresses, so each rendering gives the same bytes. A block also
+//! A metadata block is a function of the original, of these addresses, and of the parents of corrupt directories (see below),
+//! which do not change either. So each rendering gives the same bytes. A block also
 //! has slots for inode numbers that no directory refers to. In an EROFS original, the bytes at such a number can be anything.
 //! If they look like an inode, it is rendered and gets addresses, but nothing reads it. A limit on the size of files in shared
 //! blocks bounds the addresses that such inodes waste.
@@ -64,7 +65,8 @@
 //!   kernel's `getdents` answers such a name with `EIO`. A lookup begins in the second, and reading that block fails.
 //! - If only a later block of a directory is broken, the block before it ends with such a name, and reading the broken block
 //!   fails.
-//! - A directory that is listed in a directory other than its parent counts as broken, so there are no cycles.
+//! - A directory that stands in several directories belongs to the one whose listing is rendered first, and counts as broken
+//!   in the others, so there are no cycles.
 //!
 //! An error that may be temporary, such as an I/O error of the source, fails the read of the metadata block instead.
 #![forbid(unsafe_code)]
@@ -76,6 +78,7 @@ mod geometry;
 mod metadata_readahead;
 mod node;
 mod packed_directories;
+mod parents;
 mod recent;
 mod render;
 mod rendered_source;

@@ -10,6 +10,7 @@ use crate::{
     metadata_readahead::MetadataReadahead,
     node::Node,
     packed_directories::PackedDirectories,
+    parents::Parents,
     recent::Recent,
     render::Placed,
 };
@@ -19,6 +20,7 @@ pub(crate) struct Shared {
     pub(crate) geometry: Geometry,
     pub(crate) addresses: Addresses,
     pub(crate) packed_directories: PackedDirectories,
+    pub(crate) parents: Parents,
     /// The data of runs that were looked up recently, by their first blocks.
     pub(crate) placed: Recent<Placed>,
     pub(crate) readahead: MetadataReadahead,
@@ -28,7 +30,8 @@ pub(crate) struct Shared {
 
 /// Renders the original, which it reads with a blocking or a non-blocking reader.
 ///
-/// All rendered bytes are a function of the original, except the addresses of data, which are assigned once.
+/// All rendered bytes are a function of the original, except the addresses of data, which are assigned once, and what a
+/// corrupt image shows of a directory that stands in several others.
 #[derive(Clone)]
 pub(crate) struct View {
     pub(crate) file_system: Arc<dyn FileSystem>,

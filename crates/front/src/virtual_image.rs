@@ -111,6 +111,7 @@ impl VirtualImage {
             superblock,
             addresses: Default::default(),
             packed_directories: Default::default(),
+            parents: Default::default(),
             placed: Default::default(),
             readahead: Default::default(),
         };

@@ -30,14 +30,22 @@ const ROOT: Nid = Nid(1);
 struct Grid {
     directory_count: u64,
     files_per_directory: u64,
-    /// The numbers of visited entries and of requested inodes.
+    /// Whether the first files of each directory are replaced by the root and by the first directory.
+    has_cycles: bool,
+    /// The numbers of visited entries, of requested inodes and of requested parents.
     visited: Arc<AtomicU64>,
     asked: Arc<AtomicU64>,
+    parents_asked: Arc<AtomicU64>,
 }
 
 impl Grid {
     fn new(directory_count: u64, files_per_directory: u64) -> Arc<Self> {
-        Arc::new(Self { directory_count, files_per_directory, visited: Arc::default(), asked: Arc::default() })
+        Arc::new(Self::with_cycles(directory_count, files_per_directory, false))
+    }
+
+    fn with_cycles(directory_count: u64, files_per_directory: u64, has_cycles: bool) -> Self {
+        let (visited, asked, parents_asked) = Default::default();
+        Self { directory_count, files_per_directory, has_cycles, visited, asked, parents_asked }
     }
 
     fn directory(&self, index: u64) -> Nid {
@@ -114,6 +122,7 @@ impl FileSystem for Grid {
 
     fn lookup(&self, directory: Nid, name: &[u8]) -> Result<Option<Nid>> {
         assert!(self.is_directory(directory) && name == b"..", "only parents are looked up");
+        self.parents_asked.fetch_add(1, Relaxed);
         Ok(Some(ROOT))
     }
 
@@ -133,8 +142,12 @@ impl FileSystem for Grid {
         };
         for index in cursor.0..count {
             self.visited.fetch_add(1, Relaxed);
-            let nid = Nid(first.0 + index);
-            let file_type = if directory == ROOT { FileType::Directory } else { FileType::Regular };
+            let nid = match index {
+                0 if self.has_cycles && directory != ROOT => ROOT,
+                1 if self.has_cycles && directory != ROOT => self.directory(0),
+                _ => Nid(first.0 + index),
+            };
+            let file_type = if self.is_directory(nid) { FileType::Directory } else { FileType::Regular };
             let (name, next) = (format!("entry-{index:08}"), DirectoryCursor(index + 1));
             if visit(Dirent { name: name.as_bytes(), nid, inode_number: nid.0, file_type, next }).is_break() {
                 break;
@@ -245,4 +258,51 @@ fn a_block_of_a_huge_directory_does_not_need_the_others() {
     assert!(visited < blocks * 400, "{visited} entries are visited for {blocks} blocks");
     let kept = ALLOCATOR.live_bytes().saturating_sub(before);
     assert!(kept < 1 << 20, "{kept} bytes");
+}
+
+#[test]
+fn a_listing_does_not_read_the_directories_in_it() {
+    let _alone = ALONE.lock();
+    let grid = Grid::new(1000, 1000);
+    let (reader, image) = open(&grid);
+    let file = Arc::new(DirectFile::new(&reader, &image));
+    let (_, erofs) = support::open_erofs(vec![Arc::clone(&file) as _, Arc::new(MemorySource::new(Vec::new()))])
+        .expect("it is opened");
+    let mut entry_count = 0;
+    let listed = erofs.read_dir(erofs.root(), DirectoryCursor::default(), &mut |_| {
+        entry_count += 1;
+        ControlFlow::Continue(())
+    });
+    listed.expect("it is listed");
+    assert_eq!((entry_count, grid.parents_asked.load(Relaxed)), (2 + 1000, 0));
+}
+
+#[test]
+fn a_directory_stands_in_one_directory_only() {
+    let _alone = ALONE.lock();
+    let grid = Arc::new(Grid::with_cycles(3, 4, true));
+    let (reader, image) = open(&grid);
+    let file = Arc::new(DirectFile::new(&reader, &image));
+    let (_, erofs) = support::open_erofs(vec![Arc::clone(&file) as _, Arc::new(MemorySource::new(Vec::new()))])
+        .expect("it is opened");
+    let (mut pending, mut directories, mut placeholders, mut files) = (vec![erofs.root()], 0, 0, 0);
+    while let Some(nid) = pending.pop() {
+        assert!(directories + placeholders < 100, "the walk does not end");
+        let attr = erofs.attr(nid).expect("it is read");
+        if attr.file_type != FileType::Directory {
+            files += 1;
+        } else if attr.permissions == 0 {
+            placeholders += 1;
+        } else {
+            directories += 1;
+            let listed = erofs.read_dir(nid, DirectoryCursor::default(), &mut |dirent| {
+                if dirent.name != b"." && dirent.name != b".." {
+                    pending.push(dirent.nid);
+                }
+                ControlFlow::Continue(())
+            });
+            listed.expect("it is listed");
+        }
+    }
+    assert_eq!((directories, placeholders, files), (1 + 3, 3 * 2, 3 * 2));
 }
