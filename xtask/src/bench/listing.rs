@@ -1,11 +1,13 @@
 //! Lists the files of a mounted tree, so that all contenders read the same ones.
 
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
 };
 
 use floe_testkit::Random;
+
+use crate::task_error::{During, Outcome};
 
 /// A regular file of the tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,11 +19,14 @@ pub(super) struct ListedFile {
 }
 
 /// The regular files below `root`, by path.
-pub(super) fn list(root: &Path) -> io::Result<Vec<ListedFile>> {
+///
+/// # Errors
+/// A directory is not readable.
+pub(super) fn list(root: &Path) -> Outcome<Vec<ListedFile>> {
     let mut files = Vec::new();
     let mut folders = vec![PathBuf::new()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(root.join(&folder))? {
+        for entry in fs::read_dir(root.join(&folder)).during(folder.display())? {
             let entry = entry?;
             let path = folder.join(entry.file_name());
             let file_type = entry.file_type()?;

@@ -24,7 +24,8 @@ use crate::task_error::{Outcome, TaskError};
 pub(crate) struct Arguments {
     #[command(flatten)]
     setting: Setting,
-    /// Only these workloads: whole-tree, random-1, random-8, find-N, stat-wide; compare runs only if named
+    /// Only these workloads: whole-tree, random-1, random-8, find-N, stat-wide; find-size and compare run only if
+    /// named
     #[arg(long, value_delimiter = ',')]
     workload: Vec<String>,
     /// The duration of random reads, in seconds

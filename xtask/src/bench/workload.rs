@@ -1,7 +1,7 @@
 //! Workloads.
 
 mod compare;
-mod parallel_find;
+mod finds;
 mod random_reads;
 mod stat_wide;
 mod whole_tree;
@@ -94,8 +94,9 @@ pub(super) fn all(find_counts: &[usize]) -> Vec<Box<dyn Workload>> {
         Box::new(random_reads::RandomReads { threads: 8 }),
     ];
     for count in find_counts {
-        workloads.push(Box::new(parallel_find::ParallelFind { processes: *count }));
+        workloads.push(Box::new(finds::ParallelFind { processes: *count }));
     }
+    workloads.push(Box::new(finds::FindSize));
     workloads.push(Box::new(stat_wide::StatWide));
     workloads.push(Box::new(compare::Compare { threads: 8 }));
     workloads
