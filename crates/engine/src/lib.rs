@@ -37,7 +37,10 @@ pub use memory::{
     page_run_sys::PageRun,
     pages_sys::{PAGE_BYTES, machine_page_bytes},
 };
-pub use metrics::latency::{LatencySummary, Stage};
+pub use metrics::{
+    latency::{LatencySummary, Stage},
+    moving_share::MovingShare,
+};
 pub use options::{
     BadValue, EngineOptions, MetadataCacheDesign, PrefetchKind, PrefetchSet, Priority, ReadaheadAlloc, SyncDecompress,
     WorkerMode,

@@ -3,3 +3,4 @@
 pub(crate) mod decode_marks;
 pub(crate) mod gauge;
 pub(crate) mod latency;
+pub(crate) mod moving_share;

@@ -7,7 +7,10 @@ mod negotiation;
 use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
 };
 
 use floe_engine::{Reader, machine_page_bytes};
@@ -38,6 +41,9 @@ const GET_LABEL: u32 = rustix::ioctl::opcode::read::<[u8; 256]>(0x94, 49);
 /// on threads that may wait.
 pub(crate) struct FuseEdge {
     reader: Reader,
+    /// For the reads of [`FuseEdge::prefetch_thread`].
+    prefetch_reader: Reader,
+    prefetch_thread: Arc<AtomicU32>,
     served: Arc<Served>,
     deadlines: Arc<Deadlines>,
     threads: SessionPool,
@@ -68,6 +74,8 @@ impl FuseEdge {
         let threads = SessionPool::new(reader.clone(), options, Arc::clone(&deadlines), is_closed);
         let is_owners = options.access() == Access::OwnerAndRoot;
         Ok(Self {
+            prefetch_reader: reader.for_prefetch(),
+            prefetch_thread: Arc::default(),
             reader,
             served: Arc::new(Served::new(file_system.as_ref(), options)),
             threads,
@@ -83,6 +91,11 @@ impl FuseEdge {
     /// Returns the reader, the state of the mounted image, and the view of waiting requests.
     pub(crate) fn parts(&self) -> (Reader, Arc<Served>, Arc<Pending>) {
         (self.reader.clone(), Arc::clone(&self.served), Arc::clone(self.threads.pending()))
+    }
+
+    /// The id of the thread that reads ahead in the front of this mount, to be set; 0 if there is none.
+    pub(crate) fn prefetch_thread(&self) -> Arc<AtomicU32> {
+        Arc::clone(&self.prefetch_thread)
     }
 
     /// The gate, which keeps the session threads from taking requests while it is closed.
@@ -313,8 +326,10 @@ impl AcceptedRequest<'_> {
         let _turn = edge.threads.begin(self.thread, self.header.pid);
         let pending = edge.deadlines.watch(self.thread, self.reply);
         let (served, is_readahead) = (Arc::clone(&edge.served), edge.is_readahead(nid, len));
+        let is_prefetch = self.header.pid != 0 && self.header.pid == edge.prefetch_thread.load(Relaxed);
+        let reader = if is_prefetch { &edge.prefetch_reader } else { &edge.reader };
         let read = || {
-            edge.reader.read_then(nid, offset, len, move |result| {
+            reader.read_then(nid, offset, len, move |result| {
                 let errno = |error| if is_readahead { errno_of(&error) } else { served.fault(&error) };
                 let result = result.map_err(errno);
                 if let Some(reply) = pending.take() {

@@ -201,6 +201,7 @@ impl Mount {
         let priority = reader.engine().options().priority;
         let edge = FuseEdge::new(reader, serving, false, Arc::clone(&deadlines), false).map_err(MountError::Image)?;
         let (_, served, connection) = edge.parts();
+        let prefetch_thread = edge.prefetch_thread();
         let counts = served.counts.clone();
         let has_rings = options.rings.is_some();
         let mut ring_permission = None;
@@ -233,6 +234,7 @@ impl Mount {
             Hidden::Kept(keeper) => keeper.put_front(priority)?,
         };
         if let Some(sending) = sending {
+            prefetch_thread.store(sending.thread(), Relaxed);
             let _ = transfer.set(sending);
         }
         let unmounter = unmounter.of(directory);

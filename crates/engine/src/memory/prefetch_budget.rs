@@ -4,12 +4,11 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
-/// Shares are fixed-point numbers in units of 1 / `WHOLE`.
-const WHOLE: u32 = 1 << 16;
+use crate::metrics::moving_share::MovingShare;
 
 /// The budget of all prefetched bytes that no read has used yet. When it is full, the oldest claims count as wasted.
 #[derive(Debug, Default)]
@@ -23,7 +22,7 @@ pub(crate) struct PrefetchBudget {
 /// How much of the prefetched bytes of one kind was used.
 #[derive(Debug)]
 pub(crate) struct Feedback {
-    used_share: AtomicU32,
+    used_share: MovingShare,
     judged_bytes: u64,
     used_count: AtomicU64,
     wasted_count: AtomicU64,
@@ -77,11 +76,11 @@ impl PrefetchBudget {
 }
 
 impl Feedback {
-    /// Creates feedback with an assumed `used_share`, in units of 1 / [`WHOLE`]. The share is a moving average over
+    /// Creates feedback with an assumed `used_share`, in units of 1 / [`MovingShare::WHOLE`]. The share is a moving average over
     /// `judged_bytes`.
     pub(crate) fn new(used_share: u32, judged_bytes: u64) -> Arc<Self> {
         Arc::new(Self {
-            used_share: AtomicU32::new(used_share),
+            used_share: MovingShare::new(1, used_share),
             judged_bytes,
             used_count: AtomicU64::new(0),
             wasted_count: AtomicU64::new(0),
@@ -90,7 +89,7 @@ impl Feedback {
 
     /// Returns the part of `max` that corresponds to the share of used bytes.
     pub(crate) fn part_of(&self, max: u64) -> u64 {
-        max / u64::from(WHOLE) * u64::from(self.used_share.load(Relaxed))
+        max / u64::from(MovingShare::WHOLE) * u64::from(self.used_share.get())
     }
 
     /// Returns the number of used and of wasted claims.
@@ -101,10 +100,8 @@ impl Feedback {
     fn note(&self, bytes: u64, is_used: bool) {
         let count = if is_used { &self.used_count } else { &self.wasted_count };
         count.fetch_add(1, Relaxed);
-        let (old, whole) = (u64::from(self.used_share.load(Relaxed)), u64::from(WHOLE));
-        let weight = bytes.min(self.judged_bytes) * whole / self.judged_bytes;
-        let new = (old * (whole - weight) + if is_used { whole * weight } else { 0 }) / whole;
-        self.used_share.store(new as u32, Relaxed);
+        let weight = bytes.min(self.judged_bytes) * u64::from(MovingShare::WHOLE) / self.judged_bytes;
+        self.used_share.note_weighted(weight as u32, is_used);
     }
 }
 
@@ -144,7 +141,7 @@ mod tests {
 
     #[test]
     fn the_oldest_unused_bytes_make_room_and_count_as_wasted() {
-        let (budget, feedback) = (budget(100), Feedback::new(WHOLE, 1000));
+        let (budget, feedback) = (budget(100), Feedback::new(MovingShare::WHOLE, 1000));
         let claims: Vec<_> = (0..3).map(|_| budget.claim(40, &feedback).expect("room")).collect();
         assert_eq!((budget.bytes.load(Relaxed), feedback.used_and_wasted()), (80, (0, 1)));
         claims.iter().for_each(|claim| claim.note_used());
@@ -157,7 +154,7 @@ mod tests {
 
     #[test]
     fn held_bytes_stay_until_they_are_given_back() {
-        let (budget, feedback) = (budget(100), Feedback::new(WHOLE, 1000));
+        let (budget, feedback) = (budget(100), Feedback::new(MovingShare::WHOLE, 1000));
         let claim = budget.claim(60, &feedback).expect("room");
         let held = [budget.hold(60).expect("the claim makes room"), budget.hold(40).expect("room")];
         assert_eq!(feedback.used_and_wasted(), (0, 1));
@@ -169,7 +166,7 @@ mod tests {
 
     #[test]
     fn windows_follow_the_share_of_used_bytes() {
-        let (budget, feedback) = (budget(1 << 30), Feedback::new(WHOLE, 1 << 20));
+        let (budget, feedback) = (budget(1 << 30), Feedback::new(MovingShare::WHOLE, 1 << 20));
         let note = |count: u32, is_used: bool| {
             for _ in 0..count {
                 let claim = budget.claim(64 << 10, &feedback).expect("room");

@@ -14,7 +14,10 @@ use floe_image::{ByteRange, DeviceId, Nid};
 use crate::{
     EngineOptions, PrefetchKind, PrefetchSet, ReadAroundCounters,
     memory::prefetch_budget::{Feedback, PrefetchBudget, Unused},
-    metrics::gauge::{Counted, Gauge},
+    metrics::{
+        gauge::{Counted, Gauge},
+        moving_share::MovingShare,
+    },
     prefetch::{
         counters::Counts,
         detectors::{
@@ -114,9 +117,9 @@ impl Controller {
             decoded: DropBehind::new(),
             miss_cost: MissCost::default(),
             budget: Arc::default(),
-            file_feedback: Feedback::new(WHOLE, JUDGED_BYTES),
+            file_feedback: Feedback::new(MovingShare::WHOLE, JUDGED_BYTES),
             directory_feedback: Feedback::new(
-                (DIRECTORY_WINDOW_MIN * u64::from(WHOLE) / WINDOW_MAX) as u32,
+                (DIRECTORY_WINDOW_MIN * u64::from(MovingShare::WHOLE) / WINDOW_MAX) as u32,
                 JUDGED_BYTES,
             ),
             waiting: AtomicUsize::new(0),

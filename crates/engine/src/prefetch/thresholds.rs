@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
+use crate::metrics::moving_share::MovingShare;
+
 /// Prefetched bytes that were not used yet may take one part in this many of the block cache.
 pub(crate) const BUDGET_PART: u64 = 4;
 
 /// The maximum number of waiting work items; further ones are dropped.
 pub(crate) const WAITING_MAX: usize = 64;
-
-/// The unit of shares: a share of 1 is this number.
-pub(crate) const WHOLE: u32 = 1 << 16;
 
 /// The share of used bytes of a kind is a moving average over this many bytes that were used or wasted.
 pub(crate) const JUDGED_BYTES: u64 = 1 << 20;
@@ -47,7 +46,7 @@ pub(crate) const AHEAD_STEP_BYTES: usize = 256 << 10;
 
 /// Directory: files are prefetched if at least this share of the signs indicates a walk. The share is a moving average over
 /// this many signs.
-pub(crate) const WALK_SHARE_MIN: u32 = WHOLE / 8 * 5;
+pub(crate) const WALK_SHARE_MIN: u32 = MovingShare::WHOLE / 8 * 5;
 pub(crate) const WALK_SIGNS: u32 = 16;
 
 /// Directory: how far reads may be out of the order of the directory, in files, because several threads may share a walk.
@@ -76,7 +75,7 @@ pub(crate) const DENSITY_READS: u32 = 64;
 
 /// Fault-around: windows are requested if at least this share of the reads is near others. The transfer of a window takes
 /// as long as one and a half waits for the device, so it pays if a window is read from at least two and a half times.
-pub(crate) const DENSE_SHARE_MIN: u32 = WHOLE / 5 * 3;
+pub(crate) const DENSE_SHARE_MIN: u32 = MovingShare::WHOLE / 5 * 3;
 
 /// Fault-around: the size in bytes of the windows for which density is measured while fault-around is off.
 pub(crate) const WATCHED_BYTES: u64 = 128 << 10;

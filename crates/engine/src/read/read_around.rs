@@ -123,9 +123,10 @@ impl Reader {
                 let cost = self.engine().costs.estimate(&block);
                 let is_shared = Neighbour::is_shared(extent.range, &block);
                 let has_more = is_shared || !range.contains(extent.range);
-                // After a large read, the kernel's next readahead request has usually locked the pages that follow.
-                // Only costly blocks are stored then.
-                let is_wanted = has_more && (is_small || cost >= STORED_ALWAYS_DECODE);
+                // A large read of a program comes from the kernel's readahead, which continues anyway: the rest of the
+                // block would split its windows. A large read of prefetch has nothing behind it.
+                let follows_large = (is_shared || self.is_prefetch) && cost >= STORED_ALWAYS_DECODE;
+                let is_wanted = has_more && (is_small || follows_large);
                 let has_rest = !is_clustered || extent.range.len() >= RESTED_BYTES_MIN;
                 let is_wanted = is_wanted && has_rest && !cluster.is_some_and(|cluster| cluster.contains(extent.range));
                 let was_cached = was_cached(&block).filter(|_| is_wanted)?;

@@ -25,6 +25,8 @@ pub struct Reader {
     /// The same file system; its calls never wait for a source.
     non_blocking: Arc<dyn FileSystem>,
     pub(crate) workspaces: Arc<Workspaces>,
+    /// Whether its reads are prefetch.
+    pub(crate) is_prefetch: bool,
 }
 
 /// The state of a read after the work on its first thread.
@@ -39,7 +41,13 @@ impl Reader {
     /// A reader of `file_system`, which was opened with [`Engine::block_reader`].
     pub fn new(engine: Arc<Engine>, file_system: Arc<dyn FileSystem>) -> Self {
         let non_blocking = Arc::clone(&file_system).with_reader(engine.block_reader(Blocking::Never));
-        Self { engine, file_system, non_blocking, workspaces: Arc::default() }
+        Self { engine, file_system, non_blocking, workspaces: Arc::default(), is_prefetch: false }
+    }
+
+    /// The same reader, for reads that a [`Sink`] makes ahead of programs after [`Sink::request`].
+    #[must_use]
+    pub fn for_prefetch(&self) -> Self {
+        Self { is_prefetch: true, ..self.clone() }
     }
 
     /// The format.

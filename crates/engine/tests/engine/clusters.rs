@@ -45,13 +45,17 @@ impl Sink for Comparing {
 
 /// Reads a page as the kernel does.
 fn read_page(reader: &Reader, patchwork: &Patchwork, page: u64) {
+    read_pages(reader, patchwork, page, 1);
+}
+
+fn read_pages(reader: &Reader, patchwork: &Patchwork, page: u64, count: u64) {
     let (sender, answer) = mpsc::channel();
-    let offset = page * PAGE_BYTES;
-    reader.read_then(Nid(7), offset, PAGE_BYTES as u32, move |result| {
+    let (offset, len) = (page * PAGE_BYTES, (count * PAGE_BYTES) as u32);
+    reader.read_then(Nid(7), offset, len, move |result| {
         drop(sender.send(result.map(<[u8]>::to_vec)));
     });
     let bytes = answer.recv().expect("an answer").expect("a sound image");
-    assert!(bytes == patchwork.expected(offset, PAGE_BYTES as u32));
+    assert!(bytes == patchwork.expected(offset, len));
 }
 
 /// Reads pages of a file one by one; returns what is stored until `byte_count` bytes are.
@@ -167,5 +171,30 @@ fn a_page_cache_that_reads_by_itself_receives_requests() {
         requested.sort_by_key(|range| range.offset());
         assert_eq!(requested, expected, "{name}");
         assert_eq!(reader.read_around_counters().stored_bytes, 0, "{name}");
+    }
+}
+
+#[test]
+fn a_large_read_has_the_rest_of_its_blocks_read_only_if_it_is_prefetch() {
+    let block_bytes = u64::from(COSTLY_BLOCK_BYTES);
+    let (pages, blocks) =
+        (block_bytes / PAGE_BYTES, [ByteRange::new(0, block_bytes), ByteRange::new(block_bytes, block_bytes)]);
+    for (is_prefetch, expected) in [(false, vec![]), (true, blocks.to_vec())] {
+        let (patchwork, requested) = (Arc::new(Patchwork::costly(78, 4)), Arc::new(Mutex::new(Vec::new())));
+        let engine = Engine::new(vec![patchwork.source()], &EngineOptions::default()).expect("an engine");
+        let reader = Reader::new(engine, Arc::clone(&patchwork) as _);
+        reader.set_page_cache(Box::new(Reading { requested: Arc::clone(&requested) }));
+        let reading = if is_prefetch { reader.for_prefetch() } else { reader.clone() };
+        // The second half of a block and the first half of the next.
+        read_pages(&reading, &patchwork, pages / 2, pages);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while requested.lock().expect("no panic").len() < expected.len() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(2));
+        }
+        // A request that must not be made gets time to arrive.
+        thread::sleep(Duration::from_millis(if is_prefetch { 0 } else { 100 }));
+        let mut requested = requested.lock().expect("no panic").clone();
+        requested.sort_by_key(|range| range.offset());
+        assert_eq!(requested, expected, "prefetch: {is_prefetch}");
     }
 }

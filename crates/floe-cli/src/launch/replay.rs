@@ -229,7 +229,8 @@ impl Replay {
                 break;
             }
         }
-        let mut ranges = self.places(batch.ranges);
+        let unread = batch.ranges.into_iter().map(|(nid, range)| (nid, self.profile_match.unread(nid, range)));
+        let mut ranges = self.places(unread.filter(|(_, range)| !range.is_empty()).collect());
         if self.has_bundle {
             // Programs start after the replay, so the order within a batch does not matter.
             ranges.sort_unstable_by_key(|(nid, range)| (*nid, range.offset()));

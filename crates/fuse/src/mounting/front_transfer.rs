@@ -78,6 +78,8 @@ pub struct FrontRange {
 #[derive(Debug)]
 pub(crate) struct FrontTransfer {
     socket: OwnedFd,
+    /// The id of the thread that reads ahead; 0 if nothing is read ahead.
+    thread: u32,
     waiting: Mutex<Waiting>,
 }
 
@@ -135,12 +137,18 @@ struct SecondCopies {
 pub(crate) fn front_transfer(clone: Option<&OwnedFd>, image: OwnedFd) -> io::Result<(FrontTransfer, FrontMover)> {
     let files = clone.and_then(|clone| FrontFiles::new(clone.as_fd()).ok());
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    Ok((FrontTransfer::new(ours), FrontMover { socket: theirs, files, image }))
+    Ok((FrontTransfer::new(ours, 0), FrontMover { socket: theirs, files, image }))
 }
 
 impl FrontTransfer {
-    pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self { socket, waiting: Mutex::default() }
+    /// `thread` is the id of the thread that reads ahead; 0 if nothing is read ahead.
+    pub(crate) fn new(socket: OwnedFd, thread: u32) -> Self {
+        Self { socket, thread, waiting: Mutex::default() }
+    }
+
+    /// The id of the thread that reads ahead; 0 if nothing is read ahead.
+    pub(crate) fn thread(&self) -> u32 {
+        self.thread
     }
 
     pub(crate) fn into_socket(self) -> OwnedFd {
@@ -390,7 +398,7 @@ mod tests {
     fn refused_records_are_sent_later() {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
-        let transfer = FrontTransfer::new(ours);
+        let transfer = FrontTransfer::new(ours, 0);
         let waiting = || transfer.waiting.lock().expect("no panic").records.len();
         let mut asked = 0;
         let mut ask = || {

@@ -144,7 +144,10 @@ impl Keeper {
         let answer = self.ask(Question::MountFront(priority_to_number(priority)));
         let (answer, descriptors) = answer.map_err(|error| MountError::Front(FrontRefusal::new(&error)))?;
         match answer.kind {
-            DONE => Ok(descriptors.into_iter().next().map(FrontTransfer::new)),
+            DONE => {
+                let thread = answer.text.parse().unwrap_or(0);
+                Ok(descriptors.into_iter().next().map(|socket| FrontTransfer::new(socket, thread)))
+            }
             _ => Err(MountError::Front(FrontRefusal { reason: answer.text })),
         }
     }
@@ -314,15 +317,22 @@ impl Held {
         let mount = self.mounted.clone().filter(|_| self.walk.is_none()).ok_or(io::ErrorKind::NotConnected)?;
         let (socket, walker) = LaunchWalker::new(directory.to_owned(), mount)?;
         self.walk = Some(walker.pause());
-        let (sender, receiver) = mpsc::sync_channel(1);
-        thread::Builder::new().name(LaunchWalker::THREAD.to_owned()).spawn(move || {
+        let thread = started(LaunchWalker::THREAD, move || {
             schedule_this_thread(priority);
-            let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
             walker.run();
         })?;
-        let thread = receiver.recv().map_err(io::Error::other)?;
         Ok((socket, thread))
     }
+}
+
+/// Starts a thread that does `work`, and returns its id.
+fn started(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<u32> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
+        work();
+    })?;
+    receiver.recv().map_err(io::Error::other)
 }
 
 fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<OwnedFd>) {
@@ -379,12 +389,15 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
                     held.is_front = true;
                     // Without it, what is stored in the hidden image could keep a killed process from ending.
                     let transfer = transfer.filter(|(_, mover)| held.abort_when_stuck(mover.hidden_device()));
-                    let sending = transfer.and_then(|(sending, mover)| {
-                        let thread = thread::Builder::new().name(FrontMover::THREAD.to_owned());
-                        let priority = priority_from_number(priority);
-                        thread.spawn(move || mover.run(&mounted, priority)).ok().map(|_| sending.into_socket())
-                    });
-                    return (Answer::done(), sending.into_iter().collect());
+                    let priority = priority_from_number(priority);
+                    let (thread, sending) = transfer
+                        .and_then(|(sending, mover)| {
+                            let thread = started(FrontMover::THREAD, move || mover.run(&mounted, priority)).ok()?;
+                            Some((thread, sending.into_socket()))
+                        })
+                        .unzip();
+                    let text = thread.unwrap_or(0).to_string();
+                    return (Answer { text, ..Answer::done() }, sending.into_iter().collect());
                 }
                 Err(error) => Answer::refused(&error),
             },

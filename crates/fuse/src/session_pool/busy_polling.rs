@@ -8,16 +8,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use floe_engine::MovingShare;
+
 use crate::connection::pending::Pending;
 
 /// The number of polls over which the moving average of their success rate extends.
 const AVERAGED_POLLS: u32 = 16;
 
-/// Shares are fixed-point numbers in units of 1 / `WHOLE`.
-const WHOLE: u32 = 1 << 16;
-
 /// The success rate below which most polls are skipped.
-const FOUND_SHARE_MIN: u32 = WHOLE / 2;
+const FOUND_SHARE_MIN: u32 = MovingShare::WHOLE / 2;
 
 /// The number of polls skipped for each one made while the success rate is low. The polls that are made detect when
 /// polling pays off again.
@@ -38,7 +37,7 @@ pub(crate) struct BusyPolling {
     pending: Arc<Pending>,
     last_caller: AtomicU32,
     is_polling: AtomicBool,
-    found_share: AtomicU32,
+    found_share: MovingShare,
     skipped: AtomicU32,
 }
 
@@ -57,7 +56,7 @@ impl BusyPolling {
             pending,
             last_caller: AtomicU32::new(0),
             is_polling: AtomicBool::new(false),
-            found_share: AtomicU32::new(WHOLE),
+            found_share: MovingShare::new(AVERAGED_POLLS, MovingShare::WHOLE),
             skipped: AtomicU32::new(0),
         }
     }
@@ -86,19 +85,13 @@ impl BusyPolling {
             std::hint::spin_loop();
         };
         self.is_polling.store(false, Relaxed);
-        self.average(found);
+        self.found_share.note(found);
         found
     }
 
     fn promises(&self) -> bool {
-        self.found_share.load(Relaxed) >= FOUND_SHARE_MIN
+        self.found_share.get() >= FOUND_SHARE_MIN
             || self.skipped.fetch_add(1, Relaxed) % (SKIPPED_POLLS + 1) == SKIPPED_POLLS
-    }
-
-    fn average(&self, found: bool) {
-        let share = self.found_share.load(Relaxed);
-        let share = share - share / AVERAGED_POLLS + if found { WHOLE / AVERAGED_POLLS } else { 0 };
-        self.found_share.store(share.min(WHOLE), Relaxed);
     }
 }
 

@@ -3,10 +3,12 @@
 use std::{
     sync::{
         Arc, Condvar, Mutex, PoisonError,
-        atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
+
+use floe_engine::MovingShare;
 
 use crate::connection::pending::Pending;
 
@@ -17,11 +19,8 @@ const REST: Duration = Duration::from_millis(50);
 /// The number of requests over which the moving average of [`Listeners::note`] extends.
 const AVERAGED_REQUESTS: u32 = 32;
 
-/// Shares are fixed-point numbers in units of 1 / `WHOLE`.
-const WHOLE: u32 = 1 << 16;
-
 /// The share of requests behind which others waited from which on all threads listen.
-const CROWDED: u32 = WHOLE / 2;
+const CROWDED: u32 = MovingShare::WHOLE / 2;
 
 /// Lets one session thread listen as long as one is enough, and all of them if requests queue up.
 ///
@@ -35,7 +34,7 @@ pub(crate) struct Listeners {
     resting: Mutex<usize>,
     needed: Condvar,
     rest: Duration,
-    crowded_share: AtomicU32,
+    crowded_share: MovingShare,
 }
 
 impl Listeners {
@@ -48,7 +47,7 @@ impl Listeners {
             resting: Mutex::new(0),
             needed: Condvar::new(),
             rest: REST,
-            crowded_share: AtomicU32::new(0),
+            crowded_share: MovingShare::new(AVERAGED_REQUESTS, 0),
         }
     }
 
@@ -90,14 +89,12 @@ impl Listeners {
     }
 
     fn is_crowded(&self) -> bool {
-        self.crowded_share.load(Relaxed) >= CROWDED
+        self.crowded_share.get() >= CROWDED
     }
 
     /// Updates the share of requests behind which others waited. Wakes a resting thread if that share is high.
     fn note(&self, others_wait: bool) {
-        let share = self.crowded_share.load(Relaxed);
-        let share = share - share / AVERAGED_REQUESTS + if others_wait { WHOLE / AVERAGED_REQUESTS } else { 0 };
-        self.crowded_share.store(share.min(WHOLE), Relaxed);
+        self.crowded_share.note(others_wait);
         if others_wait && self.is_crowded() && *self.resting.lock().unwrap_or_else(PoisonError::into_inner) > 0 {
             self.needed.notify_one();
         }

@@ -2,10 +2,10 @@
 
 use std::sync::{
     OnceLock,
-    atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
+    atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use crate::prefetch::thresholds::{DENSITY_READS, WHOLE};
+use crate::{metrics::moving_share::MovingShare, prefetch::thresholds::DENSITY_READS};
 
 /// An entry of the table, from the high bits down: a hash of the window, the time of its last read in quarters of
 /// `memory_reads`, whether the whole window was requested, and the number of reads.
@@ -27,8 +27,8 @@ pub(crate) struct Density {
     /// Allocated at the first read.
     entries: OnceLock<Box<[AtomicU64]>>,
     read_count: AtomicU64,
-    /// The share of reads that are near no other, in units of 1 / [`WHOLE`].
-    alone_share: AtomicU32,
+    /// The share of reads that are near others.
+    near_share: MovingShare,
 }
 
 /// A window: the file or source that it belongs to, and its number there.
@@ -51,12 +51,13 @@ impl Density {
     /// `memory_reads` is the number of reads after which a read is forgotten.
     pub(crate) fn new(memory_reads: u64) -> Self {
         debug_assert!((4..=1 << INDEX_BITS).contains(&memory_reads));
-        Self { memory_reads, entries: OnceLock::new(), read_count: AtomicU64::new(0), alone_share: AtomicU32::new(0) }
+        let near_share = MovingShare::new(DENSITY_READS, MovingShare::WHOLE);
+        Self { memory_reads, entries: OnceLock::new(), read_count: AtomicU64::new(0), near_share }
     }
 
-    /// The share of recent reads that are near others, in units of 1 / [`WHOLE`].
+    /// The share of recent reads that are near others, in units of 1 / [`MovingShare::WHOLE`].
     pub(crate) fn near_share(&self) -> u32 {
-        WHOLE - self.alone_share.load(Relaxed)
+        self.near_share.get()
     }
 
     /// Notes a read in a window.
@@ -72,9 +73,7 @@ impl Density {
             false => (1, 0),
         };
         entry.store(hash << HASH_SHIFT | now << TIME_SHIFT | asked | reads.min(READS_MAX), Relaxed);
-        let alone = self.alone_share.load(Relaxed);
-        let alone = alone - alone / DENSITY_READS + if reads == 1 { WHOLE / DENSITY_READS } else { 0 };
-        self.alone_share.store(alone.min(WHOLE), Relaxed);
+        self.near_share.note(reads > 1);
         Visit { reads, was_asked: asked != 0 }
     }
 
@@ -143,13 +142,13 @@ mod tests {
     #[test]
     fn the_share_follows_late_reads() {
         let density = Density::new(MEMORY_READS);
-        assert_eq!(density.near_share(), WHOLE);
+        assert_eq!(density.near_share(), MovingShare::WHOLE);
         for (windows, step, dense) in [(1000, 1, false), (100, 0, true), (1000, 3, false)] {
             for index in 0..windows {
                 density.note(Window { owner: windows, number: (1 << 20) | (index * step) });
             }
             let share = density.near_share();
-            assert_eq!(share > WHOLE / 2, dense, "{windows} {step}: {share}");
+            assert_eq!(share > MovingShare::WHOLE / 2, dense, "{windows} {step}: {share}");
         }
     }
 }

@@ -2,8 +2,11 @@
 
 use floe_image::Nid;
 
-use crate::prefetch::thresholds::{
-    FILE_BYTES_MAX, FILES_MAX, MARKER_BATCHES, MARKER_FILES, WALK_DISORDER, WALK_RECENT_READS, WALK_SIGNS, WHOLE,
+use crate::{
+    metrics::moving_share::MovingShare,
+    prefetch::thresholds::{
+        FILE_BYTES_MAX, FILES_MAX, MARKER_BATCHES, MARKER_FILES, WALK_DISORDER, WALK_RECENT_READS, WALK_SIGNS,
+    },
 };
 
 /// The number of listed files that are remembered: the last ones.
@@ -27,7 +30,6 @@ pub struct ListedFile {
 /// Therefore most batches omit one file, the marker, like the page that the kernel marks for its own readahead. A read
 /// of the marker shows that the walk continues, and the next batch is read ahead. If no marker is read, readahead
 /// stops.
-#[derive(Default)]
 pub(crate) struct DirectoryReadahead {
     /// The files that were listed last. Once it is full, a new file replaces the oldest.
     ring: Vec<Entry>,
@@ -37,7 +39,7 @@ pub(crate) struct DirectoryReadahead {
     slots: Vec<u32>,
     listing_count: u32,
     read_count: u32,
-    walking_share: u32,
+    walking_share: MovingShare,
     batches_without_marker: u32,
 }
 
@@ -77,8 +79,22 @@ pub(crate) struct Arrival {
     pub(crate) position: usize,
     /// Whether it was left out of a batch. Its reader has then used the batch.
     pub(crate) is_marker: bool,
-    /// The share of recent signs that indicate a walk, in units of 1 / [`WHOLE`].
+    /// The share of recent signs that indicate a walk, in units of 1 / [`MovingShare::WHOLE`].
     pub(crate) walking_share: u32,
+}
+
+impl Default for DirectoryReadahead {
+    fn default() -> Self {
+        Self {
+            ring: Vec::new(),
+            listed_count: 0,
+            slots: Vec::new(),
+            listing_count: 0,
+            read_count: 0,
+            walking_share: MovingShare::new(WALK_SIGNS, 0),
+            batches_without_marker: 0,
+        }
+    }
 }
 
 impl DirectoryReadahead {
@@ -95,7 +111,7 @@ impl DirectoryReadahead {
     pub(crate) fn note_read(&mut self, nid: Nid) -> Option<Arrival> {
         let position = self.position(nid)?;
         let is_marker = self.note_signs(position);
-        Some(Arrival { position, is_marker, walking_share: self.walking_share })
+        Some(Arrival { position, is_marker, walking_share: self.walking_share.get() })
     }
 
     /// Whether a file is still to be read ahead: no reader has reached it.
@@ -141,8 +157,8 @@ impl DirectoryReadahead {
         if seen == Seen::Marker {
             // Two signs for a walk: one for this read, and one that cancels the sign against a walk from when the
             // marker was left out.
-            self.average(true);
-            self.average(true);
+            self.walking_share.note(true);
+            self.walking_share.note(true);
             return true;
         }
         let (mut is_first, mut is_read, mut is_ahead) = (true, false, false);
@@ -156,9 +172,9 @@ impl DirectoryReadahead {
         }
         // The first file of a directory is no sign, and neither is a file after files that were read ahead.
         if is_read {
-            self.average(true);
+            self.walking_share.note(true);
         } else if !is_first && !is_ahead {
-            self.average(false);
+            self.walking_share.note(false);
         }
         false
     }
@@ -207,12 +223,7 @@ impl DirectoryReadahead {
         let marker = batch.remove(index);
         self.mark(marker.position, Seen::Marker);
         self.batches_without_marker = 0;
-        self.average(false);
-    }
-
-    fn average(&mut self, is_walk: bool) {
-        let share = self.walking_share;
-        self.walking_share = share - share / WALK_SIGNS + if is_walk { WHOLE / WALK_SIGNS } else { 0 };
+        self.walking_share.note(false);
     }
 }
 
