@@ -6,7 +6,7 @@ use std::{
 };
 
 /// The directory that contains each directory. A directory belongs for good to the first one whose rendered listing names
-/// it, and others show a placeholder in its place, so a corrupt image has no cycles either.
+/// it; others show a placeholder in its place. So even a corrupt image shows no cycles.
 ///
 /// It takes about 40 bytes per directory that was listed.
 #[derive(Default)]
