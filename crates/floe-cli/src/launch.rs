@@ -5,6 +5,7 @@ mod learned;
 mod learning;
 mod paused_prefetch;
 mod profile_match;
+mod program_reads;
 mod recorder;
 mod replay;
 mod report;

@@ -48,11 +48,11 @@
 //! of addresses of a device are assigned, further files cannot be read. 48-bit addresses would need Linux 6.15, whereas
 //! file-backed mounts need 6.12; no image has needed more so far.
 //!
-//! A metadata block is a function of the original, of these addresses, and of the parents of corrupt directories (see below),
-//! which do not change either. So each rendering gives the same bytes. A block also
-//! has slots for inode numbers that no directory refers to. In an EROFS original, the bytes at such a number can be anything.
-//! If they look like an inode, it is rendered and gets addresses, but nothing reads it. A limit on the size of files in shared
-//! blocks bounds the addresses that such inodes waste.
+//! A metadata block is a function of the original, of these addresses, and of the parents of corrupt directories (see
+//! below), which do not change either. So each rendering gives the same bytes. A block also has slots for inode numbers
+//! that no directory refers to. In an EROFS original, the bytes at such a number can be anything. If they look like an
+//! inode, it is rendered and gets addresses, but nothing reads it. A limit on the size of files in shared blocks bounds
+//! the addresses that such inodes waste.
 //!
 //! # Originals that break their format
 //!

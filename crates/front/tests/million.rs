@@ -10,6 +10,7 @@ use std::{
     },
 };
 
+use floe_erofs::Erofs;
 use floe_front::VirtualImage;
 use floe_image::{
     Attr, BlockReader, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData,
@@ -189,6 +190,14 @@ fn open(grid: &Arc<Grid>) -> (Arc<DirectReader>, Arc<VirtualImage>) {
     (reader, Arc::new(image))
 }
 
+/// Opens the virtual image of a grid.
+fn open_erofs(grid: &Arc<Grid>) -> Erofs {
+    let (reader, image) = open(grid);
+    let file = Arc::new(DirectFile::new(&reader, &image));
+    let sources = vec![file as _, Arc::new(MemorySource::new(Vec::new())) as _];
+    support::open_erofs(sources).expect("it is opened").1
+}
+
 #[test]
 fn opening_costs_the_same_for_a_million_inodes() {
     let _alone = ALONE.lock();
@@ -243,10 +252,7 @@ fn a_walk_of_a_million_inodes_keeps_less_than_32_mib() {
 fn a_block_of_a_huge_directory_does_not_need_the_others() {
     let _alone = ALONE.lock();
     let grid = Grid::new(1, 1_000_000);
-    let (reader, image) = open(&grid);
-    let file = Arc::new(DirectFile::new(&reader, &image));
-    let (_, erofs) = support::open_erofs(vec![Arc::clone(&file) as _, Arc::new(MemorySource::new(Vec::new()))])
-        .expect("it is opened");
+    let erofs = open_erofs(&grid);
     let before = ALLOCATOR.live_bytes();
     let wide = erofs.lookup(erofs.root(), b"entry-00000000").expect("it is read").expect("it is there");
     let size = erofs.attr(wide).expect("it is read").size;
@@ -264,10 +270,7 @@ fn a_block_of_a_huge_directory_does_not_need_the_others() {
 fn a_listing_does_not_read_the_directories_in_it() {
     let _alone = ALONE.lock();
     let grid = Grid::new(1000, 1000);
-    let (reader, image) = open(&grid);
-    let file = Arc::new(DirectFile::new(&reader, &image));
-    let (_, erofs) = support::open_erofs(vec![Arc::clone(&file) as _, Arc::new(MemorySource::new(Vec::new()))])
-        .expect("it is opened");
+    let erofs = open_erofs(&grid);
     let mut entry_count = 0;
     let listed = erofs.read_dir(erofs.root(), DirectoryCursor::default(), &mut |_| {
         entry_count += 1;
@@ -281,10 +284,7 @@ fn a_listing_does_not_read_the_directories_in_it() {
 fn a_directory_stands_in_one_directory_only() {
     let _alone = ALONE.lock();
     let grid = Arc::new(Grid::with_cycles(3, 4, true));
-    let (reader, image) = open(&grid);
-    let file = Arc::new(DirectFile::new(&reader, &image));
-    let (_, erofs) = support::open_erofs(vec![Arc::clone(&file) as _, Arc::new(MemorySource::new(Vec::new()))])
-        .expect("it is opened");
+    let erofs = open_erofs(&grid);
     let (mut pending, mut directories, mut placeholders, mut files) = (vec![erofs.root()], 0, 0, 0);
     while let Some(nid) = pending.pop() {
         assert!(directories + placeholders < 100, "the walk does not end");

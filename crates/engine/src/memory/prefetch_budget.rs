@@ -80,6 +80,7 @@ impl Feedback {
     /// `judged_bytes`.
     pub(crate) fn new(used_share: u32, judged_bytes: u64) -> Arc<Self> {
         Arc::new(Self {
+            // Each claim has a weight of its own.
             used_share: MovingShare::new(1, used_share),
             judged_bytes,
             used_count: AtomicU64::new(0),

@@ -99,8 +99,9 @@ impl Reader {
         self.prefetch().note_listed(directory, is_beginning, files);
     }
 
-    /// The parts of the file to push into the page cache beyond a read: the rest of the blocks that the read decodes, or that
-    /// a small read finds in memory, and the cluster around a small read.
+    /// The parts of the file to push into the page cache beyond a read: the rest of the blocks that a small read decodes or
+    /// finds in memory, and the cluster around it. Of larger reads, the rest of costly blocks that they decode, if the read is
+    /// prefetch or many files share the block.
     pub(crate) fn neighbours(&self, nid: Nid, range: ByteRange, extents: &[Extent], steps: &[Step]) -> Neighbours {
         if self.prefetch().page_cache().is_none() || !self.prefetch().has(PrefetchKind::RestOfBlock) {
             return Neighbours::default();

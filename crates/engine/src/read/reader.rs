@@ -44,7 +44,8 @@ impl Reader {
         Self { engine, file_system, non_blocking, workspaces: Arc::default(), is_prefetch: false }
     }
 
-    /// The same reader, for reads that a [`Sink`] makes ahead of programs after [`Sink::request`].
+    /// The same reader, for reads that a [`Sink`] makes ahead of programs after [`Sink::request`]. No readahead of the kernel
+    /// continues them, so the rest of their blocks is prefetched after large reads, too.
     #[must_use]
     pub fn for_prefetch(&self) -> Self {
         Self { is_prefetch: true, ..self.clone() }

@@ -1,7 +1,7 @@
 //! Detects the beginning of a recorded launch, and whether it still matches its profile.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashSet,
     sync::{
         Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -11,6 +11,8 @@ use std::{
 
 use floe_fuse::Touch;
 use floe_image::{ByteRange, Nid};
+
+use super::program_reads::ProgramReads;
 
 /// The minimum number of touched files outside of the profile from which on a launch may count as having left it.
 const OUTSIDE_MIN: usize = 16;
@@ -24,12 +26,6 @@ const OUTSIDE_MAX: usize = 1024;
 /// The maximum number of files that are remembered until the files of the profile are known.
 const EARLY_MAX: usize = 1024;
 
-/// The maximum number of files whose last read is remembered.
-const READ_MAX: usize = 1 << 14;
-
-/// The length of what the kernel reads ahead of a sequential reader in bytes: two windows.
-const READAHEAD_BYTES: u64 = 256 << 10;
-
 /// Compares the files that programs touch with those of the profile. Directories are ignored, because all programs share
 /// them.
 #[derive(Default)]
@@ -39,14 +35,6 @@ pub(super) struct ProfileMatch {
     changed: Condvar,
 }
 
-/// The last read of a file.
-#[derive(Clone, Copy, Debug)]
-struct LastRead {
-    range: ByteRange,
-    /// Whether it continued the read before it.
-    is_sequential: bool,
-}
-
 #[derive(Default)]
 struct MatchState {
     recorded: HashSet<Nid>,
@@ -54,8 +42,7 @@ struct MatchState {
     early: HashSet<Nid>,
     has_begun: bool,
     outside: HashSet<Nid>,
-    /// The last read of each file.
-    last_reads: HashMap<Nid, LastRead>,
+    reads: ProgramReads,
     /// The number of files that were replayed.
     replayed: u64,
 }
@@ -71,11 +58,8 @@ impl ProfileMatch {
             Touch::Found { .. } | Touch::Missing { .. } | Touch::List(_) => return,
         };
         let mut state = self.lock();
-        if let Touch::Read(_, range) = touch
-            && state.last_reads.len() < READ_MAX
-        {
-            let is_sequential = state.last_reads.get(&nid).is_some_and(|last| last.range.end() == range.offset());
-            state.last_reads.insert(nid, LastRead { range, is_sequential });
+        if let Touch::Read(_, range) = touch {
+            state.reads.note(nid, range);
         }
         if state.recorded.contains(&nid) {
             if !std::mem::replace(&mut state.has_begun, true) {
@@ -127,18 +111,9 @@ impl ProfileMatch {
         self.lock().replayed = count;
     }
 
-    /// The end of a range, without what the last read of the file contains at its beginning. Of a file that the program reads
-    /// sequentially, only what follows the kernel's readahead is left.
+    /// What is left of a range for the replay: see [`ProgramReads::unread`].
     pub(super) fn unread(&self, nid: Nid, range: ByteRange) -> ByteRange {
-        let Some(LastRead { range: read, is_sequential }) = self.lock().last_reads.get(&nid).copied() else {
-            return range;
-        };
-        let start = match is_sequential {
-            true => read.end().saturating_add(READAHEAD_BYTES),
-            false if read.offset() <= range.offset() => read.end(),
-            false => range.offset(),
-        };
-        ByteRange::between(start.clamp(range.offset(), range.end()), range.end())
+        self.lock().reads.unread(nid, range)
     }
 
     /// Whether the launch has left the profile.
@@ -210,40 +185,12 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_leaves_out_what_the_program_is_reading() {
-        let ahead = READAHEAD_BYTES;
-        for (reads, range, expected) in [
-            (&[][..], (0, 100), (0, 100)),
-            // A read somewhere in the file leaves the rest to the replay.
-            (&[(0, 50)], (0, 100), (50, 100)),
-            (&[(200, 250)], (0, 100), (0, 100)),
-            (&[(50, 150)], (0, 100), (0, 100)),
-            (&[(0, 150)], (50, 100), (100, 100)),
-            // What the kernel reads ahead of a sequential reader is left to it.
-            (&[(0, 50), (50, 100)], (0, ahead + 300), (ahead + 100, ahead + 300)),
-            (&[(0, 50), (50, 100)], (90, ahead), (ahead, ahead)),
-            (&[(0, 50), (60, 100)], (0, 300), (0, 300)),
-            (&[(0, 50), (60, 100)], (80, 300), (100, 300)),
-        ] {
-            let profile_match = ProfileMatch::default();
-            for (start, end) in reads {
-                profile_match.note(Touch::Read(Nid(1), ByteRange::between(*start, *end)));
-            }
-            let unread = profile_match.unread(Nid(1), ByteRange::between(range.0, range.1));
-            let expected = ByteRange::between(expected.0, expected.1);
-            assert_eq!(unread, expected, "{reads:?} {range:?}");
-            assert_eq!(profile_match.unread(Nid(2), expected), expected);
-        }
-    }
-
-    #[test]
     fn remembered_files_are_limited() {
         let profile_match = ProfileMatch::default();
-        (0..20_000).for_each(|number| profile_match.note(read(number)));
+        (0..10_000).for_each(|number| profile_match.note(read(number)));
         profile_match.add(Nid(1));
         (0..10_000).for_each(|number| profile_match.note(read(number)));
         let state = profile_match.lock();
         assert!(state.early.len() <= EARLY_MAX && state.outside.len() <= OUTSIDE_MAX);
-        assert!(state.last_reads.len() <= READ_MAX);
     }
 }

@@ -1,0 +1,88 @@
+//! What the programs of a launch read by themselves, beside its replay.
+
+use std::collections::HashMap;
+
+use floe_image::{ByteRange, Nid};
+
+/// The maximum number of files whose last read is remembered.
+const READ_MAX: usize = 1 << 14;
+
+/// The length of what the kernel reads ahead of a sequential reader in bytes: two windows.
+const READAHEAD_BYTES: u64 = 256 << 10;
+
+/// The last read of each file. A replay leaves out what follows from it: both would decode the same blocks.
+#[derive(Default)]
+pub(super) struct ProgramReads {
+    last_reads: HashMap<Nid, LastRead>,
+}
+
+/// The last read of a file.
+#[derive(Clone, Copy, Debug)]
+struct LastRead {
+    range: ByteRange,
+    /// Whether it continued the read before it.
+    is_sequential: bool,
+}
+
+impl ProgramReads {
+    /// Notes a read of a file.
+    pub(super) fn note(&mut self, nid: Nid, range: ByteRange) {
+        if self.last_reads.len() < READ_MAX {
+            let is_sequential = self.last_reads.get(&nid).is_some_and(|last| last.range.end() == range.offset());
+            self.last_reads.insert(nid, LastRead { range, is_sequential });
+        }
+    }
+
+    /// The end of a range, without what the last read of the file contains at its beginning. Of a file that is read
+    /// sequentially, only what follows the kernel's readahead is left.
+    pub(super) fn unread(&self, nid: Nid, range: ByteRange) -> ByteRange {
+        let Some(LastRead { range: read, is_sequential }) = self.last_reads.get(&nid).copied() else {
+            return range;
+        };
+        let start = match is_sequential {
+            true => read.end().saturating_add(READAHEAD_BYTES),
+            false if read.offset() <= range.offset() => read.end(),
+            false => range.offset(),
+        };
+        ByteRange::between(start.clamp(range.offset(), range.end()), range.end())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replay_leaves_out_what_the_program_is_reading() {
+        let ahead = READAHEAD_BYTES;
+        for (reads, range, expected) in [
+            (&[][..], (0, 100), (0, 100)),
+            // A read somewhere in the file leaves the rest to the replay.
+            (&[(0, 50)], (0, 100), (50, 100)),
+            (&[(200, 250)], (0, 100), (0, 100)),
+            (&[(50, 150)], (0, 100), (0, 100)),
+            (&[(0, 150)], (50, 100), (100, 100)),
+            // What the kernel reads ahead of a sequential reader is left to it.
+            (&[(0, 50), (50, 100)], (0, ahead + 300), (ahead + 100, ahead + 300)),
+            (&[(0, 50), (50, 100)], (90, ahead), (ahead, ahead)),
+            (&[(0, 50), (60, 100)], (0, 300), (0, 300)),
+            (&[(0, 50), (60, 100)], (80, 300), (100, 300)),
+        ] {
+            let mut program_reads = ProgramReads::default();
+            for (start, end) in reads {
+                program_reads.note(Nid(1), ByteRange::between(*start, *end));
+            }
+            let unread = program_reads.unread(Nid(1), ByteRange::between(range.0, range.1));
+            let expected = ByteRange::between(expected.0, expected.1);
+            assert_eq!(unread, expected, "{reads:?} {range:?}");
+            assert_eq!(program_reads.unread(Nid(2), expected), expected);
+        }
+    }
+
+    #[test]
+    fn remembered_files_are_limited() {
+        let mut program_reads = ProgramReads::default();
+        (0..2 * READ_MAX as u64).for_each(|number| program_reads.note(Nid(number), ByteRange::new(0, 1)));
+        assert!(program_reads.last_reads.len() <= READ_MAX);
+    }
+}
