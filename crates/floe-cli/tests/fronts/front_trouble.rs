@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use floe_testkit::{KernelCaches, drop_kernel_caches, skip};
+use floe_testkit::{KernelCaches, drop_kernel_caches, keep_kernel_caches, skip};
 use rustix::process::Signal;
 
 use crate::support::{
@@ -109,11 +109,13 @@ fn a_killed_program_leaves_a_front_that_gives_errors_and_can_be_unmounted() {
     for options in ["ro", "no-sandbox"] {
         let mut serving = scene.fronted(options);
         let cached = serving.place.file("0/0");
+        let caches = keep_kernel_caches();
         let expected = fs::read(&cached).expect("data");
         serving.signal(Signal::KILL);
         serving.end();
         let uncached = serving.place.file("5/35");
         let (again, missed) = within(move || (fs::read(cached), fs::read(uncached)));
+        drop(caches);
         assert!(again.expect("it is cached") == expected);
         // If the name is not cached either, the kernel's EROFS returns the error of the hidden mount.
         let errno = missed.map(|_| ()).map_err(|error| error.raw_os_error());
