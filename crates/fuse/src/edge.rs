@@ -25,9 +25,9 @@ use crate::{
     Access, MountOptions, RequestKind, Touch, TouchSink,
     connection::{REQUEST_BYTES_MAX, pending::Pending},
     inodes::served::{NAME_BYTES_MAX, Refusal, Served, Sized},
-    inodes::{directory, errno::errno_of},
+    inodes::{directory, directory::Listed, errno::errno_of, listings::Allowance, next_parts::PartOf},
     requests::deadline::{Deadlines, PendingReply},
-    session_pool::{SessionPool, gate::Gate},
+    session_pool::{NextRequest, SessionPool, gate::Gate},
 };
 
 use self::negotiation::{MountProperties, ZeroMessageOpens};
@@ -213,6 +213,33 @@ impl FuseEdge {
         }
     }
 
+    /// Runs `work`, which reads metadata and may run twice, and answers a request with its result through `send`. After a
+    /// panic in `work`, the request gets EIO.
+    fn answer<T: 'static>(
+        &self,
+        pending: PendingReply,
+        work: impl Fn(&Served, &dyn FileSystem) -> Result<T, Refusal> + Send + 'static,
+        send: impl FnOnce(Reply, T) + Send + 'static,
+    ) {
+        let (served, answering) = (Arc::clone(&self.served), Arc::clone(&self.served));
+        let work =
+            move |file_system: &dyn FileSystem| match catch_unwind(AssertUnwindSafe(|| work(&served, file_system))) {
+                Ok(Ok(value)) => Ok(Ok(value)),
+                Ok(Err(Refusal::Image(error))) => Err(error),
+                Ok(Err(Refusal::Request(errno))) => Ok(Err(errno)),
+                Err(_panic) => Ok(Err(Errno::IO)),
+            };
+        self.reader.metadata_then(work, move |result| {
+            let result = result.unwrap_or_else(|error| Err(answering.fault(&error)));
+            if let Some(reply) = pending.take() {
+                match result {
+                    Ok(value) => send(reply, value),
+                    Err(errno) => reply.refuse(errno),
+                }
+            }
+        });
+    }
+
     /// Whether the kernel reads this file past its page cache.
     fn is_direct(&self, node: u64) -> bool {
         self.options.direct_io.is_some_and(|nid| nid == self.served.nid(node))
@@ -323,7 +350,7 @@ impl AcceptedRequest<'_> {
         if let Some(sink) = self.touches() {
             sink(Touch::Read(nid, ByteRange::new(offset, len.into())));
         }
-        let _turn = edge.threads.begin(self.thread, self.header.pid);
+        let _turn = edge.threads.begin(self.thread, self.header.pid, NextRequest::Any);
         let pending = edge.deadlines.watch(self.thread, self.reply);
         let (served, is_readahead) = (Arc::clone(&edge.served), edge.is_readahead(nid, len));
         let is_prefetch = self.header.pid != 0 && self.header.pid == edge.prefetch_thread.load(Relaxed);
@@ -354,20 +381,33 @@ impl AcceptedRequest<'_> {
     }
 
     fn readdirplus(self, read: &ReadIn) {
-        let (node, offset, len_max) = (self.header.nodeid, read.offset, read.size as usize);
-        self.note_listing(offset);
-        let (reader, served, lister) = (self.edge.reader.clone(), Arc::clone(&self.edge.served), self.header.pid);
-        let directory = served.nid(node);
+        self.note_listing(read.offset);
+        let (edge, reader, served) = (self.edge, self.edge.reader.clone(), Arc::clone(&self.edge.served));
+        let (lister, directory) = (self.header.pid, served.nid(self.header.nodeid));
+        let part = PartOf { directory, lister, offset: read.offset, len_max: read.size as usize };
         let allowed = served.allowance(lister, directory);
-        let entries = move |served: &Served, file_system: &dyn FileSystem| {
-            Ok(directory::names_and_attributes(file_system, directory, offset, len_max, served, allowed)?)
-        };
-        self.answer(entries, move |reply, listed| {
+        let next = if allowed.is_spent() { NextRequest::OfListing } else { NextRequest::Any };
+        let turn = edge.threads.begin(self.thread, lister, next);
+        let in_advance = served.next_parts.take(part).filter(|_| allowed.is_spent());
+        let send = move |reply: Reply, listed: Listed| {
             // Before the reply, because programs read the listed files right after it.
-            reader.note_listed(directory, offset == 0, &listed.files);
+            reader.note_listed(directory, part.offset == 0, &listed.files);
             served.listings.end(lister, allowed, listed.left);
             reply.bytes(listed.entries.as_bytes());
-        });
+            if let Some(next) = part.after(&listed) {
+                list_in_advance(&reader, served, next, listed.left);
+            }
+        };
+        let pending = edge.deadlines.watch(self.thread, self.reply);
+        match in_advance {
+            Some(listed) => {
+                if let Some(reply) = pending.take() {
+                    send(reply, listed);
+                }
+            }
+            None => edge.answer(pending, move |served, file_system| Ok(served.list(file_system, part, allowed)?), send),
+        }
+        drop(turn);
     }
 
     fn note_listing(&self, offset: u64) {
@@ -425,34 +465,30 @@ impl AcceptedRequest<'_> {
         self.reply.pieces([IoctlOut::default().as_bytes(), &label]);
     }
 
-    /// Runs `work`, which reads metadata and may run twice, and answers the request with its result through `send`.
-    /// After a panic in `work`, the request gets EIO.
+    /// Begins a turn and answers the request as [`FuseEdge::answer`] does.
     fn answer<T: 'static>(
         self,
         work: impl Fn(&Served, &dyn FileSystem) -> Result<T, Refusal> + Send + 'static,
         send: impl FnOnce(Reply, T) + Send + 'static,
     ) {
         let edge = self.edge;
-        let _turn = edge.threads.begin(self.thread, self.header.pid);
-        let pending: PendingReply = edge.deadlines.watch(self.thread, self.reply);
-        let (served, answering) = (Arc::clone(&edge.served), Arc::clone(&edge.served));
-        let work =
-            move |file_system: &dyn FileSystem| match catch_unwind(AssertUnwindSafe(|| work(&served, file_system))) {
-                Ok(Ok(value)) => Ok(Ok(value)),
-                Ok(Err(Refusal::Image(error))) => Err(error),
-                Ok(Err(Refusal::Request(errno))) => Ok(Err(errno)),
-                Err(_panic) => Ok(Err(Errno::IO)),
-            };
-        edge.reader.metadata_then(work, move |result| {
-            let result = result.unwrap_or_else(|error| Err(answering.fault(&error)));
-            if let Some(reply) = pending.take() {
-                match result {
-                    Ok(value) => send(reply, value),
-                    Err(errno) => reply.refuse(errno),
-                }
-            }
-        });
+        let _turn = edge.threads.begin(self.thread, self.header.pid, NextRequest::Any);
+        edge.answer(edge.deadlines.watch(self.thread, self.reply), work, send);
     }
+}
+
+/// Lists a part of a directory for a later request, unless that has to wait.
+fn list_in_advance(reader: &Reader, served: Arc<Served>, part: PartOf, allowed: Allowance) {
+    let listing = Arc::clone(&served);
+    let list = move |file_system: &dyn FileSystem| {
+        let list = || listing.list(file_system, part, allowed).ok();
+        Ok(catch_unwind(AssertUnwindSafe(list)).unwrap_or_default())
+    };
+    reader.metadata_then(list, move |listed| {
+        if let Ok(Some(listed)) = listed {
+            served.next_parts.keep(part, listed);
+        }
+    });
 }
 
 fn send_sized(reply: Reply, sized: Sized) {

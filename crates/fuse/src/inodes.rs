@@ -4,5 +4,6 @@ mod attributes;
 pub(crate) mod directory;
 pub(crate) mod errno;
 pub(crate) mod listings;
+pub(crate) mod next_parts;
 mod node_numbers;
 pub(crate) mod served;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use floe_engine::{Reader, Working};
 
+pub(crate) use self::busy_polling::NextRequest;
 use self::{busy_polling::BusyPolling, gate::Gate, listeners::Listeners};
 use crate::{
     MountOptions,
@@ -66,7 +67,8 @@ impl SessionPool {
 
     /// Begins a request of the thread `caller` that session thread `thread` has taken. Session threads decode cheap
     /// blocks themselves, so the engine schedules them and counts them as busy until the turn ends.
-    pub(crate) fn begin(&self, thread: usize, caller: u32) -> Turn<'_> {
+    /// `next` tells what the caller is likely to request next.
+    pub(crate) fn begin(&self, thread: usize, caller: u32, next: NextRequest) -> Turn<'_> {
         serving_thread::mark();
         let visit = self.deadlines.enter(thread);
         let working = self.reader.engine().adopt_this_thread();
@@ -75,7 +77,7 @@ impl SessionPool {
         }
         self.listeners.begin();
         has_answered();
-        let listener = Some(Listener { is_alone: self.busy_polling.note(caller) });
+        let listener = Some(Listener { is_alone: self.busy_polling.note(caller), next });
         Turn { pool: self, visit: Some(visit), working: Some(working), listener }
     }
 }
@@ -94,15 +96,16 @@ pub(crate) struct Turn<'pool> {
 struct Listener {
     /// Whether the previous request came from the same caller.
     is_alone: bool,
+    next: NextRequest,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.visit = None;
-        let Some(Listener { is_alone }) = self.listener else { return };
+        let Some(Listener { is_alone, next }) = self.listener else { return };
         // If another thread will reply, the caller cannot send its next request before that, so polling would be
         // useless.
-        let is_another = is_alone && has_answered() && self.pool.busy_polling.poll();
+        let is_another = is_alone && has_answered() && self.pool.busy_polling.poll(next);
         self.working = None;
         self.pool.listeners.end(is_another);
     }

@@ -31,6 +31,8 @@ pub(crate) struct Listed {
     pub(crate) files: Vec<ListedFile>,
     /// The part of the lister's allowance that is left.
     pub(crate) left: Allowance,
+    /// The offset from which to continue; `None` if there is no entry.
+    pub(crate) next: Option<u64>,
 }
 
 /// Returns the entries of a directory from `offset` on, as many as fit into `len_max` bytes, with attributes as far as
@@ -49,6 +51,7 @@ pub(crate) fn names_and_attributes(
     let mut entries = DirectoryEntries::new(len_max);
     let mut files = Vec::new();
     let mut left = allowed;
+    let mut next = None;
     visit(file_system, directory, offset, |dirent| {
         let is_dot = matches!(dirent.name, b"." | b"..");
         let attr = if is_dot || !left.take(dirent.file_type == FileType::Directory) {
@@ -65,9 +68,12 @@ pub(crate) fn names_and_attributes(
         if let Some(attr) = attr.filter(|attr| has_room && attr.file_type == FileType::Regular && attr.size > 0) {
             files.push(ListedFile { nid: attr.nid, size: attr.size });
         }
+        if has_room {
+            next = Some(dirent.next.0);
+        }
         Ok(has_room)
     })?;
-    Ok(Listed { entries, files, left })
+    Ok(Listed { entries, files, left, next })
 }
 
 fn entry<'name>(dirent: &Dirent<'name>) -> DirectoryEntry<'name> {

@@ -115,6 +115,11 @@ impl Allowance {
         self.credit(is_directory).take()
     }
 
+    /// Whether no file gets attributes any more.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.others.left == 0
+    }
+
     fn credit(&mut self, is_directory: bool) -> &mut Credit {
         if is_directory { &mut self.directories } else { &mut self.others }
     }

@@ -12,8 +12,10 @@ use crate::{
     Access, FaultSink, Keeper, MountOptions, Readdir, RequestCounts, Touch,
     caller::is_administrator,
     inodes::attributes::{AttributeView, kind},
+    inodes::directory::{self, Listed},
     inodes::errno::errno_of,
     inodes::listings::{Allowance, Listings},
+    inodes::next_parts::{NextParts, PartOf},
     inodes::node_numbers::NodeNumbers,
 };
 
@@ -44,6 +46,7 @@ pub(crate) struct Served {
     pub(crate) attributes: AttributeView,
     pub(crate) counts: RequestCounts,
     pub(crate) listings: Listings,
+    pub(crate) next_parts: NextParts,
     readdir: Readdir,
     faults: Option<FaultSink>,
     keeper: Option<Arc<Keeper>>,
@@ -88,6 +91,7 @@ impl Served {
             },
             counts: RequestCounts::default(),
             listings: Listings::default(),
+            next_parts: NextParts::default(),
             readdir: options.readdir,
             faults: options.faults.clone(),
             keeper: options.keeper.clone(),
@@ -116,6 +120,11 @@ impl Served {
             Readdir::Adaptive => self.listings.begin(lister, directory),
             _ => Allowance::ENDLESS,
         }
+    }
+
+    /// Lists a part of a directory with attributes as far as `allowed`.
+    pub(crate) fn list(&self, file_system: &dyn FileSystem, part: PartOf, allowed: Allowance) -> Result<Listed, Error> {
+        directory::names_and_attributes(file_system, part.directory, part.offset, part.len_max, self, allowed)
     }
 
     /// Returns the entry for a name whose inode has these attributes.

@@ -7,6 +7,8 @@ use std::{
     os::unix::fs::{FileExt, MetadataExt},
     path::Path,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
 };
 
 use floe_fuse::{MountOptions, Readdir, RequestKind};
@@ -458,6 +460,34 @@ fn listings_include_attributes_if_they_are_used() {
         assert!(attrs <= attr_max && lookups <= lookup_max, "{readdir:?} {stats}: {attrs} attr, {lookups} lookups");
         assert!((attrs >= ALL) == (stats || readdir == Readdir::Plus), "{readdir:?} {stats}: {attrs} attr");
     }
+}
+
+#[test]
+fn the_next_part_of_a_long_directory_is_listed_in_advance() {
+    if !can_mount() {
+        return;
+    }
+    const FILES: usize = 20_000;
+    let mount = TestMount::new(wide(1, FILES), &options(Readdir::Adaptive));
+    let directory = fs::File::open(mount.file("0")).expect("a directory");
+    let calls = || mount.tree.calls.read_dir.load(Relaxed);
+    let requests = || mount.counts().of(RequestKind::Readdirplus);
+    let (mut names, mut buffer) = (Vec::new(), Vec::with_capacity(32 << 10));
+    let mut entries = rustix::fs::RawDir::new(&directory, buffer.spare_capacity_mut());
+    while let Some(entry) = entries.next() {
+        names.push(entry.expect("an entry").file_name().to_str().expect("UTF-8").to_owned());
+        // By then, the lister has no credit for attributes.
+        if entries.is_buffer_empty() && names.len() > FILES / 2 {
+            let began = Instant::now();
+            while calls() != requests() + 1 {
+                assert!(began.elapsed() < Duration::from_secs(10), "the next part is not listed in advance");
+                thread::yield_now();
+            }
+        }
+    }
+    names.retain(|name| !name.starts_with('.'));
+    assert!(names.into_iter().eq((0..FILES).map(|file| format!("{file:05}"))));
+    assert_eq!(calls(), requests(), "each part was listed once");
 }
 
 #[test]

@@ -1,0 +1,117 @@
+//! The next parts of directories, listed before the kernel asks for them.
+
+use std::{
+    collections::VecDeque,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use floe_image::Nid;
+
+use crate::inodes::directory::Listed;
+
+/// The number of parts that wait for their requests. Later ones replace the oldest.
+const PARTS_MAX: usize = 16;
+
+/// The size in bytes of the largest reply that is made in advance.
+const REPLY_BYTES_MAX: usize = 64 << 10;
+
+/// Parts of directories for requests that are likely to follow.
+///
+/// A reply to READDIRPLUS has room for about 200 names in the buffer that `find` and `ls` use, so a long directory takes
+/// many requests. While the program uses the names of a reply, the session thread that sent it lists the next ones.
+#[derive(Default)]
+pub(crate) struct NextParts {
+    parts: Mutex<VecDeque<(PartOf, Listed)>>,
+}
+
+/// A part of a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PartOf {
+    pub(crate) directory: Nid,
+    /// The thread that lists it.
+    pub(crate) lister: u32,
+    /// The offset of its first entry, as in READDIRPLUS.
+    pub(crate) offset: u64,
+    /// The maximum size of the reply in bytes.
+    pub(crate) len_max: usize,
+}
+
+impl PartOf {
+    /// The part that follows `listed`, if it is to be listed in advance: there may be more, and entries have no
+    /// attributes, because those would make the thread wait for the inodes of files.
+    pub(crate) fn after(self, listed: &Listed) -> Option<Self> {
+        let offset = listed.next.filter(|_| self.len_max <= REPLY_BYTES_MAX && listed.left.is_spent())?;
+        Some(Self { offset, ..self })
+    }
+}
+
+impl NextParts {
+    /// Takes a part, if it was listed in advance.
+    pub(crate) fn take(&self, part: PartOf) -> Option<Listed> {
+        let mut parts = self.lock();
+        let index = parts.iter().position(|(other, _)| *other == part)?;
+        parts.remove(index).map(|(_, listed)| listed)
+    }
+
+    /// Keeps a part for its request.
+    pub(crate) fn keep(&self, part: PartOf, listed: Listed) {
+        let mut parts = self.lock();
+        if parts.len() >= PARTS_MAX {
+            parts.pop_front();
+        }
+        parts.push_back((part, listed));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(PartOf, Listed)>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_fuse_wire::DirectoryEntries;
+
+    use super::*;
+    use crate::inodes::listings::Allowance;
+
+    const FIRST: PartOf = PartOf { directory: Nid(36), lister: 7, offset: 0, len_max: 4096 };
+
+    fn listed(next: Option<u64>, left: Allowance) -> Listed {
+        Listed { entries: DirectoryEntries::new(0), files: Vec::new(), left, next }
+    }
+
+    #[test]
+    fn names_alone_are_listed_in_advance() {
+        let after = |part: PartOf, next, left| part.after(&listed(next, left)).map(|part| part.offset);
+        assert_eq!(after(FIRST, Some(12), Allowance::NONE), Some(12));
+        assert_eq!(after(FIRST, None, Allowance::NONE), None, "the directory has ended");
+        assert_eq!(after(FIRST, Some(12), Allowance::default()), None, "files have attributes");
+        assert_eq!(after(PartOf { len_max: REPLY_BYTES_MAX + 1, ..FIRST }, Some(12), Allowance::NONE), None);
+    }
+
+    #[test]
+    fn a_part_is_taken_once_by_its_lister() {
+        let parts = NextParts::default();
+        parts.keep(FIRST, listed(Some(12), Allowance::NONE));
+        for other in [
+            PartOf { lister: 8, ..FIRST },
+            PartOf { directory: Nid(1), ..FIRST },
+            PartOf { offset: 12, ..FIRST },
+            PartOf { len_max: 8192, ..FIRST },
+        ] {
+            assert!(parts.take(other).is_none(), "{other:?}");
+        }
+        assert_eq!(parts.take(FIRST).and_then(|listed| listed.next), Some(12));
+        assert!(parts.take(FIRST).is_none());
+    }
+
+    #[test]
+    fn old_parts_are_replaced() {
+        let parts = NextParts::default();
+        for offset in 0..=PARTS_MAX as u64 {
+            parts.keep(PartOf { offset, ..FIRST }, listed(None, Allowance::NONE));
+        }
+        assert!(parts.take(FIRST).is_none());
+        assert!((1..=PARTS_MAX as u64).all(|offset| parts.take(PartOf { offset, ..FIRST }).is_some()));
+    }
+}
