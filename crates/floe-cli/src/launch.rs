@@ -9,6 +9,7 @@ mod program_reads;
 mod recorder;
 mod replay;
 mod report;
+mod store_queue;
 
 use std::{
     fs::File,

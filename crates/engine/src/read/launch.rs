@@ -1,10 +1,5 @@
 //! Stores the files of a recorded launch in the page cache, before its programs read them.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    mpsc::{self, Receiver},
-};
-
 use floe_image::{ByteRange, Error, Nid, Result};
 
 use crate::{
@@ -14,37 +9,13 @@ use crate::{
 };
 
 impl Reader {
-    /// Stores ranges of files in the page cache, in their order. The ranges grow to whole pages. If the cache takes no bytes of
-    /// a file but reads them itself ([`Sink::reads_by_itself`](crate::Sink::reads_by_itself)), it is asked to do so. Ranges
-    /// that cannot be read are skipped: programs that read them receive the error. The receiver gets the number of bytes that
-    /// were stored or asked for. It is closed without a number if no thread can do the work.
-    ///
-    /// The bytes are read and stored by the thread `floe-store` and the calling thread, both at the priority of the decoders.
-    /// Where no thread has a higher priority, two of them get twice the time of one.
-    pub fn store_for_launch(&self, ranges: Vec<(Nid, ByteRange)>) -> Receiver<u64> {
-        let (sender, receiver) = mpsc::sync_channel(1);
-        let ranges = Arc::new(Mutex::new(ranges.into_iter()));
-        let (reader, shared) = (self.clone(), Arc::clone(&ranges));
-        let (own_sender, own_bytes) = mpsc::sync_channel(1);
-        self.engine().workers.store(Box::new(move || {
-            let bytes = reader.store_next(&shared);
-            // The replay of the launch may have ended meanwhile.
-            let _ = sender.send(bytes + own_bytes.recv().unwrap_or(0));
-        }));
-        let working = self.engine().adopt_this_thread();
-        let _ = own_sender.send(self.store_next(&ranges));
-        drop(working);
-        receiver
-    }
-
-    /// Stores ranges that other threads have not taken yet until none is left, and returns the number of stored bytes.
-    fn store_next(&self, ranges: &Mutex<impl Iterator<Item = (Nid, ByteRange)>>) -> u64 {
-        let next = || ranges.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let mut bytes = 0;
-        while let Some((nid, range)) = next() {
-            bytes += self.store_whole_pages(nid, range).unwrap_or(0);
-        }
-        bytes
+    /// Stores a range of a file in the page cache, on the calling thread, which has the priority of the decoders meanwhile.
+    /// The range grows to whole pages. If the cache takes no bytes of a file but reads them itself
+    /// ([`Sink::reads_by_itself`](crate::Sink::reads_by_itself)), it is asked to do so. A range that cannot be read is
+    /// skipped: programs that read it receive the error. Returns the number of bytes that were stored or asked for.
+    pub fn store_for_launch(&self, nid: Nid, range: ByteRange) -> u64 {
+        let _working = self.engine().adopt_this_thread();
+        self.store_whole_pages(nid, range).unwrap_or(0)
     }
 
     /// Whether other processes need the memory that a replay would use. A slow page allocation alone does not count: a virtual

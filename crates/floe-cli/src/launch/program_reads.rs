@@ -27,7 +27,7 @@ struct LastRead {
 impl ProgramReads {
     /// Notes a read of a file.
     pub(super) fn note(&mut self, nid: Nid, range: ByteRange) {
-        if self.last_reads.len() < READ_MAX {
+        if self.last_reads.len() < READ_MAX || self.last_reads.contains_key(&nid) {
             let is_sequential = self.last_reads.get(&nid).is_some_and(|last| last.range.end() == range.offset());
             self.last_reads.insert(nid, LastRead { range, is_sequential });
         }

@@ -2,11 +2,12 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
+    num::NonZero,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
-        mpsc::RecvTimeoutError,
     },
+    thread,
     time::Duration,
 };
 
@@ -21,13 +22,11 @@ use super::{
     footprint::{Footprint, PAGE_BYTES},
     profile_match::ProfileMatch,
     report::{LaunchState, Progress},
+    store_queue::{FileRange, StoreQueue},
 };
 
 /// The maximum number of bytes that a replay puts into the page cache.
 const BYTES_MAX: u64 = 1 << 30;
-
-/// The maximum number of bytes that are stored between two checks whether the replay continues.
-const PIECE_BYTES: u64 = 4 << 20;
 
 /// Ranges of images without a launch bundle grow to whole chunks of this size in bytes. A program may be ahead of the replay.
 /// The kernel's readahead then sends a request for each gap between stored pages, and the blocks with the pages of the gap
@@ -52,6 +51,11 @@ const BATCH_BYTES: u64 = 1 << 20;
 /// The number of batches whose names are looked up while the ranges of earlier ones are stored.
 const BATCHES_AHEAD: usize = 2;
 
+/// The number of threads that store ranges besides that of the replay, for each CPU, and their maximum. Where a replay may not
+/// have a higher priority than other programs, its share of the CPUs grows with its threads.
+const THREADS_PER_CPU: usize = 2;
+const THREADS_MAX: usize = 8;
+
 /// Replays a launch ahead of its programs: looks up its names in the kernel, and puts the ranges that it reads into the page
 /// cache, in order.
 pub(super) struct Replay {
@@ -68,9 +72,6 @@ pub(super) struct Replay {
     /// Set until the launch is over, if only its own metadata is to be read until then.
     pub(super) holds_metadata: Option<Arc<AtomicBool>>,
 }
-
-/// A range of a file.
-type FileRange = (Nid, ByteRange);
 
 /// Names that are looked up together, and the ranges to store after them.
 #[derive(Default)]
@@ -142,6 +143,36 @@ impl Replay {
     }
 
     fn replay(&self, profile: &Profile, files: &HashMap<&[u8], (Nid, u64)>) -> Result<(), Ending> {
+        let queue = self.store_queue();
+        self.replay_with(&queue, profile, files)?;
+        while !queue.finish(GLANCE) {
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    /// A queue with threads that store ranges.
+    fn store_queue(&self) -> StoreQueue {
+        let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+        // The bytes of a bundle arrive in order, and no program competes with the replay.
+        let thread_count = if self.has_bundle { 0 } else { (cpus * THREADS_PER_CPU).min(THREADS_MAX) };
+        let (reader, profile_match, progress) =
+            (self.reader.clone(), Arc::clone(&self.profile_match), Arc::clone(&self.progress));
+        let is_front = self.front.is_some();
+        StoreQueue::new(thread_count, move |(nid, range)| {
+            let range = if is_front { range } else { profile_match.unread(nid, range) };
+            if !range.is_empty() {
+                progress.note_range(reader.store_for_launch(nid, range));
+            }
+        })
+    }
+
+    fn replay_with(
+        &self,
+        queue: &StoreQueue,
+        profile: &Profile,
+        files: &HashMap<&[u8], (Nid, u64)>,
+    ) -> Result<(), Ending> {
         let mut under_way: VecDeque<Batch> = VecDeque::new();
         let mut batch = Batch::default();
         let mut steps_max = FIRST_STEPS;
@@ -186,42 +217,42 @@ impl Replay {
                 if !batch.walk.push(path, action) {
                     let full = std::mem::take(&mut batch);
                     batch.files_end = full.files_end;
-                    self.begin(full, &mut under_way)?;
+                    self.begin(queue, full, &mut under_way)?;
                     batch.walk.push(path, action);
                 }
             }
             if left_bytes == 0 {
-                self.begin(batch, &mut under_way)?;
-                under_way.into_iter().try_for_each(|batch| self.finish(batch))?;
+                self.begin(queue, batch, &mut under_way)?;
+                under_way.into_iter().try_for_each(|batch| self.finish(queue, batch))?;
                 return Err(Ending::Stopped("it put 1 GiB into the page cache"));
             }
             let ranges = u32::try_from(batch.ranges.len()).unwrap_or(u32::MAX);
             if batch.walk.len().max(ranges) >= steps_max || batch.range_bytes >= BATCH_BYTES {
                 steps_max = steps_max.saturating_mul(2);
                 let files_end = batch.files_end;
-                self.begin(std::mem::take(&mut batch), &mut under_way)?;
+                self.begin(queue, std::mem::take(&mut batch), &mut under_way)?;
                 batch.files_end = files_end;
             }
         }
-        self.begin(batch, &mut under_way)?;
-        under_way.into_iter().try_for_each(|batch| self.finish(batch))
+        self.begin(queue, batch, &mut under_way)?;
+        under_way.into_iter().try_for_each(|batch| self.finish(queue, batch))
     }
 
     /// Sends the names of a batch, and finishes the oldest batch if enough are in progress.
-    fn begin(&self, batch: Batch, under_way: &mut VecDeque<Batch>) -> Result<(), Ending> {
+    fn begin(&self, queue: &StoreQueue, batch: Batch, under_way: &mut VecDeque<Batch>) -> Result<(), Ending> {
         self.check()?;
         if !batch.walk.is_empty() {
             self.walk.send(&batch.walk).map_err(|_| Ending::Stopped(NO_WALKER))?;
         }
         under_way.push_back(batch);
         match under_way.len() {
-            BATCHES_AHEAD.. => under_way.pop_front().map_or(Ok(()), |oldest| self.finish(oldest)),
+            BATCHES_AHEAD.. => under_way.pop_front().map_or(Ok(()), |oldest| self.finish(queue, oldest)),
             _ => Ok(()),
         }
     }
 
-    /// Waits until the names of a batch are looked up, and stores its ranges.
-    fn finish(&self, batch: Batch) -> Result<(), Ending> {
+    /// Waits until the names of a batch are looked up, and has its ranges stored.
+    fn finish(&self, queue: &StoreQueue, batch: Batch) -> Result<(), Ending> {
         while !batch.walk.is_empty() {
             self.check()?;
             if let Some(walked) = self.walk.wait(GLANCE).map_err(|_| Ending::Stopped(NO_WALKER))? {
@@ -235,10 +266,8 @@ impl Replay {
             // Programs start after the replay, so the order within a batch does not matter.
             ranges.sort_unstable_by_key(|(nid, range)| (*nid, range.offset()));
         }
-        for part in parts_of(merged(ranges)) {
-            let count = part.len() as u64;
-            self.progress.note_ranges(count, self.store(part)?);
-        }
+        queue.add(merged(ranges));
+        queue.make_room();
         self.profile_match.note_replayed(batch.files_end);
         Ok(())
     }
@@ -248,18 +277,6 @@ impl Replay {
         let Some(front) = &self.front else { return ranges };
         // Programs that read a range that cannot be found receive the error.
         ranges.into_iter().flat_map(|(nid, range)| front.places(nid, range).unwrap_or_default()).collect()
-    }
-
-    fn store(&self, ranges: Vec<FileRange>) -> Result<u64, Ending> {
-        let receiver = self.reader.store_for_launch(ranges);
-        loop {
-            self.check()?;
-            match receiver.recv_timeout(GLANCE) {
-                Err(RecvTimeoutError::Timeout) => {}
-                Ok(stored) => return Ok(stored),
-                Err(RecvTimeoutError::Disconnected) => return Err(Ending::Stopped("no thread can store bytes")),
-            }
-        }
     }
 
     /// Checks whether the replay continues.
@@ -291,26 +308,6 @@ fn merged(ranges: Vec<FileRange>) -> Vec<FileRange> {
         }
     }
     merged
-}
-
-/// The ranges in parts of at most [`PIECE_BYTES`].
-fn parts_of(ranges: Vec<FileRange>) -> Vec<Vec<FileRange>> {
-    let (mut parts, mut left_bytes) = (Vec::new(), 0);
-    for (nid, range) in ranges {
-        let mut offset = range.offset();
-        while offset < range.end() {
-            if left_bytes == 0 {
-                parts.push(Vec::new());
-                left_bytes = PIECE_BYTES;
-            }
-            let len = left_bytes.min(range.end() - offset);
-            parts.last_mut().into_iter().for_each(|part: &mut Vec<_>| part.push((nid, ByteRange::new(offset, len))));
-            // Whole pages, so that the next part also begins at a page.
-            left_bytes -= len.next_multiple_of(PAGE_BYTES);
-            offset += len;
-        }
-    }
-    parts
 }
 
 /// The bytes of a file of `size` bytes that a replay out of a launch bundle reads for a range that [`Footprint::grown`]
@@ -367,18 +364,11 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_merged_and_stored_in_parts() {
+    fn ranges_that_continue_each_other_are_merged() {
         let range = |nid, start, end| (Nid(nid), ByteRange::between(start, end));
         let ranges = vec![range(1, 0, 5000), range(1, 8192, 9000), range(1, 16_384, 20_000), range(2, 20_480, 9 << 20)];
         let merged = merged(ranges);
         assert_eq!(merged, [range(1, 0, 9000), range(1, 16_384, 20_000), range(2, 20_480, 9 << 20)]);
-        let parts = parts_of(merged.clone());
-        assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [3, 1, 1]);
-        for part in &parts {
-            assert!(part.iter().map(|(_, range)| range.len()).sum::<u64>() <= PIECE_BYTES);
-            assert!(part.iter().all(|(_, range)| range.offset() % PAGE_BYTES == 0));
-        }
-        assert_eq!(super::merged(parts.concat()), merged);
     }
 
     #[test]

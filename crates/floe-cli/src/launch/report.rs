@@ -101,8 +101,8 @@ impl Progress {
         self.failed.fetch_add(walked.failed.into(), Relaxed);
     }
 
-    pub(super) fn note_ranges(&self, count: u64, bytes: u64) {
-        self.ranges.fetch_add(count, Relaxed);
+    pub(super) fn note_range(&self, bytes: u64) {
+        self.ranges.fetch_add(1, Relaxed);
         self.range_bytes.fetch_add(bytes, Relaxed);
     }
 

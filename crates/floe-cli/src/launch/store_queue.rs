@@ -1,0 +1,214 @@
+//! The ranges that a replay stores, and the threads that store them.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{Builder, JoinHandle},
+    time::Duration,
+};
+
+use floe::{ByteRange, Nid};
+
+use super::footprint::PAGE_BYTES;
+
+/// The number of bytes in the queue from which on no more are looked up.
+const FULL_BYTES: u64 = 4 << 20;
+
+/// The size in bytes of the pieces of a long range. Each is stored by one thread.
+const PIECE_BYTES: u64 = 256 << 10;
+
+/// The size in bytes of the longest range that is one piece if it is a whole file. The sink may refuse the last page of a
+/// file unless all of the file is stored with one call.
+const WHOLE_FILE_BYTES: u64 = 1 << 20;
+
+/// A range of a file.
+pub(super) type FileRange = (Nid, ByteRange);
+
+/// Ranges that are stored by several threads, in the order in which they were added. When it is dropped, ranges that no
+/// thread has taken yet are discarded, and its threads end.
+pub(super) struct StoreQueue {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    store: Box<dyn Fn(FileRange) + Send + Sync>,
+}
+
+#[derive(Default)]
+struct State {
+    pieces: VecDeque<FileRange>,
+    bytes: u64,
+    /// The number of pieces that are being stored.
+    storing: usize,
+    is_closed: bool,
+}
+
+impl StoreQueue {
+    /// Starts `thread_count` threads that call `store` for each piece. The thread that adds ranges works too, so the queue
+    /// also works without threads of its own.
+    pub(super) fn new(thread_count: usize, store: impl Fn(FileRange) + Send + Sync + 'static) -> Self {
+        let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), store: Box::new(store) });
+        let threads = (0..thread_count).map_while(|number| {
+            let shared = Arc::clone(&shared);
+            Builder::new().name(format!("floe-replay/{number}")).spawn(move || shared.work()).ok()
+        });
+        Self { threads: threads.collect(), shared }
+    }
+
+    /// Adds ranges.
+    pub(super) fn add(&self, ranges: impl IntoIterator<Item = FileRange>) {
+        let mut state = self.shared.lock();
+        for range in ranges {
+            for piece in pieces_of(range) {
+                state.bytes += piece.1.len();
+                state.pieces.push_back(piece);
+            }
+        }
+        self.shared.changed.notify_all();
+    }
+
+    /// Stores pieces until the queue has room for more.
+    pub(super) fn make_room(&self) {
+        while self.shared.lock().bytes >= FULL_BYTES && self.shared.store_next() {}
+    }
+
+    /// Stores all pieces that are left, and waits for those of other threads, at most for `time`. Returns whether none is
+    /// left.
+    pub(super) fn finish(&self, time: Duration) -> bool {
+        while self.shared.store_next() {}
+        let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), time, |state| state.storing > 0);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+}
+
+impl Drop for StoreQueue {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        *state = State { is_closed: true, storing: state.storing, ..State::default() };
+        drop(state);
+        self.shared.changed.notify_all();
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
+
+impl Shared {
+    /// Stores pieces until the queue is closed.
+    fn work(&self) {
+        loop {
+            let waiting = |state: &mut State| state.pieces.is_empty() && !state.is_closed;
+            let state = self.changed.wait_while(self.lock(), waiting).unwrap_or_else(PoisonError::into_inner);
+            if state.is_closed {
+                return;
+            }
+            drop(state);
+            self.store_next();
+        }
+    }
+
+    /// Stores the next piece. Returns `false` if there is none.
+    fn store_next(&self) -> bool {
+        let mut state = self.lock();
+        let Some(piece) = state.pieces.pop_front() else { return false };
+        state.bytes -= piece.1.len();
+        state.storing += 1;
+        drop(state);
+        let storing = Storing { shared: self };
+        (self.store)(piece);
+        drop(storing);
+        true
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A piece that is being stored, also if that panics.
+struct Storing<'shared> {
+    shared: &'shared Shared,
+}
+
+impl Drop for Storing<'_> {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.storing -= 1;
+        if state.storing == 0 {
+            self.shared.changed.notify_all();
+        }
+    }
+}
+
+/// The pieces of a range. Each but the first begins at a page, if the range does.
+fn pieces_of((nid, range): FileRange) -> impl Iterator<Item = FileRange> {
+    let piece_bytes = match range.offset() == 0 && range.len() <= WHOLE_FILE_BYTES {
+        true => WHOLE_FILE_BYTES,
+        false => PIECE_BYTES,
+    };
+    debug_assert!(piece_bytes.is_multiple_of(PAGE_BYTES));
+    let starts = (range.offset()..range.end()).step_by(piece_bytes as usize);
+    starts.map(move |start| (nid, ByteRange::between(start, range.end().min(start.saturating_add(piece_bytes)))))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Stores ranges with so many threads; returns the stored bytes of each file.
+    fn store(thread_count: usize, ranges: &[FileRange]) -> BTreeMap<u64, u64> {
+        let stored = Arc::new(Mutex::new(BTreeMap::new()));
+        let storing = Arc::clone(&stored);
+        let queue = StoreQueue::new(thread_count, move |(nid, range): FileRange| {
+            assert!(range.len() <= WHOLE_FILE_BYTES && range.offset() % PAGE_BYTES == 0);
+            *storing.lock().expect("no panic").entry(nid.0).or_default() += range.len();
+        });
+        for range in ranges {
+            queue.add([*range]);
+            queue.make_room();
+            assert!(queue.shared.lock().bytes < FULL_BYTES);
+        }
+        assert!(queue.finish(Duration::from_secs(10)));
+        let stored = stored.lock().expect("no panic").clone();
+        stored
+    }
+
+    #[test]
+    fn each_byte_is_stored_once() {
+        let ranges: Vec<_> = (0..200).map(|file| (Nid(file % 7), ByteRange::new(file * 8192, 900_000))).collect();
+        let expected: BTreeMap<u64, u64> = (0..7)
+            .map(|nid| (nid, 900_000 * ranges.iter().filter(|(other, _)| other.0 == nid).count() as u64))
+            .collect();
+        for thread_count in [0, 1, 5] {
+            assert_eq!(store(thread_count, &ranges), expected, "{thread_count}");
+        }
+    }
+
+    #[test]
+    fn long_ranges_are_cut_and_whole_small_files_are_not() {
+        let lens = |start, end| -> Vec<u64> {
+            pieces_of((Nid(1), ByteRange::between(start, end))).map(|(_, range)| range.len()).collect()
+        };
+        assert_eq!(lens(0, 5000), [5000]);
+        assert_eq!(lens(0, WHOLE_FILE_BYTES), [WHOLE_FILE_BYTES]);
+        assert_eq!(lens(0, WHOLE_FILE_BYTES + 1), [PIECE_BYTES, PIECE_BYTES, PIECE_BYTES, PIECE_BYTES, 1]);
+        assert_eq!(lens(4096, 4096 + PIECE_BYTES + 10), [PIECE_BYTES, 10]);
+        assert!(lens(4096, 4096).is_empty());
+    }
+
+    #[test]
+    fn an_abandoned_queue_discards_what_is_left() {
+        let queue = StoreQueue::new(0, |_: FileRange| panic!("nobody stores"));
+        queue.add([(Nid(1), ByteRange::new(0, 100))]);
+        drop(queue);
+        let (began, ended) = std::sync::mpsc::channel::<FileRange>();
+        let queue = StoreQueue::new(2, move |range| began.send(range).expect("the test waits"));
+        queue.add([(Nid(1), ByteRange::new(0, 100))]);
+        assert_eq!(ended.recv_timeout(Duration::from_secs(10)), Ok((Nid(1), ByteRange::new(0, 100))));
+        drop(queue);
+        assert!(ended.recv().is_err(), "the threads have ended");
+    }
+}
