@@ -172,8 +172,8 @@ mod tests {
             assert!(queue.shared.lock().bytes < FULL_BYTES);
         }
         assert!(queue.finish(Duration::from_secs(10)));
-        let stored = stored.lock().expect("no panic").clone();
-        stored
+        let stored = stored.lock().expect("no panic");
+        stored.clone()
     }
 
     #[test]
