@@ -25,7 +25,10 @@ use crate::{
     Access, MountOptions, RequestKind, Touch, TouchSink,
     connection::{REQUEST_BYTES_MAX, pending::Pending},
     inodes::served::{NAME_BYTES_MAX, Refusal, Served, Sized},
-    inodes::{directory, directory::Listed, errno::errno_of, listings::Allowance, next_parts::PartOf},
+    inodes::{
+        directory, directory::Listed, errno::errno_of, listings::Allowance, next_parts::PartOf,
+        next_parts::list_in_advance,
+    },
     requests::deadline::{Deadlines, PendingReply},
     session_pool::{NextRequest, SessionPool, gate::Gate},
 };
@@ -389,7 +392,7 @@ impl AcceptedRequest<'_> {
         let next = if allowed.is_spent() { NextRequest::OfListing } else { NextRequest::Any };
         let turn = edge.threads.begin(self.thread, lister, next);
         let in_advance = served.next_parts.take(part).filter(|_| allowed.is_spent());
-        let send = move |reply: Reply, listed: Listed| {
+        let send = move |reply: Reply, allowed: Allowance, listed: Listed| {
             // Before the reply, because programs read the listed files right after it.
             reader.note_listed(directory, part.offset == 0, &listed.files);
             served.listings.end(lister, allowed, listed.left);
@@ -400,12 +403,16 @@ impl AcceptedRequest<'_> {
         };
         let pending = edge.deadlines.watch(self.thread, self.reply);
         match in_advance {
-            Some(listed) => {
+            Some((allowed, listed)) => {
                 if let Some(reply) = pending.take() {
-                    send(reply, listed);
+                    send(reply, allowed, listed);
                 }
             }
-            None => edge.answer(pending, move |served, file_system| Ok(served.list(file_system, part, allowed)?), send),
+            None => {
+                let list =
+                    move |served: &Served, file_system: &dyn FileSystem| Ok(served.list(file_system, part, allowed)?);
+                edge.answer(pending, list, move |reply, listed| send(reply, allowed, listed));
+            }
         }
         drop(turn);
     }
@@ -475,20 +482,6 @@ impl AcceptedRequest<'_> {
         let _turn = edge.threads.begin(self.thread, self.header.pid, NextRequest::Any);
         edge.answer(edge.deadlines.watch(self.thread, self.reply), work, send);
     }
-}
-
-/// Lists a part of a directory for a later request, unless that has to wait.
-fn list_in_advance(reader: &Reader, served: Arc<Served>, part: PartOf, allowed: Allowance) {
-    let listing = Arc::clone(&served);
-    let list = move |file_system: &dyn FileSystem| {
-        let list = || listing.list(file_system, part, allowed).ok();
-        Ok(catch_unwind(AssertUnwindSafe(list)).unwrap_or_default())
-    };
-    reader.metadata_then(list, move |listed| {
-        if let Ok(Some(listed)) = listed {
-            served.next_parts.keep(part, listed);
-        }
-    });
 }
 
 fn send_sized(reply: Reply, sized: Sized) {

@@ -145,7 +145,7 @@ impl Replay {
     fn replay(&self, profile: &Profile, files: &HashMap<&[u8], (Nid, u64)>) -> Result<(), Ending> {
         let queue = self.store_queue();
         self.replay_with(&queue, profile, files)?;
-        while !queue.finish(GLANCE) {
+        while queue.store_next() || !queue.wait(GLANCE) {
             self.check()?;
         }
         Ok(())
@@ -267,7 +267,10 @@ impl Replay {
             ranges.sort_unstable_by_key(|(nid, range)| (*nid, range.offset()));
         }
         queue.add(merged(ranges));
-        queue.make_room();
+        while queue.is_full() {
+            self.check()?;
+            queue.store_next();
+        }
         self.profile_match.note_replayed(batch.files_end);
         Ok(())
     }

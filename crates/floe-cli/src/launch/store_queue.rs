@@ -47,8 +47,8 @@ struct State {
 }
 
 impl StoreQueue {
-    /// Starts `thread_count` threads that call `store` for each piece. The thread that adds ranges works too, so the queue
-    /// also works without threads of its own.
+    /// Starts `thread_count` threads that call `store` for each piece. The thread that adds ranges calls
+    /// [`StoreQueue::store_next`], so the queue also works without threads of its own.
     pub(super) fn new(thread_count: usize, store: impl Fn(FileRange) + Send + Sync + 'static) -> Self {
         let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), store: Box::new(store) });
         let threads = (0..thread_count).map_while(|number| {
@@ -70,15 +70,18 @@ impl StoreQueue {
         self.shared.changed.notify_all();
     }
 
-    /// Stores pieces until the queue has room for more.
-    pub(super) fn make_room(&self) {
-        while self.shared.lock().bytes >= FULL_BYTES && self.shared.store_next() {}
+    /// Whether so much is left that no more should be looked up.
+    pub(super) fn is_full(&self) -> bool {
+        self.shared.lock().bytes >= FULL_BYTES
     }
 
-    /// Stores all pieces that are left, and waits for those of other threads, at most for `time`. Returns whether none is
-    /// left.
-    pub(super) fn finish(&self, time: Duration) -> bool {
-        while self.shared.store_next() {}
+    /// Stores the next piece. Returns `false` if there is none.
+    pub(super) fn store_next(&self) -> bool {
+        self.shared.store_next()
+    }
+
+    /// Waits for the pieces that other threads are storing, at most for `time`. Returns whether there is none.
+    pub(super) fn wait(&self, time: Duration) -> bool {
         let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), time, |state| state.storing > 0);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
@@ -168,10 +171,12 @@ mod tests {
         });
         for range in ranges {
             queue.add([*range]);
-            queue.make_room();
-            assert!(queue.shared.lock().bytes < FULL_BYTES);
+            while queue.is_full() {
+                queue.store_next();
+            }
         }
-        assert!(queue.finish(Duration::from_secs(10)));
+        while queue.store_next() {}
+        assert!(queue.wait(Duration::from_secs(10)));
         let stored = stored.lock().expect("no panic");
         stored.clone()
     }

@@ -2,12 +2,14 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use floe_image::Nid;
+use floe_engine::Reader;
+use floe_image::{FileSystem, Nid};
 
-use crate::inodes::directory::Listed;
+use crate::inodes::{directory::Listed, listings::Allowance, served::Served};
 
 /// The number of parts that wait for their requests. Later ones replace the oldest.
 const PARTS_MAX: usize = 16;
@@ -21,7 +23,14 @@ const REPLY_BYTES_MAX: usize = 64 << 10;
 /// many requests. While the program uses the names of a reply, the session thread that sent it lists the next ones.
 #[derive(Default)]
 pub(crate) struct NextParts {
-    parts: Mutex<VecDeque<(PartOf, Listed)>>,
+    parts: Mutex<VecDeque<NextPart>>,
+}
+
+/// A part that was listed in advance.
+struct NextPart {
+    part: PartOf,
+    allowed: Allowance,
+    listed: Listed,
 }
 
 /// A part of a directory.
@@ -46,25 +55,39 @@ impl PartOf {
 }
 
 impl NextParts {
-    /// Takes a part, if it was listed in advance.
-    pub(crate) fn take(&self, part: PartOf) -> Option<Listed> {
+    /// Takes a part, if it was listed in advance, and the allowance of the listing.
+    pub(crate) fn take(&self, part: PartOf) -> Option<(Allowance, Listed)> {
         let mut parts = self.lock();
-        let index = parts.iter().position(|(other, _)| *other == part)?;
-        parts.remove(index).map(|(_, listed)| listed)
+        let index = parts.iter().position(|next| next.part == part)?;
+        parts.remove(index).map(|next| (next.allowed, next.listed))
     }
 
-    /// Keeps a part for its request.
-    pub(crate) fn keep(&self, part: PartOf, listed: Listed) {
+    /// Keeps a part, listed with attributes as far as `allowed`, for its request.
+    pub(crate) fn keep(&self, part: PartOf, allowed: Allowance, listed: Listed) {
         let mut parts = self.lock();
         if parts.len() >= PARTS_MAX {
             parts.pop_front();
         }
-        parts.push_back((part, listed));
+        parts.push_back(NextPart { part, allowed, listed });
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(PartOf, Listed)>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<NextPart>> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Lists a part of a directory for a later request, unless that has to wait.
+pub(crate) fn list_in_advance(reader: &Reader, served: Arc<Served>, part: PartOf, allowed: Allowance) {
+    let listing = Arc::clone(&served);
+    let list = move |file_system: &dyn FileSystem| {
+        let list = || listing.list(file_system, part, allowed).ok();
+        Ok(catch_unwind(AssertUnwindSafe(list)).unwrap_or_default())
+    };
+    reader.metadata_then(list, move |listed| {
+        if let Ok(Some(listed)) = listed {
+            served.next_parts.keep(part, allowed, listed);
+        }
+    });
 }
 
 #[cfg(test)]
@@ -72,7 +95,6 @@ mod tests {
     use floe_fuse_wire::DirectoryEntries;
 
     use super::*;
-    use crate::inodes::listings::Allowance;
 
     const FIRST: PartOf = PartOf { directory: Nid(36), lister: 7, offset: 0, len_max: 4096 };
 
@@ -92,7 +114,7 @@ mod tests {
     #[test]
     fn a_part_is_taken_once_by_its_lister() {
         let parts = NextParts::default();
-        parts.keep(FIRST, listed(Some(12), Allowance::NONE));
+        parts.keep(FIRST, Allowance::NONE, listed(Some(12), Allowance::NONE));
         for other in [
             PartOf { lister: 8, ..FIRST },
             PartOf { directory: Nid(1), ..FIRST },
@@ -101,7 +123,7 @@ mod tests {
         ] {
             assert!(parts.take(other).is_none(), "{other:?}");
         }
-        assert_eq!(parts.take(FIRST).and_then(|listed| listed.next), Some(12));
+        assert_eq!(parts.take(FIRST).and_then(|(_, listed)| listed.next), Some(12));
         assert!(parts.take(FIRST).is_none());
     }
 
@@ -109,7 +131,7 @@ mod tests {
     fn old_parts_are_replaced() {
         let parts = NextParts::default();
         for offset in 0..=PARTS_MAX as u64 {
-            parts.keep(PartOf { offset, ..FIRST }, listed(None, Allowance::NONE));
+            parts.keep(PartOf { offset, ..FIRST }, Allowance::NONE, listed(None, Allowance::NONE));
         }
         assert!(parts.take(FIRST).is_none());
         assert!((1..=PARTS_MAX as u64).all(|offset| parts.take(PartOf { offset, ..FIRST }).is_some()));
