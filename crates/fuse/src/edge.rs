@@ -26,8 +26,10 @@ use crate::{
     connection::{REQUEST_BYTES_MAX, pending::Pending},
     inodes::served::{NAME_BYTES_MAX, Refusal, Served, Sized},
     inodes::{
-        directory, directory::Listed, errno::errno_of, listings::Allowance, next_parts::PartOf,
-        next_parts::list_in_advance,
+        directory::{self, Listed},
+        errno::errno_of,
+        listings::Allowance,
+        next_parts::{ListingPart, list_in_advance},
     },
     requests::deadline::{Deadlines, PendingReply},
     session_pool::{NextRequest, SessionPool, gate::Gate},
@@ -387,10 +389,10 @@ impl AcceptedRequest<'_> {
         self.note_listing(read.offset);
         let (edge, reader, served) = (self.edge, self.edge.reader.clone(), Arc::clone(&self.edge.served));
         let (lister, directory) = (self.header.pid, served.nid(self.header.nodeid));
-        let part = PartOf { directory, lister, offset: read.offset, len_max: read.size as usize };
+        let part = ListingPart { directory, lister, offset: read.offset, len_max: read.size as usize };
         let allowed = served.allowance(lister, directory);
         let next = if allowed.is_spent() { NextRequest::OfListing } else { NextRequest::Any };
-        let turn = edge.threads.begin(self.thread, lister, next);
+        let _turn = edge.threads.begin(self.thread, lister, next);
         let in_advance = served.next_parts.take(part).filter(|_| allowed.is_spent());
         let send = move |reply: Reply, allowed: Allowance, listed: Listed| {
             // Before the reply, because programs read the listed files right after it.
@@ -414,7 +416,6 @@ impl AcceptedRequest<'_> {
                 edge.answer(pending, list, move |reply, listed| send(reply, allowed, listed));
             }
         }
-        drop(turn);
     }
 
     fn note_listing(&self, offset: u64) {

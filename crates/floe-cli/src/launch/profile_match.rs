@@ -111,7 +111,7 @@ impl ProfileMatch {
         self.lock().replayed = count;
     }
 
-    /// What is left of a range for the replay: see [`ProgramReads::unread`].
+    /// Returns the part of `range` that the replay has to store ([`ProgramReads::unread`]).
     pub(super) fn unread(&self, nid: Nid, range: ByteRange) -> ByteRange {
         self.lock().reads.unread(nid, range)
     }

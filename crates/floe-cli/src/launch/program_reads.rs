@@ -1,4 +1,4 @@
-//! What the programs of a launch read by themselves, beside its replay.
+//! The reads of the programs of a launch.
 
 use std::collections::HashMap;
 
@@ -33,8 +33,8 @@ impl ProgramReads {
         }
     }
 
-    /// The end of a range, without what the last read of the file contains at its beginning. Of a file that is read
-    /// sequentially, only what follows the kernel's readahead is left.
+    /// Returns the part of `range` that a replay has to store: its end, from the end of the last read of the file on. If the
+    /// file is read sequentially, the part begins where the kernel's readahead ends.
     pub(super) fn unread(&self, nid: Nid, range: ByteRange) -> ByteRange {
         let Some(LastRead { range: read, is_sequential }) = self.last_reads.get(&nid).copied() else {
             return range;

@@ -144,7 +144,7 @@ impl Replay {
 
     fn replay(&self, profile: &Profile, files: &HashMap<&[u8], (Nid, u64)>) -> Result<(), Ending> {
         let queue = self.store_queue();
-        self.replay_with(&queue, profile, files)?;
+        self.queue_steps(&queue, profile, files)?;
         while queue.store_next() || !queue.wait(GLANCE) {
             self.check()?;
         }
@@ -160,6 +160,7 @@ impl Replay {
             (self.reader.clone(), Arc::clone(&self.profile_match), Arc::clone(&self.progress));
         let is_front = self.front.is_some();
         StoreQueue::new(thread_count, move |(nid, range)| {
+            // The program may have read more since the range was added. Behind a front, the range is one of a hidden file.
             let range = if is_front { range } else { profile_match.unread(nid, range) };
             if !range.is_empty() {
                 progress.note_range(reader.store_for_launch(nid, range));
@@ -167,7 +168,8 @@ impl Replay {
         })
     }
 
-    fn replay_with(
+    /// Sends the names of the profile to the walker, and adds its ranges to the queue.
+    fn queue_steps(
         &self,
         queue: &StoreQueue,
         profile: &Profile,

@@ -80,7 +80,7 @@ impl StoreQueue {
         self.shared.store_next()
     }
 
-    /// Waits for the pieces that other threads are storing, at most for `time`. Returns whether there is none.
+    /// Waits for the pieces that other threads are storing, at most for `time`. Returns whether all are stored.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), time, |state| state.storing > 0);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()

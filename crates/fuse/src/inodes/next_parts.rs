@@ -23,19 +23,19 @@ const REPLY_BYTES_MAX: usize = 64 << 10;
 /// many requests. While the program uses the names of a reply, the session thread that sent it lists the next ones.
 #[derive(Default)]
 pub(crate) struct NextParts {
-    parts: Mutex<VecDeque<NextPart>>,
+    parts: Mutex<VecDeque<ListedPart>>,
 }
 
 /// A part that was listed in advance.
-struct NextPart {
-    part: PartOf,
+struct ListedPart {
+    part: ListingPart,
     allowed: Allowance,
     listed: Listed,
 }
 
-/// A part of a directory.
+/// A part of a directory that a thread lists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct PartOf {
+pub(crate) struct ListingPart {
     pub(crate) directory: Nid,
     /// The thread that lists it.
     pub(crate) lister: u32,
@@ -45,9 +45,9 @@ pub(crate) struct PartOf {
     pub(crate) len_max: usize,
 }
 
-impl PartOf {
-    /// The part that follows `listed`, if it is to be listed in advance: there may be more, and entries have no
-    /// attributes, because those would make the thread wait for the inodes of files.
+impl ListingPart {
+    /// The part that follows `listed`, if it is to be listed in advance: there may be more entries, and files get no
+    /// attributes, which would take the thread a read of each inode.
     pub(crate) fn after(self, listed: &Listed) -> Option<Self> {
         let offset = listed.next.filter(|_| self.len_max <= REPLY_BYTES_MAX && listed.left.is_spent())?;
         Some(Self { offset, ..self })
@@ -56,28 +56,29 @@ impl PartOf {
 
 impl NextParts {
     /// Takes a part, if it was listed in advance, and the allowance of the listing.
-    pub(crate) fn take(&self, part: PartOf) -> Option<(Allowance, Listed)> {
+    pub(crate) fn take(&self, part: ListingPart) -> Option<(Allowance, Listed)> {
         let mut parts = self.lock();
         let index = parts.iter().position(|next| next.part == part)?;
         parts.remove(index).map(|next| (next.allowed, next.listed))
     }
 
     /// Keeps a part, listed with attributes as far as `allowed`, for its request.
-    pub(crate) fn keep(&self, part: PartOf, allowed: Allowance, listed: Listed) {
+    pub(crate) fn keep(&self, part: ListingPart, allowed: Allowance, listed: Listed) {
         let mut parts = self.lock();
         if parts.len() >= PARTS_MAX {
             parts.pop_front();
         }
-        parts.push_back(NextPart { part, allowed, listed });
+        parts.push_back(ListedPart { part, allowed, listed });
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<NextPart>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<ListedPart>> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Lists a part of a directory for a later request, unless that has to wait.
-pub(crate) fn list_in_advance(reader: &Reader, served: Arc<Served>, part: PartOf, allowed: Allowance) {
+/// Lists a part of a directory for a later request. Does nothing if the listing would have to wait, unless the workers are
+/// inline.
+pub(crate) fn list_in_advance(reader: &Reader, served: Arc<Served>, part: ListingPart, allowed: Allowance) {
     let listing = Arc::clone(&served);
     let list = move |file_system: &dyn FileSystem| {
         let list = || listing.list(file_system, part, allowed).ok();
@@ -96,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    const FIRST: PartOf = PartOf { directory: Nid(36), lister: 7, offset: 0, len_max: 4096 };
+    const FIRST: ListingPart = ListingPart { directory: Nid(36), lister: 7, offset: 0, len_max: 4096 };
 
     fn listed(next: Option<u64>, left: Allowance) -> Listed {
         Listed { entries: DirectoryEntries::new(0), files: Vec::new(), left, next }
@@ -104,11 +105,11 @@ mod tests {
 
     #[test]
     fn names_alone_are_listed_in_advance() {
-        let after = |part: PartOf, next, left| part.after(&listed(next, left)).map(|part| part.offset);
+        let after = |part: ListingPart, next, left| part.after(&listed(next, left)).map(|part| part.offset);
         assert_eq!(after(FIRST, Some(12), Allowance::NONE), Some(12));
         assert_eq!(after(FIRST, None, Allowance::NONE), None, "the directory has ended");
         assert_eq!(after(FIRST, Some(12), Allowance::default()), None, "files have attributes");
-        assert_eq!(after(PartOf { len_max: REPLY_BYTES_MAX + 1, ..FIRST }, Some(12), Allowance::NONE), None);
+        assert_eq!(after(ListingPart { len_max: REPLY_BYTES_MAX + 1, ..FIRST }, Some(12), Allowance::NONE), None);
     }
 
     #[test]
@@ -116,10 +117,10 @@ mod tests {
         let parts = NextParts::default();
         parts.keep(FIRST, Allowance::NONE, listed(Some(12), Allowance::NONE));
         for other in [
-            PartOf { lister: 8, ..FIRST },
-            PartOf { directory: Nid(1), ..FIRST },
-            PartOf { offset: 12, ..FIRST },
-            PartOf { len_max: 8192, ..FIRST },
+            ListingPart { lister: 8, ..FIRST },
+            ListingPart { directory: Nid(1), ..FIRST },
+            ListingPart { offset: 12, ..FIRST },
+            ListingPart { len_max: 8192, ..FIRST },
         ] {
             assert!(parts.take(other).is_none(), "{other:?}");
         }
@@ -131,9 +132,9 @@ mod tests {
     fn old_parts_are_replaced() {
         let parts = NextParts::default();
         for offset in 0..=PARTS_MAX as u64 {
-            parts.keep(PartOf { offset, ..FIRST }, Allowance::NONE, listed(None, Allowance::NONE));
+            parts.keep(ListingPart { offset, ..FIRST }, Allowance::NONE, listed(None, Allowance::NONE));
         }
         assert!(parts.take(FIRST).is_none());
-        assert!((1..=PARTS_MAX as u64).all(|offset| parts.take(PartOf { offset, ..FIRST }).is_some()));
+        assert!((1..=PARTS_MAX as u64).all(|offset| parts.take(ListingPart { offset, ..FIRST }).is_some()));
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     inodes::directory::{self, Listed},
     inodes::errno::errno_of,
     inodes::listings::{Allowance, Listings},
-    inodes::next_parts::{NextParts, PartOf},
+    inodes::next_parts::{ListingPart, NextParts},
     inodes::node_numbers::NodeNumbers,
 };
 
@@ -123,7 +123,12 @@ impl Served {
     }
 
     /// Lists a part of a directory with attributes as far as `allowed`.
-    pub(crate) fn list(&self, file_system: &dyn FileSystem, part: PartOf, allowed: Allowance) -> Result<Listed, Error> {
+    pub(crate) fn list(
+        &self,
+        file_system: &dyn FileSystem,
+        part: ListingPart,
+        allowed: Allowance,
+    ) -> Result<Listed, Error> {
         directory::names_and_attributes(file_system, part.directory, part.offset, part.len_max, self, allowed)
     }
 

@@ -31,7 +31,7 @@ const LISTING_FACTOR: u32 = 4;
 pub(crate) enum NextRequest {
     /// Anything.
     Any,
-    /// The next part of a directory, after it has used many names.
+    /// The next part of a directory, once it has used the names of this one.
     OfListing,
 }
 
