@@ -190,12 +190,9 @@ impl View {
     /// The bytes of a block with these entries. If the next block is broken, the last entry has a name with a slash: the
     /// kernel's `getdents` fails there, before it reads the broken block and logs it.
     fn directory_bytes(&self, node: &Node, listing: &Listing, next_is_broken: bool) -> Result<Vec<u8>> {
-        self.request_targets(node, listing);
-        let mut entries = Vec::with_capacity(listing.entries.len() + 1);
-        for (name, nid) in listing.entries() {
-            let (nid, file_type) = self.entry_target(node, name, nid)?;
-            entries.push(DirectoryEntry { name, nid, file_type });
-        }
+        let targets = self.entry_targets(node, listing)?;
+        let entry = |((name, _), (nid, file_type))| DirectoryEntry { name, nid, file_type };
+        let mut entries: Vec<_> = listing.entries().zip(targets).map(entry).collect();
         let geometry = &self.shared.geometry;
         self.shared.readahead.note_listed(entries.iter().filter_map(|entry| geometry.shared_block_of(entry.nid)));
         let mut mark = Vec::new();
@@ -214,13 +211,19 @@ impl View {
         Ok(directory_bytes(&entries, BLOCK_BYTES))
     }
 
-    /// Requests the bytes that [`View::entry_target`] needs, for all entries at once: a non-blocking read that fails
-    /// starts the kernel's readahead.
-    fn request_targets(&self, directory: &Node, listing: &Listing) {
-        let Some(non_blocking) = self.non_blocking_view() else { return };
-        for (name, nid) in listing.entries() {
-            let _ = non_blocking.entry_target(directory, name, nid);
-        }
+    /// [`View::entry_target`] for each entry of `listing`. Entries are first tried without waiting: a non-blocking read
+    /// that fails starts the kernel's readahead, so the source is asked for all entries at once.
+    fn entry_targets(&self, directory: &Node, listing: &Listing) -> Result<Vec<(u64, FileType)>> {
+        let non_blocking = self.non_blocking_view();
+        let early: Vec<_> = listing
+            .entries()
+            .map(|(name, nid)| non_blocking.as_ref()?.entry_target(directory, name, nid).ok())
+            .collect();
+        let complete = |((name, nid), early)| match early {
+            Some(target) => Ok(target),
+            None => self.entry_target(directory, name, nid),
+        };
+        listing.entries().zip(early).map(complete).collect()
     }
 
     /// The virtual nid and the type for entry `name` of `directory`. In the original, the entry refers to `nid`.

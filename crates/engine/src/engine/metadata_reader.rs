@@ -47,12 +47,20 @@ impl Weight for DecodedBlock {
 }
 
 impl MetadataReader {
-    /// Returns the cached piece that begins at `offset`, a multiple of [`PIECE_BYTES`].
+    /// Returns the cached piece with the byte at `offset`. The piece is shorter than [`PIECE_BYTES`] at the end of the
+    /// device.
+    ///
+    /// # Errors
+    /// There is no such byte; the source fails.
     fn piece(&self, device: DeviceId, offset: u64) -> Result<Bytes> {
-        self.engine.stored_metadata.find_or_make((device, offset), self.blocking, || {
-            let len = self.device_len(device)?.saturating_sub(offset).min(PIECE_BYTES);
-            let mut bytes = vec![0; len as usize];
-            self.fill(device, offset, &mut bytes)?;
+        let start = offset - offset % PIECE_BYTES;
+        self.engine.stored_metadata.find_or_make((device, start), self.blocking, || {
+            let end = self.device_len(device)?.min(start.saturating_add(PIECE_BYTES));
+            if offset >= end {
+                return Err(past_the_end(device, offset));
+            }
+            let mut bytes = vec![0; (end - start) as usize];
+            self.fill(device, start, &mut bytes)?;
             Ok(bytes.into())
         })
     }
@@ -106,6 +114,11 @@ impl MetadataReader {
     }
 }
 
+/// The error of a read past the end of a device.
+fn past_the_end(device: DeviceId, offset: u64) -> Error {
+    Error::corrupt("metadata past the end of the image", Place { nid: None, device, offset: Some(offset) })
+}
+
 impl BlockReader for MetadataReader {
     fn device_count(&self) -> u16 {
         self.engine.sources.device_count()
@@ -120,24 +133,23 @@ impl BlockReader for MetadataReader {
         let place = Place { nid: None, device, offset: Some(offset) };
         let end = offset.checked_add(len as u64).filter(|_| len <= <dyn BlockReader>::STORED_LEN_MAX);
         let end = end.ok_or(Error::corrupt("metadata longer than 1 MiB", place))?;
-        if end > self.device_len(device)? {
-            return Err(Error::corrupt("metadata past the end of the image", place));
+        let within = (offset % PIECE_BYTES) as usize;
+        if len != 0 && within + len <= PIECE_BYTES as usize {
+            let piece = self.piece(device, offset)?;
+            let is_whole = within + len <= piece.len();
+            return if is_whole { Ok(piece.slice(within..within + len)) } else { Err(past_the_end(device, offset)) };
         }
-        let first = offset - offset % PIECE_BYTES;
-        let within = (offset - first) as usize;
-        let too_short = || Error::corrupt("metadata past the end of the image", place);
-        if within + len <= PIECE_BYTES as usize {
-            let piece = self.piece(device, first)?;
-            return if piece.len() >= within + len { Ok(piece.slice(within..within + len)) } else { Err(too_short()) };
+        if end > self.device_len(device)? {
+            return Err(past_the_end(device, offset));
         }
         let mut bytes = Vec::with_capacity(len);
         let mut position = offset;
         while position < end {
+            let piece = self.piece(device, position)?;
             let start = position - position % PIECE_BYTES;
-            let piece = self.piece(device, start)?;
             let stop = end.min(start + PIECE_BYTES);
             let part = piece.get((position - start) as usize..(stop - start) as usize);
-            bytes.extend_from_slice(part.ok_or_else(too_short)?);
+            bytes.extend_from_slice(part.ok_or_else(|| past_the_end(device, offset))?);
             position = stop;
         }
         Ok(bytes.into())

@@ -80,6 +80,9 @@ impl Sources {
     }
 
     /// The length of a source in bytes.
+    ///
+    /// # Errors
+    /// As for [`Sources::source`].
     pub(crate) fn device_len(&self, device: DeviceId) -> Result<u64> {
         self.source(device).map(|source| source.len())
     }

@@ -7,9 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_engine::{Engine, EngineOptions, Priority, Reader, Sink, SyncDecompress, WorkerMode};
-use floe_image::{Error, ImageSource, Nid};
-use floe_testkit::{FailingSource, Fault, HalfCachedSource, HeldSource, TruncatedSource};
+use floe_engine::{Blocking, Engine, EngineOptions, Priority, Reader, Sink, SyncDecompress, WorkerMode};
+use floe_image::{DeviceId, Error, ImageSource, Nid};
+use floe_testkit::{FailingSource, Fault, HalfCachedSource, HeldSource, MemorySource, TruncatedSource};
 
 use crate::patchwork::{COSTLY_BLOCK_BYTES, Patchwork};
 
@@ -337,4 +337,25 @@ fn costly_blocks_are_held_until_the_page_cache_has_them() {
         assert!(comes(|| reader.read_around_counters().stored_bytes == stored_bytes + block_bytes - 4096));
         assert_eq!(reader.read_around_counters().dropped, dropped_count);
     }
+}
+
+#[test]
+fn stored_metadata_is_exact_and_ends_with_the_device() {
+    let image: Vec<u8> = (0..40_000_u32).map(|index| (index * 7 >> 3) as u8).collect();
+    let source = Arc::new(MemorySource::new(image.clone()));
+    let engine = Engine::new(vec![source], &EngineOptions::default()).expect("an engine");
+    let reader = engine.block_reader(Blocking::Allowed);
+    let image_len = image.len() as u64;
+    for offset in [0, 1, 16_383, 16_384, 30_000, 32_768, 39_999, 40_000, 40_001, 49_152, u64::MAX - 1] {
+        for len in [0, 1, 16_384, 16_385, 40_000, 40_001] {
+            let expected = usize::try_from(offset).ok().and_then(|start| image.get(start..start.checked_add(len)?));
+            let stored = reader.stored(DeviceId(0), offset, len);
+            match expected {
+                Some(expected) => assert_eq!(stored.expect("inside"), expected, "{len} from {offset}"),
+                None => assert!(matches!(stored, Err(Error::Corrupt { .. })), "{len} from {offset}: {stored:?}"),
+            }
+        }
+    }
+    assert_eq!(engine.counters().stored_metadata.weight, image_len, "nothing past the end is cached");
+    assert!(matches!(reader.stored(DeviceId(1), 0, 1), Err(Error::Corrupt { .. })));
 }

@@ -1,7 +1,6 @@
 //! The metadata cache for production: many locks, single flight, one wake-up for each release.
 
 use std::{
-    collections::HashMap,
     hash::{BuildHasher, Hash, RandomState},
     sync::{
         Arc, PoisonError,
@@ -10,6 +9,7 @@ use std::{
 };
 
 use floe_image::{Error, Result};
+use hashbrown::HashTable;
 
 use super::{MetadataCacheCounters, Weight};
 use crate::{
@@ -42,7 +42,6 @@ pub(crate) struct ShardedCache<K, V> {
     /// The shard that evicts next.
     dropping: AtomicUsize,
     flights: FlightCounters,
-    hits: AtomicU64,
     misses: AtomicU64,
     /// Lookups that waited for another thread to make the value.
     joins: AtomicU64,
@@ -51,9 +50,11 @@ pub(crate) struct ShardedCache<K, V> {
 
 #[derive(Debug)]
 struct Shard<K, V> {
-    slots: HashMap<K, Slot<V>>,
+    slots: HashTable<(K, Slot<V>)>,
     ring: Vec<K>,
     hand: usize,
+    /// Lookups that found the value. A counter of the whole cache would move from CPU to CPU at each hit.
+    hits: u64,
 }
 
 #[derive(Debug)]
@@ -65,7 +66,7 @@ enum Slot<V> {
 impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
     /// Creates a cache for values of `weight_max` bytes in total.
     pub(super) fn new(weight_max: usize) -> Self {
-        let shard = || Mutex::new(Shard { slots: HashMap::new(), ring: Vec::new(), hand: 0 });
+        let shard = || Mutex::new(Shard { slots: HashTable::new(), ring: Vec::new(), hand: 0, hits: 0 });
         Self {
             shards: (0..SHARD_COUNT).map(|_| shard()).collect(),
             hasher: RandomState::new(),
@@ -73,7 +74,6 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
             weight_max: AtomicUsize::new(weight_max),
             dropping: AtomicUsize::new(0),
             flights: FlightCounters::default(),
-            hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
             joins: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
@@ -109,7 +109,9 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
     }
 
     pub(super) fn counters(&self) -> MetadataCacheCounters {
-        let (hits, misses) = (self.hits.load(Relaxed), self.misses.load(Relaxed));
+        let hits =
+            self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).hits).sum::<u64>();
+        let misses = self.misses.load(Relaxed);
         let (ended, joins) = (self.flights.ended.load(Relaxed), self.joins.load(Relaxed));
         let (waits, wakes) = (self.flights.waits.load(Relaxed), self.flights.wakes.load(Relaxed));
         let evictions = self.evictions.load(Relaxed);
@@ -134,7 +136,8 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
     fn insert(&self, key: K, value: V) {
         self.weight.fetch_add(value.weight(), Relaxed);
         self.keep_budget();
-        self.shard(&key).insert(key, value);
+        let hash = self.hasher.hash_one(key);
+        self.shard(hash).insert(key, value, hash, &self.hasher);
     }
 
     /// Evicts values that were not used lately, shard by shard, until the budget holds or the cache is empty.
@@ -142,7 +145,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
         let mut empty_count = 0;
         while empty_count < SHARD_COUNT && self.weight.load(Relaxed) > self.weight_max.load(Relaxed) {
             let index = self.dropping.fetch_add(1, Relaxed) % SHARD_COUNT;
-            let evicted = self.shards[index].lock().unwrap_or_else(PoisonError::into_inner).evict();
+            let evicted = self.shards[index].lock().unwrap_or_else(PoisonError::into_inner).evict(&self.hasher);
             match evicted {
                 Some(value) => {
                     self.weight.fetch_sub(value.weight(), Relaxed);
@@ -155,25 +158,35 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
     }
 
     fn find_or_lead(&self, key: K) -> Lookup<'_, K, V> {
-        let mut shard = self.shard(&key);
-        match shard.slots.get_mut(&key) {
-            Some(Slot::Ready { value, was_used }) => {
+        let hash = self.hasher.hash_one(key);
+        let mut shard = self.shard(hash);
+        let Shard { slots, hits, .. } = &mut *shard;
+        match slots.find_mut(hash, |(other, _)| *other == key) {
+            Some((_, Slot::Ready { value, was_used })) => {
                 *was_used = true;
-                self.hits.fetch_add(1, Relaxed);
+                *hits += 1;
                 Lookup::Ready(value.clone())
             }
-            Some(Slot::InFlight(flight)) => Lookup::InFlight(Arc::clone(flight)),
+            Some((_, Slot::InFlight(flight))) => Lookup::InFlight(Arc::clone(flight)),
             None => {
                 self.misses.fetch_add(1, Relaxed);
                 let flight = Arc::new(Flight::new());
-                shard.slots.insert(key, Slot::InFlight(Arc::clone(&flight)));
+                let slot = Slot::InFlight(Arc::clone(&flight));
+                slots.insert_unique(hash, (key, slot), |(key, _)| self.hasher.hash_one(key));
                 Lookup::Lead(Lead { cache: self, key, flight: Some(flight) })
             }
         }
     }
 
-    fn shard(&self, key: &K) -> MutexGuard<'_, Shard<K, V>> {
-        let index = self.hasher.hash_one(key) as usize % SHARD_COUNT;
+    /// Removes the flight of `key` after its maker failed.
+    fn forget(&self, key: K) {
+        let hash = self.hasher.hash_one(key);
+        drop(self.shard(hash).remove(&key, hash));
+    }
+
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, V>> {
+        // A table selects buckets by the lowest bits.
+        let index = (hash >> 32) as usize % SHARD_COUNT;
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -201,7 +214,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> Lead<'_, K, V> {
         let Some(flight) = self.flight.take() else { return };
         match &result {
             Ok(value) => self.cache.insert(self.key, value.clone()),
-            Err(_) => drop(self.cache.shard(&self.key).slots.remove(&self.key)),
+            Err(_) => self.cache.forget(self.key),
         }
         flight.end(result, &self.cache.flights);
     }
@@ -214,27 +227,39 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> Drop for Lead<'_, K, V> {
 }
 
 impl<K: Copy + Eq + Hash, V: Clone + Weight> Shard<K, V> {
-    fn insert(&mut self, key: K, value: V) {
-        self.slots.insert(key, Slot::Ready { value, was_used: false });
+    /// Inserts a value in the place of its flight. `hash` is that of `key`, made by `hasher`.
+    fn insert(&mut self, key: K, value: V, hash: u64, hasher: &RandomState) {
+        let slot = Slot::Ready { value, was_used: false };
+        match self.slots.find_mut(hash, |(other, _)| *other == key) {
+            Some((_, flight)) => *flight = slot,
+            None => drop(self.slots.insert_unique(hash, (key, slot), |(key, _)| hasher.hash_one(key))),
+        }
         self.ring.push(key);
     }
 
-    /// Evicts a value that was not used lately.
-    fn evict(&mut self) -> Option<V> {
+    /// Removes the slot of `key`, whose hash is `hash`.
+    fn remove(&mut self, key: &K, hash: u64) -> Option<Slot<V>> {
+        let found = self.slots.find_entry(hash, |(other, _)| other == key).ok()?;
+        Some(found.remove().0.1)
+    }
+
+    /// Evicts a value that was not used lately. `hasher` makes the hashes of keys.
+    fn evict(&mut self, hasher: &RandomState) -> Option<V> {
         // Two rounds of the hand, since the first may only clear used marks.
         for _ in 0..2 * self.ring.len() {
             if self.hand >= self.ring.len() {
                 self.hand = 0;
             }
             let key = self.ring[self.hand];
-            match self.slots.get_mut(&key) {
-                Some(Slot::Ready { was_used, .. }) if *was_used => {
+            let hash = hasher.hash_one(key);
+            match self.slots.find_mut(hash, |(other, _)| *other == key) {
+                Some((_, Slot::Ready { was_used, .. })) if *was_used => {
                     *was_used = false;
                     self.hand += 1;
                 }
-                Some(Slot::Ready { .. }) => {
+                Some((_, Slot::Ready { .. })) => {
                     self.ring.swap_remove(self.hand);
-                    let Some(Slot::Ready { value, .. }) = self.slots.remove(&key) else { return None };
+                    let Some(Slot::Ready { value, .. }) = self.remove(&key, hash) else { return None };
                     return Some(value);
                 }
                 _ => drop(self.ring.swap_remove(self.hand)),
