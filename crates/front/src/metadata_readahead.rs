@@ -5,7 +5,8 @@
 //!
 //! - *Along the image*: blocks of one directory, in the order of their addresses. Listings are read in this order.
 //! - *Along the listings*: inode blocks with several inodes, in the order of the entries of the directories that were listed.
-//!   `ls -l` reads in this order.
+//!   `ls -l` reads in this order. Names and inodes are often in different orders, so each batch of blocks is sorted:
+//!   neighbours are then stored together.
 //! - *Along the tree*: the inode blocks of directories, each directory before its subdirectories, in the order of their
 //!   listings. `find` reads in this order.
 //!
@@ -18,7 +19,7 @@
 mod runs;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, VecDeque, hash_map::Entry},
     ops::Range,
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -37,6 +38,9 @@ const LEAD_BLOCKS: u64 = 4;
 
 /// The maximum number of blocks that are read ahead at a time.
 const STEP_BLOCKS: u64 = 16;
+
+/// The number of listed blocks that are sorted before they are read ahead.
+const BATCH_BLOCKS: u64 = 64;
 
 /// The number of blocks with inodes that are remembered in the order of listings.
 const LISTED_MAX: usize = 1 << 16;
@@ -64,15 +68,18 @@ pub(crate) struct Ahead {
     is_listed: bool,
     run: u64,
     range: Range<u64>,
+    /// Listed blocks whose positions are before `range`, in contiguous parts.
+    batch: VecDeque<Range<u64>>,
 }
 
-/// The blocks with the inodes of recent listings, each at a position, in the order of the listings.
+/// The blocks with the inodes of recent listings, in the order of the listings. Each block has one position: that of its first
+/// entry.
 #[derive(Default)]
 struct Listed {
     /// The position of the first block.
     start: u64,
     blocks: VecDeque<u64>,
-    /// The last position of a block.
+    /// The position of each block.
     positions: HashMap<u64, u64>,
     runs: Runs,
 }
@@ -140,27 +147,18 @@ pub(crate) enum Step {
 }
 
 impl MetadataReadahead {
-    /// Notes that the entries of a listing have their inodes in these blocks, in the order of the entries. A listing that is
-    /// rendered again keeps its positions.
+    /// Notes that the entries of a listing have their inodes in these blocks, in the order of the entries. Blocks that are known
+    /// keep their positions.
     pub(crate) fn note_listed(&self, blocks: impl Iterator<Item = u64>) {
-        let mut blocks: Vec<u64> = blocks.collect();
-        blocks.dedup();
         let listed = &mut *lock(&self.listed);
-        let known = blocks.first().and_then(|first| listed.positions.get(first));
-        if known.is_some_and(|known| (*known..).zip(&blocks).all(|(at, block)| listed.block_at(at) == Some(*block))) {
-            return;
-        }
         for block in blocks {
-            if listed.blocks.back() == Some(&block) {
-                continue;
-            }
-            listed.positions.insert(block, listed.start + listed.blocks.len() as u64);
+            let next = listed.start + listed.blocks.len() as u64;
+            let Entry::Vacant(vacant) = listed.positions.entry(block) else { continue };
+            vacant.insert(next);
             listed.blocks.push_back(block);
             if listed.blocks.len() > LISTED_MAX {
-                let oldest = listed.blocks.pop_front().unwrap_or_default();
-                if listed.positions.get(&oldest) == Some(&listed.start) {
-                    listed.positions.remove(&oldest);
-                }
+                let oldest = listed.blocks.pop_front();
+                oldest.map(|oldest| listed.positions.remove(&oldest));
                 listed.start += 1;
             }
         }
@@ -177,37 +175,32 @@ impl MetadataReadahead {
         };
         let end = listed.start + listed.blocks.len() as u64;
         let (run, range) = listed.runs.note(*position, end, SKIPPED_MAX)?;
-        Some(Ahead { is_listed: true, run, range })
+        Some(Ahead { is_listed: true, run, range, batch: VecDeque::new() })
     }
 
     /// Notes a request for a block, and returns the blocks to read ahead if the request continues a run along the image.
     pub(crate) fn note_block(&self, block: u64) -> Option<Ahead> {
         let (run, range) = lock(&self.runs).note(block, u64::MAX, 0)?;
-        Some(Ahead { is_listed: false, run, range })
+        Some(Ahead { is_listed: false, run, range, batch: VecDeque::new() })
     }
 
     /// Takes the next blocks to read ahead. They are contiguous, and behind the block that the reader asked for last.
     pub(crate) fn take_blocks(&self, ahead: &mut Ahead) -> Option<Range<u64>> {
-        let Ahead { is_listed, run, range } = ahead;
+        let Ahead { is_listed, run, range, batch } = ahead;
         if !*is_listed {
             range.start = ahead_of(lock(&self.runs).reader(*run)?, range.start);
             let blocks = range.start..range.end.min(range.start + STEP_BLOCKS);
             range.start = blocks.end;
             return (!blocks.is_empty()).then_some(blocks);
         }
-        let listed = lock(&self.listed);
-        range.start = ahead_of(listed.runs.reader(*run)?, range.start);
-        let first = listed.block_at(range.start)?;
-        let mut blocks = first..first;
-        while range.start < range.end
-            && let Some(block) = listed.block_at(range.start)
-            && (blocks.end..=blocks.end + GAP_BLOCKS_MAX).contains(&block)
-            && block < first + STEP_BLOCKS
-        {
-            blocks.end = block + 1;
-            range.start += 1;
+        if batch.is_empty() {
+            let listed = lock(&self.listed);
+            range.start = ahead_of(listed.runs.reader(*run)?, range.start);
+            let positions = range.start..range.end.min(range.start + BATCH_BLOCKS);
+            range.start = positions.end;
+            *batch = contiguous_parts(positions.filter_map(|position| listed.block_at(position)).collect());
         }
-        (!blocks.is_empty()).then_some(blocks)
+        batch.pop_front()
     }
 
     /// Notes a request for the block of a directory, and returns the window to read ahead if the request begins a walk or is
@@ -322,6 +315,21 @@ fn ahead_of(reader: u64, start: u64) -> u64 {
     if start > reader { start } else { reader + 1 + LEAD_BLOCKS }
 }
 
+/// The contiguous parts of these blocks, with small gaps filled.
+fn contiguous_parts(mut blocks: Vec<u64>) -> VecDeque<Range<u64>> {
+    blocks.sort_unstable();
+    let mut parts: VecDeque<Range<u64>> = VecDeque::new();
+    for block in blocks {
+        match parts.back_mut() {
+            Some(part) if block <= part.end + GAP_BLOCKS_MAX && block < part.start + STEP_BLOCKS => {
+                part.end = block + 1
+            }
+            _ => parts.push_back(block..block + 1),
+        }
+    }
+    parts
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -390,7 +398,7 @@ mod tests {
         readahead.note_listed([100, 100, 103, 90].into_iter());
         readahead.note_listed([95, 200, 201, 70].into_iter());
         for (block, expected) in
-            [(100, vec![]), (103, vec![95]), (90, vec![200, 201, 70]), (500, vec![]), (501, vec![503])]
+            [(100, vec![]), (103, vec![95]), (90, vec![70, 200, 201]), (500, vec![]), (501, vec![503])]
         {
             assert_eq!(blocks(block), expected, "{block}");
         }
