@@ -13,6 +13,9 @@ const GROWTH_DIVISOR: usize = 4;
 /// The metadata block number of retired runs, which belong to no data.
 pub(crate) const RETIRED: u64 = u64::MAX;
 
+/// The index of no run, and of no group.
+const NONE: u32 = u32::MAX;
+
 /// The maximum number of unassigned blocks that one read retires: the kernel's readahead goes beyond the last assigned
 /// block, and its page cache keeps the bytes.
 const RETIRED_BLOCKS_MAX: u32 = 512;
@@ -20,6 +23,8 @@ const RETIRED_BLOCKS_MAX: u32 = 512;
 /// A piece of data that needs addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Wanted {
+    /// The metadata block that refers to it.
+    pub(crate) metadata_block: u64,
     /// The index of the data within its metadata block: the number of a slot, or of a chunk.
     pub(crate) item: u32,
     /// The number of blocks; at least 1.
@@ -60,10 +65,10 @@ impl Run {
     }
 }
 
-/// Assigns addresses to data when the metadata block that refers to it is rendered for the first time. Assignments are
-/// permanent: consecutive runs of blocks, in the order of the first rendering.
+/// Assigns addresses to data when a listing names its file for the first time, or when the metadata block that refers to it is
+/// rendered for the first time. Assignments are permanent: consecutive runs of blocks, in this order.
 ///
-/// It takes 8 bytes per run, and about 40 per metadata block that refers to data.
+/// It takes 16 bytes per run, and about 40 per metadata block that refers to data.
 pub(crate) struct Addresses {
     image: Region,
     large: Region,
@@ -82,8 +87,8 @@ struct Region {
 struct Given {
     /// The first block that is free.
     free: u32,
+    /// Sorted by address.
     runs: Vec<StoredRun>,
-    /// Sorted by their first runs, and therefore by address.
     groups: Vec<Group>,
     group_of: HashMap<u64, u32>,
 }
@@ -97,22 +102,26 @@ impl Default for Addresses {
 struct StoredRun {
     start: u32,
     item: u32,
+    /// The group of its metadata block, or [`NONE`] if it is retired.
+    group: u32,
+    /// The next run of the group, or [`NONE`].
+    next: u32,
 }
 
-/// The runs of one metadata block.
+/// The runs of one metadata block: a list in the order of their assignment.
 struct Group {
     metadata_block: u64,
     first_run: u32,
-    run_count: u32,
+    last_run: u32,
 }
 
 impl Addresses {
-    /// Returns the first blocks on `device` of the data to which `metadata_block` refers, in the order of `wanted`.
-    /// Each call returns the same blocks. `None` if there was no room at the first call.
-    pub(crate) fn assign(&self, device: Device, metadata_block: u64, wanted: &[Wanted]) -> Option<Vec<u32>> {
+    /// Returns the first block of each piece of data in `wanted`, which all belong on `device` and differ. Each call returns the
+    /// same blocks. `None` for a piece for which there was no room at the first call.
+    pub(crate) fn assign(&self, device: Device, wanted: &[Wanted]) -> Vec<Option<u32>> {
         match device {
-            Device::Image => self.image.assign(metadata_block, wanted),
-            Device::Large => self.large.assign(metadata_block, wanted),
+            Device::Image => self.image.assign(wanted),
+            Device::Large => self.large.assign(wanted),
         }
     }
 
@@ -146,29 +155,19 @@ impl Region {
         Self { base, end, given: RwLock::new(given) }
     }
 
-    fn assign(&self, metadata_block: u64, wanted: &[Wanted]) -> Option<Vec<u32>> {
-        if wanted.is_empty() {
-            return Some(Vec::new());
-        }
-        if let Some(group) = self.given.read().unwrap_or_else(PoisonError::into_inner).starts(metadata_block) {
-            return group;
+    fn assign(&self, wanted: &[Wanted]) -> Vec<Option<u32>> {
+        let known = self.given.read().unwrap_or_else(PoisonError::into_inner).known(wanted);
+        if known.iter().all(Option::is_some) {
+            return known;
         }
         let mut given = self.given.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(group) = given.starts(metadata_block) {
-            return group;
-        }
-        given.add(metadata_block, wanted, self.end);
-        given.starts(metadata_block).flatten()
+        let known = given.known(wanted);
+        wanted.iter().zip(known).map(|(data, known)| known.or_else(|| given.add(data, self.end))).collect()
     }
 
     fn of(&self, metadata_block: u64) -> Vec<Run> {
         let given = self.given.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(group) = given.group_of.get(&metadata_block).and_then(|group| given.groups.get(*group as usize))
-        else {
-            return Vec::new();
-        };
-        let first = group.first_run as usize;
-        (first..first + group.run_count as usize).filter_map(|run| given.run(self.base, group, run)).collect()
+        given.runs_of(metadata_block).filter_map(|(index, _)| given.run(self.base, index as usize)).collect()
     }
 
     fn retire(&self, start: u64, end: u64) -> bool {
@@ -190,56 +189,94 @@ impl Region {
         let given = self.given.read().unwrap_or_else(PoisonError::into_inner);
         let block = u32::try_from(block.checked_sub(self.base)?).ok().filter(|block| *block < given.free)?;
         let run = given.runs.partition_point(|run| run.start <= block).checked_sub(1)?;
-        let group = given.groups.partition_point(|group| group.first_run as usize <= run).checked_sub(1)?;
-        given.run(self.base, given.groups.get(group)?, run)
+        given.run(self.base, run)
     }
 }
 
 impl Given {
-    /// The first blocks of a group; the inner `None` if there was no room for it.
-    fn starts(&self, metadata_block: u64) -> Option<Option<Vec<u32>>> {
-        let group = self.groups.get(*self.group_of.get(&metadata_block)? as usize)?;
-        let first = group.first_run as usize;
-        let runs = self.runs.get(first..first + group.run_count as usize)?;
-        Some((!runs.is_empty()).then(|| runs.iter().map(|run| run.start).collect()))
+    /// The first blocks of data that was assigned earlier.
+    fn known(&self, wanted: &[Wanted]) -> Vec<Option<u32>> {
+        // Data is mostly asked for in the order of its assignment: the search continues behind the last result.
+        let (mut block, mut rest) = (None, None);
+        let mut known = Vec::with_capacity(wanted.len());
+        for data in wanted {
+            if block != Some(data.metadata_block) {
+                (block, rest) = (Some(data.metadata_block), None);
+            }
+            let mut rest_or_all = rest.take().unwrap_or_else(|| self.runs_of(data.metadata_block));
+            let is_it = |(_, run): &(u32, &StoredRun)| run.item == data.item;
+            let found = rest_or_all.find(is_it).or_else(|| {
+                rest_or_all = self.runs_of(data.metadata_block);
+                rest_or_all.find(is_it)
+            });
+            known.push(found.map(|(_, run)| run.start));
+            rest = found.map(|_| rest_or_all);
+        }
+        known
+    }
+
+    /// The runs of a metadata block, with their indexes.
+    fn runs_of(&self, metadata_block: u64) -> RunsOfGroup<'_> {
+        let group = self.group_of.get(&metadata_block).and_then(|group| self.groups.get(*group as usize));
+        RunsOfGroup { runs: &self.runs, next: group.map_or(NONE, |group| group.first_run) }
     }
 
     /// A run, with blocks that follow `base`.
-    fn run(&self, base: u64, group: &Group, run: usize) -> Option<Run> {
-        let StoredRun { start, item } = *self.runs.get(run)?;
-        let end = self.runs.get(run + 1).map_or(self.free, |next| next.start);
+    fn run(&self, base: u64, index: usize) -> Option<Run> {
+        let StoredRun { start, item, group, .. } = *self.runs.get(index)?;
+        let end = self.runs.get(index + 1).map_or(self.free, |next| next.start);
         let (start, end) = (base + u64::from(start), base + u64::from(end));
-        Some(Run { metadata_block: group.metadata_block, item, start, end })
+        let metadata_block = self.groups.get(group as usize).map_or(RETIRED, |group| group.metadata_block);
+        Some(Run { metadata_block, item, start, end })
     }
 
     /// Retires the blocks from the first free one to `end`.
     fn add_retired(&mut self, end: u32) {
-        let extends_last = self.groups.last().is_some_and(|group| group.metadata_block == RETIRED);
-        if !extends_last {
-            self.groups.push(Group { metadata_block: RETIRED, first_run: self.runs.len() as u32, run_count: 1 });
-            self.runs.push(StoredRun { start: self.free, item: 0 });
+        if self.runs.last().is_none_or(|run| run.group != NONE) {
+            self.runs.push(StoredRun { start: self.free, item: 0, group: NONE, next: NONE });
         }
         self.free = end;
     }
 
-    /// Assigns blocks before `end` to a group.
-    fn add(&mut self, metadata_block: u64, wanted: &[Wanted], end: u32) {
+    /// Assigns blocks before `end` to data, and returns the first one. `None` if there is no room.
+    fn add(&mut self, data: &Wanted, end: u32) -> Option<u32> {
         let room = u64::from(end.saturating_sub(self.free));
-        let block_count = wanted.iter().try_fold(0u64, |sum, data| sum.checked_add(data.block_count));
-        let fits = block_count.is_some_and(|count| count <= room)
-            && u32::try_from(self.runs.len() + wanted.len()).is_ok()
-            && u32::try_from(self.groups.len()).is_ok();
-        let added = if fits { wanted } else { &[] };
-        let first_run = self.runs.len() as u32;
-        if self.runs.capacity() < self.runs.len() + added.len() {
-            self.runs.reserve_exact(added.len() + self.runs.len() / GROWTH_DIVISOR);
+        let run = u32::try_from(self.runs.len()).ok().filter(|run| *run != NONE && data.block_count <= room)?;
+        let next_group = self.groups.len() as u32;
+        let group = *self.group_of.entry(data.metadata_block).or_insert(next_group);
+        match self.groups.get_mut(group as usize) {
+            Some(group) => {
+                if let Some(last) = self.runs.get_mut(group.last_run as usize) {
+                    last.next = run;
+                }
+                group.last_run = run;
+            }
+            None => {
+                self.groups.push(Group { metadata_block: data.metadata_block, first_run: run, last_run: run });
+            }
         }
-        for Wanted { item, block_count } in added {
-            self.runs.push(StoredRun { start: self.free, item: *item });
-            self.free += *block_count as u32;
+        if self.runs.capacity() == self.runs.len() {
+            self.runs.reserve_exact(1 + self.runs.len() / GROWTH_DIVISOR);
         }
-        self.group_of.insert(metadata_block, self.groups.len() as u32);
-        self.groups.push(Group { metadata_block, first_run, run_count: added.len() as u32 });
+        let start = self.free;
+        self.runs.push(StoredRun { start, item: data.item, group, next: NONE });
+        self.free += data.block_count as u32;
+        Some(start)
+    }
+}
+
+/// The runs of a group, with their indexes.
+struct RunsOfGroup<'given> {
+    runs: &'given [StoredRun],
+    next: u32,
+}
+
+impl<'given> Iterator for RunsOfGroup<'given> {
+    type Item = (u32, &'given StoredRun);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let run = self.runs.get(self.next as usize)?;
+        Some((std::mem::replace(&mut self.next, run.next), run))
     }
 }
 
@@ -247,24 +284,27 @@ impl Given {
 mod tests {
     use super::*;
 
+    fn wanted(metadata_block: u64, first_item: u32, sizes: &[u64]) -> Vec<Wanted> {
+        let wanted = |(item, block_count): (u32, &u64)| Wanted { metadata_block, item, block_count: *block_count };
+        (first_item..).zip(sizes).map(wanted).collect()
+    }
+
     #[test]
     fn addresses_stay_and_lead_back() {
         let addresses = Addresses::default();
-        let wanted = |sizes: &[u64]| -> Vec<Wanted> {
-            (7..).zip(sizes).map(|(item, block_count)| Wanted { item, block_count: *block_count }).collect()
-        };
         let whole = u64::from(META_BLOCK);
         for (metadata_block, sizes, expected) in [
-            (90, &[1, 3, 1][..], Some(vec![256, 257, 260])),
-            (12, &[], Some(vec![])),
-            (13, &[2], Some(vec![261])),
-            (14, &[whole], None),
-            (15, &[u64::MAX, 2], None),
-            (16, &[4], Some(vec![263])),
-            (90, &[1, 3, 1], Some(vec![256, 257, 260])),
-            (14, &[whole], None),
+            (90, &[1, 3, 1][..], &[Some(256), Some(257), Some(260)][..]),
+            (12, &[], &[]),
+            (13, &[2], &[Some(261)]),
+            (14, &[whole], &[None]),
+            (15, &[u64::MAX], &[None]),
+            (16, &[4], &[Some(263)]),
+            (90, &[1, 3, 1], &[Some(256), Some(257), Some(260)]),
+            (14, &[whole], &[None]),
         ] {
-            assert_eq!(addresses.assign(Device::Image, metadata_block, &wanted(sizes)), expected, "{metadata_block}");
+            let assigned = addresses.assign(Device::Image, &wanted(metadata_block, 7, sizes));
+            assert_eq!(assigned, expected, "{metadata_block}");
         }
         for (block, expected) in [
             (255, None),
@@ -285,7 +325,7 @@ mod tests {
         {
             assert_eq!(addresses.retire(start, end), is_given, "{start}");
         }
-        assert_eq!(addresses.assign(Device::Image, 17, &wanted(&[2])), Some(vec![280]));
+        assert_eq!(addresses.assign(Device::Image, &wanted(17, 7, &[2])), [Some(280)]);
         for (block, expected) in [(266, 16), (267, RETIRED), (279, RETIRED), (280, 17)] {
             assert_eq!(addresses.find(block).map(|run| run.metadata_block), Some(expected), "{block}");
         }
@@ -296,10 +336,10 @@ mod tests {
     #[test]
     fn a_metadata_block_can_refer_to_data_on_both_devices() {
         let addresses = Addresses::default();
-        let wanted = |item, block_count| Wanted { item, block_count };
-        assert_eq!(addresses.assign(Device::Image, 90, &[wanted(1, 2), wanted(5, 1)]), Some(vec![256, 258]));
-        assert_eq!(addresses.assign(Device::Large, 90, &[wanted(0, 32), wanted(3, 40)]), Some(vec![0, 32]));
-        assert_eq!(addresses.assign(Device::Large, 91, &[wanted(0, LARGE_BLOCK_COUNT.into())]), None);
+        let wanted = |item, block_count| Wanted { metadata_block: 90, item, block_count };
+        assert_eq!(addresses.assign(Device::Image, &[wanted(1, 2), wanted(5, 1)]), [Some(256), Some(258)]);
+        assert_eq!(addresses.assign(Device::Large, &[wanted(0, 32), wanted(3, 40)]), [Some(0), Some(32)]);
+        assert_eq!(addresses.assign(Device::Large, &[wanted(9, LARGE_BLOCK_COUNT.into())]), [None]);
         let items: Vec<_> = addresses.of(90).iter().map(|run| (run.item, run.start, run.end)).collect();
         let large = |start, end| (LARGE_BLOCK + start, LARGE_BLOCK + end);
         let ((first, first_end), (last, last_end)) = (large(0, 32), large(32, 72));
@@ -309,5 +349,23 @@ mod tests {
         assert!(addresses.retire(LARGE_BLOCK + 72, LARGE_BLOCK + 74));
         assert_eq!(addresses.find(LARGE_BLOCK + 73).map(|run| run.metadata_block), Some(RETIRED));
         assert_eq!(addresses.find(259), None);
+    }
+
+    #[test]
+    fn pieces_of_a_metadata_block_can_be_assigned_at_different_times() {
+        let addresses = Addresses::default();
+        let piece = |metadata_block, item, block_count| Wanted { metadata_block, item, block_count };
+        let listed = [piece(90, 3, 2), piece(91, 0, 1), piece(90, 1, 1)];
+        assert_eq!(addresses.assign(Device::Image, &listed), [Some(256), Some(258), Some(259)]);
+        let rendered = [piece(90, 0, 5), piece(90, 1, 1), piece(90, 2, 1), piece(90, 3, 2)];
+        for _ in 0..2 {
+            let assigned = addresses.assign(Device::Image, &rendered);
+            assert_eq!(assigned, [Some(260), Some(259), Some(265), Some(256)]);
+        }
+        assert_eq!(addresses.assign(Device::Image, &listed), [Some(256), Some(258), Some(259)]);
+        let runs: Vec<_> = addresses.of(90).iter().map(|run| (run.item, run.start, run.end)).collect();
+        assert_eq!(runs, [(0, 260, 265), (1, 259, 260), (2, 265, 266), (3, 256, 258)]);
+        let found = [256, 258, 264].map(|block| addresses.find(block).map(|run| (run.metadata_block, run.item)));
+        assert_eq!(found, [Some((90, 3)), Some((91, 0)), Some((90, 0))]);
     }
 }

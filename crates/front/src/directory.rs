@@ -34,6 +34,15 @@ pub(crate) enum DirectoryContent {
     Broken,
 }
 
+/// The inode that a rendered entry refers to.
+struct Target {
+    /// Its nid in the virtual image.
+    nid: u64,
+    file_type: FileType,
+    /// The inode of the original; `None` for a directory or an inode that cannot be read.
+    node: Option<Node>,
+}
+
 /// The entries of one block of a directory.
 #[derive(Default)]
 struct Listing {
@@ -191,7 +200,8 @@ impl View {
     /// kernel's `getdents` fails there, before it reads the broken block and logs it.
     fn directory_bytes(&self, node: &Node, listing: &Listing, next_is_broken: bool) -> Result<Vec<u8>> {
         let targets = self.entry_targets(node, listing)?;
-        let entry = |((name, _), (nid, file_type))| DirectoryEntry { name, nid, file_type };
+        self.assign_listed(targets.iter().filter_map(|target| target.node.as_ref()));
+        let entry = |((name, _), Target { nid, file_type, .. })| DirectoryEntry { name, nid, file_type };
         let mut entries: Vec<_> = listing.entries().zip(targets).map(entry).collect();
         let geometry = &self.shared.geometry;
         self.shared.readahead.note_listed(entries.iter().filter_map(|entry| geometry.shared_block_of(entry.nid)));
@@ -213,7 +223,7 @@ impl View {
 
     /// [`View::entry_target`] for each entry of `listing`. Entries are first tried without waiting: a non-blocking read
     /// that fails starts the kernel's readahead, so the source is asked for all entries at once.
-    fn entry_targets(&self, directory: &Node, listing: &Listing) -> Result<Vec<(u64, FileType)>> {
+    fn entry_targets(&self, directory: &Node, listing: &Listing) -> Result<Vec<Target>> {
         let non_blocking = self.non_blocking_view();
         let early: Vec<_> = listing
             .entries()
@@ -226,11 +236,11 @@ impl View {
         listing.entries().zip(early).map(complete).collect()
     }
 
-    /// The virtual nid and the type for entry `name` of `directory`. In the original, the entry refers to `nid`.
-    fn entry_target(&self, directory: &Node, name: &[u8], nid: Nid) -> Result<(u64, FileType)> {
+    /// The target of entry `name` of `directory`. In the original, the entry refers to `nid`.
+    fn entry_target(&self, directory: &Node, name: &[u8], nid: Nid) -> Result<Target> {
         match name {
-            b"." => Ok((self.virtual_nid(directory), FileType::Directory)),
-            b".." => Ok((self.parent(directory)?, FileType::Directory)),
+            b"." => Ok(Target::directory(self.virtual_nid(directory))),
+            b".." => Ok(Target::directory(self.parent(directory)?)),
             _ => self.child(directory, nid),
         }
     }
@@ -249,23 +259,30 @@ impl View {
         }
     }
 
-    /// The virtual nid and the type for an entry of `directory`. A directory that belongs to another one counts as broken, so
-    /// there are no cycles. Its own `..` is not compared: it stands in its first block, so a directory with many
-    /// subdirectories would take a read of each.
-    fn child(&self, directory: &Node, nid: Nid) -> Result<(u64, FileType)> {
+    /// The target of an entry of `directory`. A directory that belongs to another one counts as broken, so there are no cycles.
+    /// Its own `..` is not compared: it stands in its first block, so a directory with many subdirectories would take a read
+    /// of each.
+    fn child(&self, directory: &Node, nid: Nid) -> Result<Target> {
         let geometry = &self.shared.geometry;
         let Some(child) = lasting(self.node(nid))? else {
-            return Ok((geometry.nid(Slot { class: Class::BrokenFile, number: 0 }, 0), FileType::Regular));
+            let nid = geometry.nid(Slot { class: Class::BrokenFile, number: 0 }, 0);
+            return Ok(Target { nid, file_type: FileType::Regular, node: None });
         };
         let file_type = child.attr().file_type;
         if file_type != FileType::Directory {
-            return Ok((self.virtual_nid(&child), file_type));
+            return Ok(Target { nid: self.virtual_nid(&child), file_type, node: Some(child) });
         }
         let number = child.attr().inode_number;
         let is_ours =
             nid != self.file_system.root() && self.shared.parents.claim(number, directory.attr().inode_number);
         let broken = Slot { class: Class::BrokenDirectory, number };
-        Ok((if is_ours { self.virtual_nid(&child) } else { geometry.nid(broken, 0) }, file_type))
+        Ok(Target::directory(if is_ours { self.virtual_nid(&child) } else { geometry.nid(broken, 0) }))
+    }
+}
+
+impl Target {
+    fn directory(nid: u64) -> Self {
+        Self { nid, file_type: FileType::Directory, node: None }
     }
 }
 

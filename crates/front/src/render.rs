@@ -1,6 +1,6 @@
 //! The blocks of the virtual image that are not file data.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use floe_erofs::{
     format::{FEATURE_COMPAT_MTIME, FEATURE_INCOMPAT_CHUNKED_FILE, FEATURE_INCOMPAT_DEVICE_TABLE},
@@ -165,10 +165,10 @@ impl View {
             let wanted: Vec<Wanted> = shapes
                 .iter()
                 .filter(|(_, shape)| shape.content.device() == device)
-                .filter_map(|(item, shape)| Some(Wanted { item: *item, block_count: shape.content.block_count()? }))
+                .filter_map(|(item, shape)| shape.content.wanted(number, *item))
                 .collect();
-            let assigned = self.shared.addresses.assign(device, number, &wanted).unwrap_or_default();
-            starts.extend(wanted.iter().map(|wanted| wanted.item).zip(assigned));
+            let assigned = self.shared.addresses.assign(device, &wanted);
+            starts.extend(wanted.iter().zip(assigned).filter_map(|(wanted, start)| Some((wanted.item, start?))));
         }
         let mut bytes = vec![0; BLOCK_BYTES as usize];
         for (item, shape) in shapes {
@@ -189,10 +189,10 @@ impl View {
         if let Content::Chunks(map) = content {
             self.put_chunks(number, block, &node, map, &mut bytes)?;
         }
-        let wanted = content.block_count().map(|block_count| Wanted { item: 0, block_count });
         // The inode begins in the first block.
-        let assign = |wanted| self.shared.addresses.assign(content.device(), number - block, &[wanted]);
-        let start = wanted.and_then(|wanted| assign(wanted)?.first().copied());
+        let wanted = content.wanted(number - block, 0);
+        let assign = |wanted| self.shared.addresses.assign(content.device(), &[wanted]);
+        let start = wanted.and_then(|wanted| assign(wanted).first().copied()?);
         let inode = Shape { node, content }.to_bytes(start);
         match block_start.checked_sub(within) {
             None => put(&mut bytes, within, &inode),
@@ -209,16 +209,18 @@ impl View {
         let wanted: Vec<Wanted> = runs
             .iter()
             .map(|run| Wanted {
+                metadata_block: number,
                 item: (run.start - chunks.start) as u32,
                 block_count: (chunk_end(run.end - 1) - (run.start << map.chunk_log2)).div_ceil(BLOCK_BYTES),
             })
             .collect();
-        let starts = self.shared.addresses.assign(Device::Image, number, &wanted).ok_or_else(unreadable)?;
+        let starts = self.shared.addresses.assign(Device::Image, &wanted);
         let first = map.start.max(block * BLOCK_BYTES) - block * BLOCK_BYTES;
         for chunk in chunks.clone() {
             put(bytes, first + (chunk - chunks.start) * 4, &HOLE.to_le_bytes());
         }
         for (run, start) in runs.into_iter().zip(starts) {
+            let start = start.ok_or_else(unreadable)?;
             for chunk in run.clone() {
                 let address = u64::from(start) + ((chunk - run.start) << map.chunk_log2) / BLOCK_BYTES;
                 put(bytes, first + (chunk - chunks.start) * 4, &(address as u32).to_le_bytes());
@@ -251,14 +253,31 @@ impl View {
         Ok(runs)
     }
 
+    /// Assigns addresses to the data of regular files whose inodes share blocks, in this order.
+    pub(crate) fn assign_listed<'node>(&self, nodes: impl Iterator<Item = &'node Node>) {
+        let geometry = &self.shared.geometry;
+        let (mut image, mut large) = (Vec::new(), Vec::new());
+        // A directory can name an inode several times.
+        let mut named = HashSet::new();
+        for node in nodes {
+            let (class, file_type) = (node.slot.class, node.attr().file_type);
+            let is_shared = matches!(class, Class::Dense | Class::Medium);
+            if !is_shared || file_type != FileType::Regular || !named.insert(node.nid) {
+                continue;
+            }
+            let (offset, content) = (geometry.offset(node.slot), Content::of_regular(node));
+            let (number, item) = (u64::from(META_BLOCK) + offset / BLOCK_BYTES, offset % BLOCK_BYTES / class.stride());
+            let device = if content.device() == Device::Image { &mut image } else { &mut large };
+            device.extend(content.wanted(number, item as u32));
+        }
+        self.shared.addresses.assign(Device::Image, &image);
+        self.shared.addresses.assign(Device::Large, &large);
+    }
+
     fn content(&self, node: &Node) -> Result<Content> {
         let attr = node.attr();
         Ok(match attr.file_type {
-            FileType::Regular => match node.chunk_map() {
-                Some(map) => Content::Chunks(map),
-                None if node.is_large() => Content::Large(attr.size),
-                None => Content::Blocks(attr.size),
-            },
+            FileType::Regular => Content::of_regular(node),
             FileType::Directory => match self.directory_content(node, node.room())? {
                 DirectoryContent::Inline(bytes) => Content::Inline(bytes),
                 DirectoryContent::Blocks(size) => Content::Blocks(size),
@@ -278,10 +297,20 @@ impl View {
 }
 
 impl Content {
-    /// The number of blocks that the inode itself refers to.
-    fn block_count(&self) -> Option<u64> {
+    fn of_regular(node: &Node) -> Self {
+        match node.chunk_map() {
+            Some(map) => Self::Chunks(map),
+            None if node.is_large() => Self::Large(node.attr().size),
+            None => Self::Blocks(node.attr().size),
+        }
+    }
+
+    /// The addresses that the inode itself needs, as item `item` of its metadata block.
+    fn wanted(&self, metadata_block: u64, item: u32) -> Option<Wanted> {
         match self {
-            Self::Blocks(size) | Self::Large(size) if *size != 0 => Some(size.div_ceil(BLOCK_BYTES)),
+            Self::Blocks(size) | Self::Large(size) if *size != 0 => {
+                Some(Wanted { metadata_block, item, block_count: size.div_ceil(BLOCK_BYTES) })
+            }
             _ => None,
         }
     }
