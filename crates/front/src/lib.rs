@@ -41,12 +41,14 @@
 //!
 //! # Addresses of data
 //!
-//! Data gets its addresses when the metadata block that refers to it is rendered for the first time, and keeps them.
-//! The table of addresses only grows: 8 bytes per run, and about 40 per metadata block that refers to data. The
-//! kernel's readahead also reads addresses just behind the assigned ones, which belong to no data yet. They are then
-//! never assigned, because the kernel's page cache keeps the bytes. Addresses farther behind cannot be read. Once 8 TiB
-//! of addresses of a device are assigned, further files cannot be read. 48-bit addresses would need Linux 6.15, whereas
-//! file-backed mounts need 6.12; no image has needed more so far.
+//! The data of a file gets its addresses when a listing that names the file is rendered for the first time, in the order of the
+//! names: programs mostly read files in this order, and the kernel's readahead follows the addresses. Other data gets them when
+//! the metadata block that refers to it is rendered for the first time. Data keeps its addresses. The table of addresses only
+//! grows: 16 bytes per run, and about 40 per metadata block that refers to data. The kernel's readahead also reads addresses
+//! just behind the assigned ones, which belong to no data yet. They are then never assigned, because the kernel's page cache
+//! keeps the bytes. Addresses farther behind cannot be read. Once 8 TiB of addresses of a device are assigned, further files
+//! cannot be read. 48-bit addresses would need Linux 6.15, whereas file-backed mounts need 6.12; no image has needed more so
+//! far.
 //!
 //! A metadata block is a function of the original, of these addresses, and of the parents of corrupt directories (see
 //! below), which do not change either. So each rendering gives the same bytes. A block also has slots for inode numbers

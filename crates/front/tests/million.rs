@@ -11,7 +11,7 @@ use std::{
 };
 
 use floe_erofs::Erofs;
-use floe_front::VirtualImage;
+use floe_front::{Origin, VirtualImage};
 use floe_image::{
     Attr, BlockReader, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData,
     FileSystem, FileSystemInfo, FileType, Nid, Outline, Place, Result, SeekTarget, Timestamp,
@@ -33,6 +33,8 @@ struct Grid {
     files_per_directory: u64,
     /// Whether the first files of each directory are replaced by the root and by the first directory.
     has_cycles: bool,
+    /// Whether the names of the files are in the opposite order of their inodes.
+    is_reversed: bool,
     /// The numbers of visited entries, of requested inodes and of requested parents.
     visited: Arc<AtomicU64>,
     asked: Arc<AtomicU64>,
@@ -46,7 +48,8 @@ impl Grid {
 
     fn with_cycles(directory_count: u64, files_per_directory: u64, has_cycles: bool) -> Self {
         let (visited, asked, parents_asked) = Default::default();
-        Self { directory_count, files_per_directory, has_cycles, visited, asked, parents_asked }
+        let is_reversed = false;
+        Self { directory_count, files_per_directory, has_cycles, is_reversed, visited, asked, parents_asked }
     }
 
     fn directory(&self, index: u64) -> Nid {
@@ -146,6 +149,7 @@ impl FileSystem for Grid {
             let nid = match index {
                 0 if self.has_cycles && directory != ROOT => ROOT,
                 1 if self.has_cycles && directory != ROOT => self.directory(0),
+                _ if self.is_reversed && directory != ROOT => Nid(first.0 + count - 1 - index),
                 _ => Nid(first.0 + index),
             };
             let file_type = if self.is_directory(nid) { FileType::Directory } else { FileType::Regular };
@@ -305,4 +309,18 @@ fn a_directory_stands_in_one_directory_only() {
         }
     }
     assert_eq!((directories, placeholders, files), (1 + 3, 3 * 2, 3 * 2));
+}
+
+#[test]
+fn data_stands_in_the_order_of_the_names() {
+    let _alone = ALONE.lock();
+    let grid = Arc::new(Grid { is_reversed: true, ..Grid::with_cycles(1, 1000, false) });
+    let (_reader, image) = open(&grid);
+    image.render(grid.directory(0)).expect("it is listed");
+    let nids = (0..1000).rev().map(|index| Nid(grid.directory(1).0 + index));
+    // Inodes that are rendered in another order change nothing.
+    nids.clone().rev().for_each(|nid| image.render(nid).expect("it is rendered"));
+    let place = |nid| image.place(Origin { nid, offset: 0 }).expect("it is read").expect("it has an address");
+    let places: Vec<u64> = nids.map(place).collect();
+    assert!(places.is_sorted_by(|place, next| place + BLOCK as u64 == *next), "{places:?}");
 }

@@ -11,7 +11,7 @@ use crate::{
 
 impl VirtualImage {
     /// The offset in the virtual image of a byte of the original. `None` if it is not file data or is in a hole, or if the
-    /// kernel has not read the inode yet, so that the file has no addresses.
+    /// file has no addresses yet, because the kernel has read neither its inode nor a listing that names it.
     ///
     /// # Errors
     /// As [`VirtualImage::origin`].
@@ -21,7 +21,7 @@ impl VirtualImage {
     }
 
     /// The parts of the virtual image and of the large file with the bytes of a range of a file of the original, in their
-    /// order. Holes and files whose inode the kernel has not read yet have none.
+    /// order. Holes and files without addresses have none.
     ///
     /// # Errors
     /// As [`VirtualImage::origin`].
