@@ -5,7 +5,6 @@ mod support;
 
 use std::{
     fs,
-    net::TcpListener,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -238,7 +237,7 @@ fn a_front_is_permitted_rings_that_other_mounts_are_not() {
 fn a_process_with_rings_is_confined() {
     let Some(_enabled) = Parameter::set("Y") else { return };
     let victim = tempfile::tempdir().expect("a directory");
-    let port = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = port.local_addr().expect("it is bound").port();
     let _socket = std::os::unix::net::UnixListener::bind(victim.path().join("listener.sock")).expect("a socket");
     let place = Place::new();
