@@ -341,7 +341,7 @@ fn costly_blocks_are_held_until_the_page_cache_has_them() {
 
 #[test]
 fn stored_metadata_is_exact_and_ends_with_the_device() {
-    let image: Vec<u8> = (0..40_000_u32).map(|index| (index * 7 >> 3) as u8).collect();
+    let image: Vec<u8> = (0..40_000_u32).map(|index| ((index * 7) >> 3) as u8).collect();
     let source = Arc::new(MemorySource::new(image.clone()));
     let engine = Engine::new(vec![source], &EngineOptions::default()).expect("an engine");
     let reader = engine.block_reader(Blocking::Allowed);
