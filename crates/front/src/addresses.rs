@@ -125,7 +125,7 @@ impl Addresses {
         }
     }
 
-    /// The runs of the data that `metadata_block` refers to, in the order of their items; empty if it was not rendered yet.
+    /// The runs of the data that `metadata_block` refers to, in the order of their items; empty if none has addresses yet.
     pub(crate) fn of(&self, metadata_block: u64) -> Vec<Run> {
         let mut runs = self.image.of(metadata_block);
         runs.extend(self.large.of(metadata_block));
@@ -194,7 +194,7 @@ impl Region {
 }
 
 impl Given {
-    /// The first blocks of data that was assigned earlier.
+    /// The first block of each piece of data in `wanted`; `None` for those without addresses.
     fn known(&self, wanted: &[Wanted]) -> Vec<Option<u32>> {
         // Data is mostly asked for in the order of its assignment: the search continues behind the last result.
         let (mut block, mut rest) = (None, None);

@@ -39,7 +39,7 @@ const LEAD_BLOCKS: u64 = 4;
 /// The maximum number of blocks that are read ahead at a time.
 const STEP_BLOCKS: u64 = 16;
 
-/// The number of listed blocks that are sorted before they are read ahead.
+/// The maximum number of listed blocks that are sorted and read ahead together.
 const BATCH_BLOCKS: u64 = 64;
 
 /// The number of blocks with inodes that are remembered in the order of listings.
@@ -315,7 +315,8 @@ fn ahead_of(reader: u64, start: u64) -> u64 {
     if start > reader { start } else { reader + 1 + LEAD_BLOCKS }
 }
 
-/// The contiguous parts of these blocks, with small gaps filled.
+/// Sorts these blocks, and returns them in contiguous parts of at most [`STEP_BLOCKS`]. Gaps of up to [`GAP_BLOCKS_MAX`] blocks are
+/// filled.
 fn contiguous_parts(mut blocks: Vec<u64>) -> VecDeque<Range<u64>> {
     blocks.sort_unstable();
     let mut parts: VecDeque<Range<u64>> = VecDeque::new();

@@ -253,7 +253,7 @@ impl View {
         Ok(runs)
     }
 
-    /// Assigns addresses to the data of regular files whose inodes share blocks, in this order.
+    /// Assigns addresses to the data of those of `nodes` that are regular files whose inodes share blocks, in the order of `nodes`.
     pub(crate) fn assign_listed<'node>(&self, nodes: impl Iterator<Item = &'node Node>) {
         let geometry = &self.shared.geometry;
         let (mut image, mut large) = (Vec::new(), Vec::new());
@@ -297,6 +297,7 @@ impl View {
 }
 
 impl Content {
+    /// How the data of a regular file is stored.
     fn of_regular(node: &Node) -> Self {
         match node.chunk_map() {
             Some(map) => Self::Chunks(map),

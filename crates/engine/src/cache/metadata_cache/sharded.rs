@@ -184,8 +184,9 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
         drop(self.shard(hash).remove(&key, hash));
     }
 
+    /// Locks the shard of the keys with this hash.
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, V>> {
-        // A table selects buckets by the lowest bits.
+        // Not the lowest bits: the table of a shard selects its buckets by them.
         let index = (hash >> 32) as usize % SHARD_COUNT;
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
