@@ -28,8 +28,8 @@ const REGISTER: u32 = 1;
 /// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: takes the reply in a slot, and puts the next request there.
 const COMMIT_AND_FETCH: u32 = 2;
 
-/// The maximal number of slots for each queue: of requests that were received and have no reply.
-const SLOTS_PER_QUEUE_MAX: usize = 32;
+/// The number of slots for each queue: the maximal number of requests that were received and have no reply.
+const SLOTS_PER_QUEUE: usize = 32;
 
 /// The number of commands that fit into a ring before they are submitted.
 const COMMANDS_MAX: u32 = 64;
@@ -80,19 +80,8 @@ struct Core {
     is_waiting: AtomicBool,
 }
 
-/// The slots of a ring.
-struct Slots {
-    /// By number: those in which the kernel puts a request. The others belong to replies.
-    with_kernel: Vec<Option<Slot>>,
-    /// For each queue, how many there are.
-    counts: Vec<SlotCounts>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct SlotCounts {
-    with_kernel: usize,
-    all: usize,
-}
+/// The slots of a ring, by number: those in which the kernel puts a request. The others belong to replies.
+type Slots = Vec<Option<Slot>>;
 
 /// The place of a reply that goes over a ring.
 pub(crate) struct InSlot {
@@ -108,16 +97,15 @@ impl Ring {
     pub fn new(queues: Vec<u16>) -> io::Result<Self> {
         let mut builder = IoUring::<squeue::Entry128>::builder();
         builder.setup_r_disabled().setup_submit_all().setup_single_issuer().setup_defer_taskrun();
-        let completions = queues.len() * SLOTS_PER_QUEUE_MAX + 1;
+        let completions = queues.len() * SLOTS_PER_QUEUE + 1;
         builder.setup_clamp().setup_cqsize(u32::try_from(completions).unwrap_or(u32::MAX));
         let io = builder.build(COMMANDS_MAX)?;
         let mut permitted = [Restriction::sqe_op(opcode::UringCmd80::CODE), Restriction::sqe_op(opcode::PollAdd::CODE)];
         io.submitter().register_restrictions(&mut permitted)?;
-        let slots = Slots { with_kernel: Vec::new(), counts: vec![SlotCounts::default(); queues.len()] };
         let core = Core {
             io,
             started: OnceLock::new(),
-            slots: Mutex::new(slots),
+            slots: Mutex::default(),
             returned: Mutex::default(),
             bell: eventfd(0, EventfdFlags::CLOEXEC)?,
             is_waiting: AtomicBool::new(false),
@@ -143,7 +131,27 @@ impl Ring {
             return Err(Errno::ALREADY.into());
         }
         self.core.watch_bell()?;
-        self.register_slots()?;
+        self.add_slots(1)
+    }
+
+    /// Lets the kernel send more than one request of each queue at a time. Called by the thread that has started the ring, while
+    /// `fuse.enable_uring` is set: after a refusal, the kernel accepts replies only while it is set.
+    ///
+    /// # Errors
+    /// The kernel refuses, or there is no memory. The connection is to be closed.
+    pub fn fill(&mut self) -> io::Result<()> {
+        self.add_slots(SLOTS_PER_QUEUE - 1)
+    }
+
+    /// Adds slots to each queue.
+    fn add_slots(&self, count: usize) -> io::Result<()> {
+        for &queue in self.queues.iter().flat_map(|queue| std::iter::repeat_n(queue, count)) {
+            let mut slots = lock(&self.core.slots);
+            let slot = Slot::new(slots.len(), queue, self.payload_bytes)?;
+            slots.push(None);
+            self.core.register(&mut slots, slot)?;
+        }
+        // No completion is a request yet: the kernel puts requests into slots only while this thread waits.
         // SAFETY: this thread alone takes completions.
         let refusal = unsafe { self.core.io.completion_shared() }.find(|completion| completion.result() < 0);
         refusal.map_or(Ok(()), |completion| Err(io::Error::from_raw_os_error(-completion.result())))
@@ -159,7 +167,6 @@ impl Ring {
             // SAFETY: this thread alone takes completions.
             let completion = unsafe { self.core.io.completion_shared() }.next();
             let Some(completion) = completion else {
-                self.register_slots()?;
                 self.core.wait()?;
                 continue;
             };
@@ -173,11 +180,12 @@ impl Ring {
             if completion.result() >= 0 {
                 break slot;
             }
-            self.core.forget(&slot);
             match Errno::from_raw_os_error(-completion.result()) {
                 Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV => return Ok(Receipt::Unmounted),
-                // The kernel did not take the slot, or no longer knows the request; another slot takes its place.
-                Errno::AGAIN | Errno::INTR | Errno::NOENT | Errno::CANCELED => {}
+                // The kernel did not take the slot, or no longer knows the request that was in it.
+                Errno::AGAIN | Errno::INTR | Errno::NOENT | Errno::CANCELED => {
+                    self.core.register(&mut lock(&self.core.slots), slot)?;
+                }
                 error => return Err(error.into()),
             }
         };
@@ -190,29 +198,14 @@ impl Ring {
         let request = Request::parse(&bytes[..len]).map_err(|_| Malformed::Body(header));
         Ok(Receipt::Request(Received { request, reply }))
     }
-
-    /// Registers a slot for each queue that has none in which the kernel could put a request.
-    fn register_slots(&self) -> io::Result<()> {
-        for (position, &queue) in self.queues.iter().enumerate() {
-            let counts = lock(&self.core.slots).counts[position];
-            if counts.with_kernel == 0 && counts.all < SLOTS_PER_QUEUE_MAX {
-                self.core.register(position, queue, self.payload_bytes)?;
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Core {
-    /// Adds a slot to a queue.
-    fn register(&self, position: usize, queue: u16, payload_bytes: usize) -> io::Result<()> {
-        let mut slots = lock(&self.slots);
-        let slot = Slot::new(slots.with_kernel.len(), position, queue, payload_bytes)?;
-        let places = slot.places();
-        slots.counts[position].all += 1;
-        slots.with_kernel.push(None);
+    /// Gives the kernel a slot without a request.
+    fn register(&self, slots: &mut Slots, slot: Slot) -> io::Result<()> {
         // The kernel reads `places` while the command is submitted.
-        self.give(&mut slots, slot, REGISTER, &places)
+        let places = slot.places();
+        self.give(slots, slot, REGISTER, &places)
     }
 
     /// Commits the reply in a slot; from another thread than the owner, through the owner.
@@ -249,9 +242,8 @@ impl Core {
         let mut entry = entry.addr(Some(places.as_ptr() as u64)).build().user_data(slot.index as u64);
         // SAFETY: an entry has the layout of `io_uring_sqe`, whose field `len` is its seventh word. The crate cannot set it.
         unsafe { (&raw mut entry).cast::<u32>().add(6).write(places.len() as u32) };
-        slots.counts[slot.position].with_kernel += 1;
         let index = slot.index;
-        slots.with_kernel[index] = Some(slot);
+        slots[index] = Some(slot);
         self.submit(&entry)
     }
 
@@ -281,15 +273,7 @@ impl Core {
 
     /// Takes a slot back from the kernel.
     fn take(&self, index: u64) -> Option<Slot> {
-        let mut slots = lock(&self.slots);
-        let slot = slots.with_kernel.get_mut(usize::try_from(index).ok()?)?.take()?;
-        slots.counts[slot.position].with_kernel -= 1;
-        Some(slot)
-    }
-
-    /// Notes that a slot is not used any more.
-    fn forget(&self, slot: &Slot) {
-        lock(&self.slots).counts[slot.position].all -= 1;
+        lock(&self.slots).get_mut(usize::try_from(index).ok()?)?.take()
     }
 }
 
@@ -384,7 +368,7 @@ mod tests {
     fn replies_of_other_threads_wake_the_owner() {
         let Some(core) = ring() else { return };
         core.watch_bell().expect("the ring takes it");
-        let slot = Slot::new(0, 0, 0, READ_BUFFER_BYTES_MIN).expect("memory");
+        let slot = Slot::new(0, 0, READ_BUFFER_BYTES_MIN).expect("memory");
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !core.is_waiting.load(SeqCst) {

@@ -44,8 +44,6 @@ pub(crate) struct Slot {
     payload_bytes: usize,
     /// Its number in the ring.
     pub(crate) index: usize,
-    /// The place of its queue among those of the ring.
-    pub(crate) position: usize,
     /// The kernel's queue that it belongs to.
     pub(crate) queue: u16,
     /// The kernel's number of the request in it.
@@ -60,7 +58,7 @@ impl Slot {
     ///
     /// # Errors
     /// There is no memory.
-    pub(crate) fn new(index: usize, position: usize, queue: u16, payload_bytes: usize) -> io::Result<Self> {
+    pub(crate) fn new(index: usize, queue: u16, payload_bytes: usize) -> io::Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping, at a place of the kernel's choice.
         let start = unsafe {
@@ -72,7 +70,7 @@ impl Slot {
             )?
         };
         let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
-        Ok(Self { start, payload_bytes, index, position, queue, commit_id: 0 })
+        Ok(Self { start, payload_bytes, index, queue, commit_id: 0 })
     }
 
     /// The places of the headers and of the payload, as a command tells the kernel.
@@ -160,7 +158,7 @@ mod tests {
 
     #[test]
     fn requests_are_assembled_and_checked() {
-        let mut slot = Slot::new(0, 0, 3, 8192).expect("memory");
+        let mut slot = Slot::new(0, 3, 8192).expect("memory");
         let mut buffer = [0; 64];
         let mut check = |len: u32, structure: &[u8], payload: &[u8], expected: Option<usize>| {
             deliver(&mut slot, InHeader { len, unique: 9, ..InHeader::default() }, structure, payload);
@@ -189,7 +187,7 @@ mod tests {
 
     #[test]
     fn replies_that_are_too_long_are_refused() {
-        let mut slot = Slot::new(0, 0, 3, 8192).expect("memory");
+        let mut slot = Slot::new(0, 3, 8192).expect("memory");
         assert!(slot.put_reply(9, 0, &[b"ab", b"", b"c"]));
         let headers = slot.headers();
         let out = OutHeader::read_from_prefix(headers.in_out.as_bytes()).expect("a header").0;

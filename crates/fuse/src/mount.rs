@@ -1,21 +1,20 @@
 //! Mounts: mounted images that are being served.
 
 pub(crate) mod handover;
+mod session;
 pub(crate) mod transport;
 
 use std::{
     io,
     num::NonZero,
     os::fd::{AsFd, OwnedFd},
-    panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::Ordering::Relaxed,
-        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+        mpsc::{self, Receiver, Sender},
     },
     thread,
-    time::Duration,
 };
 
 use floe_engine::{Reader, Sink};
@@ -42,17 +41,9 @@ use crate::{
 
 use self::{
     handover::{Handover, Inherited, PausedMount},
+    session::{Session, SessionEnd, watch},
     transport::Transport,
 };
-
-/// The interval at which the watchdog refuses requests while all session threads are stuck.
-const RESCUE_INTERVAL: Duration = Duration::from_millis(50);
-
-/// The longest interval at which the watchdog checks that the mount still exists. Short deadlines shorten it.
-const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(1);
-
-/// How long session threads may take to end after the mount ended.
-const END_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How the service of a mount ended.
 #[derive(Debug)]
@@ -93,6 +84,9 @@ impl Mount {
             .map_err(MountError::Image)?;
         let (_, served, connection) = edge.parts();
         let counts = served.counts.clone();
+        if let Some(rings) = &options.rings {
+            rings.permit(false);
+        }
         let (connected, directory) = match mountpoint {
             Mountpoint::Directory(directory) => {
                 let connected = match &options.keeper {
@@ -205,15 +199,21 @@ impl Mount {
         let counts = served.counts.clone();
         let has_rings = options.rings.is_some();
         let mut ring_permission = None;
-        let (device, hidden) = match keeper {
-            Some(keeper) => (keeper.hide(has_rings)?, Hidden::Kept(keeper)),
+        let (device, is_given, hidden) = match keeper {
+            Some(keeper) => {
+                let (device, is_given) = keeper.hide(has_rings)?;
+                (device, is_given, Hidden::Kept(keeper))
+            }
             None => {
                 ring_permission = has_rings.then(RingPermission::give).flatten();
                 let device = wire::open().map_err(MountError::Device)?;
                 let hidden = HiddenMount::new(device.as_fd()).map_err(|error| refused(&error))?;
-                (device, Hidden::Own(hidden))
+                (device, ring_permission.is_some(), Hidden::Own(hidden))
             }
         };
+        if let Some(rings) = &options.rings {
+            rings.permit(is_given);
+        }
         let unmounter = Unmounter::new(None, Arc::downgrade(&connection), keeper.cloned());
         let stored_transfer = Arc::clone(&transfer);
         let is_kept = keeper.is_some();
@@ -392,6 +392,9 @@ fn serve(
         _watched: session_ended,
     });
     let transport = Transport::begin(&session, &channel, agreement, options)?;
+    if let Some(rings) = &options.rings {
+        rings.release_permission();
+    }
     let thread_count = match transport {
         // The device delivers only FORGET and INTERRUPT.
         Transport::Rings(_) => 1,
@@ -414,85 +417,4 @@ fn serve(
     }
     let channels = std::iter::once(channel).chain(of_threads).collect();
     Ok(Running { ended: receiver, sender: ended, gate, channels, agreement, transport })
-}
-
-/// The shared state of the session threads. The last thread drops it, which signals the end of the session.
-struct Session {
-    edge: FuseEdge,
-    /// The error of the first thread that failed.
-    failure: Mutex<Option<io::Error>>,
-    unmounter: Unmounter,
-    ended: Sender<Ended>,
-    /// Dropping it notifies the watchdog.
-    _watched: Sender<()>,
-}
-
-impl Session {
-    /// Serves requests, and notes an error.
-    fn note(&self, serve: impl FnOnce(&FuseEdge) -> io::Result<()>) {
-        let served = catch_unwind(AssertUnwindSafe(|| serve(&self.edge)));
-        if let Err(error) = served.unwrap_or_else(|_| Err(io::Error::other("a session thread panicked"))) {
-            self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-        }
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        let failure = self.failure.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if failure.is_none() {
-            self.unmounter.note_end();
-        }
-        // The waiter may be gone.
-        let _ = self.ended.send(failure.map_or(Ended::Unmounted, Ended::Failed));
-    }
-}
-
-/// How a watched session ended.
-#[derive(PartialEq, Eq)]
-enum SessionEnd {
-    /// All session threads ended.
-    Ended,
-    /// The kernel ended the connection, but session threads did not end.
-    Stuck,
-}
-
-/// Enforces deadlines until the session ends, or is found stuck after the connection ended.
-fn watch(
-    deadlines: &Deadlines,
-    counts: &RequestCounts,
-    rescue: Option<Rescue>,
-    gate: &Gate,
-    session_end: &Receiver<()>,
-) -> SessionEnd {
-    let tick = deadlines.tick_interval();
-    let mut since_tick = Duration::ZERO;
-    let mut since_disconnected = Duration::ZERO;
-    loop {
-        let is_stuck = deadlines.all_threads_are_stuck();
-        let calm = tick.unwrap_or(LOOK_INTERVAL_MAX).min(LOOK_INTERVAL_MAX);
-        let interval = if is_stuck { calm.min(RESCUE_INTERVAL) } else { calm };
-        if session_end.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
-            // If the session threads failed, readers and unmounts would wait without end.
-            while let Some(rescue) = rescue.as_ref().filter(|rescue| !gate.is_closed() && !rescue.is_disconnected()) {
-                rescue.refuse_pending();
-                thread::sleep(RESCUE_INTERVAL);
-            }
-            return SessionEnd::Ended;
-        }
-        since_tick += interval;
-        if tick.is_some_and(|tick| since_tick >= tick) {
-            since_tick = Duration::ZERO;
-            counts.note_overdue(deadlines.tick());
-        }
-        let Some(rescue) = &rescue else { continue };
-        if rescue.is_disconnected() {
-            since_disconnected += interval;
-            if since_disconnected >= END_PATIENCE {
-                return SessionEnd::Stuck;
-            }
-        } else if deadlines.all_threads_are_stuck() && !gate.is_closed() {
-            rescue.refuse_pending();
-        }
-    }
 }

@@ -1,18 +1,28 @@
-//! Mounts over io_uring whose source is in trouble. The test enables io_uring in the kernel for as long as it runs.
+//! Mounts over io_uring: whether they may use it, and what happens when their source is in trouble. The tests set the kernel's
+//! parameter for as long as they run.
 
 mod support;
 
 use std::{
-    fs,
-    os::unix::fs::FileExt,
+    fs::{self, File},
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::fs::FileExt,
+    },
     path::Path,
-    sync::{Arc, atomic::Ordering::Relaxed, mpsc},
+    process::{Command, Stdio},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed, mpsc},
     thread,
     time::Duration,
 };
 
 use floe_fuse::{Ended, MountOptions, Rings, Transport};
+use floe_fuse_wire::{Channel, Errno, InitFlags, Receipt, RequestBuffer, Ring, Terms};
 use floe_testkit::skip::skipped;
+use rustix::{
+    fs::{FlockOperation, flock},
+    mount::{MountFlags, UnmountFlags, mount, unmount},
+};
 use support::{Gate, Numbering, TestMount, TreeFileSystem, can_mount};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -21,27 +31,36 @@ const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 /// More than the kernel gets slots for on two CPUs.
 const READERS: usize = 80;
 
-/// Restores the kernel's parameter.
-struct Enabled {
-    before: String,
+/// The kernel's parameter, which one test at a time sets. Dropping this restores it.
+struct Parameter {
+    file: File,
+    before: Vec<u8>,
+    _alone: MutexGuard<'static, ()>,
 }
 
-impl Enabled {
-    fn new() -> Option<Self> {
+impl Parameter {
+    fn set_to(value: &str) -> Option<Self> {
+        static ALONE: Mutex<()> = Mutex::new(());
         if !can_mount() {
             return None;
         }
-        let enabled = fs::read_to_string(PARAMETER).and_then(|before| {
-            fs::write(PARAMETER, "Y")?;
-            Ok(Self { before })
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = fs::read(PARAMETER).and_then(|before| {
+            let file = File::options().write(true).open(PARAMETER)?;
+            let parameter = Self { file, before, _alone: alone };
+            parameter.file.write_all_at(value.as_bytes(), 0).map(|()| parameter)
         });
-        enabled.inspect_err(|error| skipped(&format!("FUSE over io_uring cannot be enabled: {error}"))).ok()
+        opened.inspect_err(|error| skipped(&format!("FUSE over io_uring cannot be enabled: {error}"))).ok()
+    }
+
+    fn set(&self, value: &str) {
+        self.file.write_all_at(value.as_bytes(), 0).expect("it was set before");
     }
 }
 
-impl Drop for Enabled {
+impl Drop for Parameter {
     fn drop(&mut self) {
-        let _ = fs::write(PARAMETER, self.before.trim());
+        let _ = self.file.write_all_at(&self.before, 0);
     }
 }
 
@@ -59,7 +78,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
 
 #[test]
 fn more_stuck_reads_than_slots_end_with_eio_and_pass_when_the_source_is_back() {
-    let Some(_enabled) = Enabled::new() else { return };
+    let Some(_parameter) = Parameter::set_to("Y") else { return };
     let gate = Arc::new(Gate::default());
     gate.tells.store(true, Relaxed);
     let mut tree = TreeFileSystem::new(Numbering::Nids);
@@ -98,4 +117,85 @@ fn more_stuck_reads_than_slots_end_with_eio_and_pass_when_the_source_is_back() {
     assert!(mount.handover().is_none());
     mount.unmounter().unmount(floe_fuse::Detach::Lazily).expect("it is mounted");
     assert!(matches!(within(|| mount.wait()), Ended::Unmounted));
+}
+
+#[test]
+fn the_permission_of_another_connection_is_not_used() {
+    let Some(parameter) = Parameter::set_to("N") else { return };
+    let mut tree = TreeFileSystem::new(Numbering::Nids);
+    tree.file("file", &[7; 8192]);
+    // Another server sets up a connection.
+    let other = File::open(PARAMETER).expect("it is there");
+    flock(&other, FlockOperation::LockExclusive).expect("it is free");
+    parameter.set("Y");
+    let rings = Rings::new().expect("the kernel has io_uring");
+    let options = MountOptions { rings: Some(rings), ..MountOptions::default() };
+    let mut mount = TestMount::new(tree, &options);
+    parameter.set("N");
+    drop(other);
+    let path = mount.file("file");
+    assert_eq!(within(move || read(&path)).expect("data"), [7; 4096]);
+    let transport = mount.take().transport().clone();
+    assert!(matches!(transport, Transport::DeviceWithout(_)), "{transport:?}");
+}
+
+/// A FUSE mount without a server. Dropping it detaches it.
+struct BareMount(tempfile::TempDir);
+
+impl BareMount {
+    fn new(channel: &Channel) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", channel.as_fd().as_raw_fd());
+        let data = std::ffi::CString::new(data).expect("no zeros");
+        mount("rings", directory.path(), "fuse.floe-test", MountFlags::RDONLY, data.as_c_str()).expect("a mount");
+        Self(directory)
+    }
+}
+
+impl Drop for BareMount {
+    fn drop(&mut self) {
+        let _ = unmount(self.0.path(), UnmountFlags::DETACH);
+    }
+}
+
+/// The rule for which a mount keeps its permission until its rings have begun.
+#[test]
+fn replies_over_rings_are_refused_if_the_parameter_was_off_during_the_handshake() {
+    let Some(parameter) = Parameter::set_to("Y") else { return };
+    let channel = Channel::new(floe_fuse_wire::open().expect("FUSE"));
+    let mounted = BareMount::new(&channel);
+    let terms = |_: &floe_fuse_wire::Offer| {
+        parameter.set("N");
+        Terms {
+            flags: InitFlags::OVER_IO_URING | InitFlags::MAX_PAGES,
+            read_ahead_bytes_max: 0,
+            background_max: 1,
+            congestion_threshold: 1,
+            write_bytes_max: 4096,
+            pages_max: 1,
+            time_granularity_ns: 1,
+            request_timeout_s: 0,
+        }
+    };
+    channel.negotiate(terms).expect("the kernel takes it");
+    parameter.set("Y");
+    let possible = fs::read_to_string("/sys/devices/system/cpu/possible").expect("sysfs");
+    let last: u16 = possible.trim().rsplit(['-', ',']).next().and_then(|last| last.parse().ok()).expect("a number");
+    let mut ring = Ring::new((0..=last).collect()).expect("the kernel has io_uring");
+    ring.start(&channel, 1 << 20).expect("the parameter is set");
+    ring.fill().expect("the parameter is set");
+    parameter.set("N");
+    let mut reader =
+        Command::new("stat").arg(mounted.0.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("stat");
+    let mut buffer = RequestBuffer::new(0);
+    match ring.receive(&mut buffer) {
+        Ok(Receipt::Request(received)) => received.reply.refuse(Errno::IO),
+        other => panic!("no request: {:?}", other.map(drop)),
+    }
+    let refused = ring.receive(&mut buffer).map(drop).expect_err("the reply is refused");
+    assert_eq!(refused.raw_os_error(), Some(libc::EOPNOTSUPP));
+    // Only the end of the connection frees the reader.
+    assert!(reader.try_wait().expect("our child").is_none());
+    drop((ring, channel));
+    assert!(!within(move || reader.wait()).expect("our child").success());
 }

@@ -19,22 +19,31 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The pause between two attempts to take the lock.
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Permits FUSE over io_uring while a connection is set up. The kernel asks for the permission only then: a connection that
-/// has begun with rings keeps them. Dropping this value restores the parameter.
+/// The permission of one connection to use rings, held while it is set up. The kernel reads the parameter when it sends INIT,
+/// when it takes the reply, and when queues are announced. If it was set only some of these times, the connection gets rings
+/// but loses them with the next reply, and requests without an answer remain. A connection that has begun with rings keeps
+/// them, whatever the parameter is later.
+///
+/// A lock on the parameter's file says who needs the value as it is: connections share it while root has set the parameter;
+/// a connection that sets it for itself holds the lock alone. Dropping this value releases the lock, and restores the
+/// parameter if this connection has set it.
 #[derive(Debug)]
 pub(crate) struct RingPermission {
     parameter: File,
+    /// Whether the parameter was set for this connection alone.
+    is_given: bool,
 }
 
 impl RingPermission {
-    /// Whether root has permitted all connections to use rings.
-    pub(crate) fn is_general() -> bool {
-        let read = |parameter: File| {
-            // A permission for a single connection does not count.
-            let _ = lock(&parameter, FlockOperation::NonBlockingLockShared);
-            is_set(&parameter)
-        };
-        File::open(PARAMETER).and_then(read).unwrap_or(false)
+    /// Holds the permission that root has given to all connections. Returns `None` if root has not.
+    pub(crate) fn general() -> Option<Self> {
+        Self::general_of(File::open(PARAMETER).ok()?, Instant::now() + PATIENCE).ok()?
+    }
+
+    fn general_of(parameter: File, until: Instant) -> io::Result<Option<Self>> {
+        // A permission for a single connection does not count.
+        lock(&parameter, FlockOperation::NonBlockingLockShared, until)?;
+        Ok(is_set(&parameter)?.then_some(Self { parameter, is_given: false }))
     }
 
     /// Whether this process could permit a connection to use rings.
@@ -42,34 +51,36 @@ impl RingPermission {
         access(PARAMETER, Access::WRITE_OK).is_ok()
     }
 
-    /// Sets the parameter. Returns `None` if it is set already, if this process may not set it, or if another process holds the
-    /// permission for too long; the kernel then decides by the parameter's value.
+    /// Holds the general permission, or else sets the parameter for one connection. Returns `None` if this process may not
+    /// set it, or if another process holds the permission for too long.
     pub(crate) fn give() -> Option<Self> {
-        Self::give_with(OpenOptions::new().read(true).write(true).open(PARAMETER).ok()?).ok()?
+        let open = || OpenOptions::new().read(true).write(true).open(PARAMETER);
+        Self::general().or_else(|| Self::give_with(open().ok()?, Instant::now() + PATIENCE).ok())
     }
 
-    fn give_with(parameter: File) -> io::Result<Option<Self>> {
+    fn give_with(parameter: File, until: Instant) -> io::Result<Self> {
         // One process at a time, so that none restores the parameter while another one still needs it.
-        lock(&parameter, FlockOperation::NonBlockingLockExclusive)?;
-        if is_set(&parameter)? {
-            return Ok(None);
+        lock(&parameter, FlockOperation::NonBlockingLockExclusive, until)?;
+        let is_given = !is_set(&parameter)?;
+        if is_given {
+            parameter.write_all_at(b"Y\n", 0)?;
         }
-        parameter.write_all_at(b"Y\n", 0)?;
-        Ok(Some(Self { parameter }))
+        Ok(Self { parameter, is_given })
     }
 }
 
 impl Drop for RingPermission {
     fn drop(&mut self) {
-        let _ = self.parameter.write_all_at(b"N\n", 0);
+        if self.is_given {
+            let _ = self.parameter.write_all_at(b"N\n", 0);
+        }
     }
 }
 
 /// Takes a lock on the parameter's file, which closing the file releases.
-fn lock(parameter: &File, operation: FlockOperation) -> io::Result<()> {
-    let started = Instant::now();
+fn lock(parameter: &File, operation: FlockOperation, until: Instant) -> io::Result<()> {
     while let Err(error) = flock(parameter, operation) {
-        if started.elapsed() >= PATIENCE {
+        if Instant::now() >= until {
             return Err(error.into());
         }
         thread::sleep(ATTEMPT_INTERVAL);
@@ -88,33 +99,58 @@ mod tests {
 
     use super::*;
 
+    /// A parameter with a value.
+    fn parameter(value: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        fs::write(file.path(), value).expect("ours");
+        file
+    }
+
+    fn open(parameter: &tempfile::NamedTempFile) -> File {
+        OpenOptions::new().read(true).write(true).open(parameter.path()).expect("ours")
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_millis(50)
+    }
+
     #[test]
     fn the_parameter_is_set_for_one_connection_at_a_time() {
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        let open = || OpenOptions::new().read(true).write(true).open(file.path()).expect("ours");
+        let file = parameter("N\n");
         let value = || fs::read_to_string(file.path()).expect("ours");
-        fs::write(file.path(), "N\n").expect("ours");
-        let first = RingPermission::give_with(open()).expect("it is free").expect("it was not set");
+        let first = RingPermission::give_with(open(&file), soon()).expect("it is free");
         assert_eq!(value(), "Y\n");
         let second = thread::scope(|scope| {
-            let second = scope.spawn(|| RingPermission::give_with(open()));
+            let second = scope.spawn(|| RingPermission::give_with(open(&file), Instant::now() + PATIENCE));
             thread::sleep(Duration::from_millis(20));
             drop(first);
             second.join().expect("no panic")
         });
-        let second = second.expect("it became free").expect("the first one has restored the parameter");
+        let second = second.expect("it became free");
         assert_eq!(value(), "Y\n");
-        assert!(RingPermission::give_with(open()).is_err(), "it is held for too long");
+        assert!(RingPermission::give_with(open(&file), soon()).is_err(), "it is held for too long");
         drop(second);
         assert_eq!(value(), "N\n");
     }
 
     #[test]
-    fn a_parameter_that_is_set_stays_so() {
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        fs::write(file.path(), "Y\n").expect("ours");
-        let open = OpenOptions::new().read(true).write(true).open(file.path()).expect("ours");
-        assert!(RingPermission::give_with(open).expect("it is free").is_none());
+    fn a_permission_for_one_connection_is_none_for_others() {
+        let file = parameter("N\n");
+        assert!(RingPermission::general_of(open(&file), soon()).expect("it is free").is_none());
+        let given = RingPermission::give_with(open(&file), soon()).expect("it is free");
+        assert!(RingPermission::general_of(open(&file), soon()).is_err(), "it waits");
+        drop(given);
+        assert!(RingPermission::general_of(open(&file), soon()).expect("it is free").is_none());
+    }
+
+    #[test]
+    fn a_general_permission_is_shared_and_stays() {
+        let file = parameter("Y\n");
+        let held = RingPermission::general_of(open(&file), soon()).expect("it is free").expect("it is set");
+        let second = RingPermission::general_of(open(&file), soon()).expect("it is shared").expect("it is set");
+        assert!(RingPermission::give_with(open(&file), soon()).is_err(), "others need the value");
+        drop((held, second));
+        drop(RingPermission::give_with(open(&file), soon()).expect("it is free"));
         assert_eq!(fs::read_to_string(file.path()).expect("ours"), "Y\n");
     }
 }

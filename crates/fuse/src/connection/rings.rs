@@ -2,7 +2,7 @@
 
 use std::{
     fmt, fs, io,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use floe_fuse_wire::Ring;
@@ -17,7 +17,16 @@ const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
 /// any later.
 #[derive(Clone)]
 pub struct Rings {
-    rings: Arc<Mutex<Vec<(Ring, usize)>>>,
+    held: Arc<Mutex<Held>>,
+}
+
+struct Held {
+    /// Each with the CPU of its thread.
+    rings: Vec<(Ring, usize)>,
+    /// The permission that root has given to all mounts, if so.
+    general: Option<RingPermission>,
+    /// Whether the kernel permits the next mount to use them.
+    is_permitted: bool,
 }
 
 impl Rings {
@@ -37,12 +46,14 @@ impl Rings {
             queues.get_mut(ring).ok_or(io::ErrorKind::InvalidData)?.push(cpu);
         }
         let rings = own.iter().zip(queues).map(|(cpu, queues)| Ok((Ring::new(queues)?, usize::from(*cpu))));
-        Ok(Self { rings: Arc::new(Mutex::new(rings.collect::<io::Result<_>>()?)) })
+        let rings = rings.collect::<io::Result<_>>()?;
+        let held = Held { rings, general: RingPermission::general(), is_permitted: false };
+        Ok(Self { held: Arc::new(Mutex::new(held)) })
     }
 
     /// Whether root has permitted FUSE over io_uring to all mounts (the kernel's parameter `fuse.enable_uring`).
     pub fn are_permitted() -> bool {
-        RingPermission::is_general()
+        RingPermission::general().is_some()
     }
 
     /// Whether this process can permit it to a single mount, which a mount with the kernel's EROFS in front does.
@@ -50,14 +61,30 @@ impl Rings {
         RingPermission::can_be_given()
     }
 
-    /// Whether no mount has taken them.
+    /// Whether the next mount may use them: it is permitted, and no mount has taken them.
     pub(crate) fn are_available(&self) -> bool {
-        !self.rings.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+        let held = self.held();
+        held.is_permitted && !held.rings.is_empty()
+    }
+
+    /// Sets whether a permission for the next mount alone is held. Without it, the mount needs the general one.
+    pub(crate) fn permit(&self, is_given: bool) {
+        let mut held = self.held();
+        held.is_permitted = is_given || held.general.is_some();
+    }
+
+    /// Releases the general permission, once the mount has begun.
+    pub(crate) fn release_permission(&self) {
+        self.held().general = None;
     }
 
     /// Takes the rings out, each with the CPU of its thread.
     pub(crate) fn take(&self) -> Vec<(Ring, usize)> {
-        std::mem::take(&mut *self.rings.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.held().rings)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

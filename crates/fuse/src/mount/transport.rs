@@ -1,10 +1,13 @@
 //! How requests come from the kernel: over io_uring, or over `/dev/fuse`.
 
-use std::sync::{Arc, mpsc};
+use std::{
+    io,
+    sync::{Arc, mpsc},
+};
 
 use floe_fuse_wire::{Agreement, Channel, InitFlags};
 
-use super::{Session, spawn};
+use super::{session::Session, spawn};
 use crate::{
     MountError, MountOptions,
     connection::{READ_BYTES_MAX, rings::stay_on},
@@ -44,16 +47,21 @@ impl Transport {
             let (session, channel, sender) = (Arc::clone(session), channel.clone(), sender.clone());
             spawn(format!("floe-fuse/{cpu}"), move || {
                 stay_on(cpu);
-                let result = ring.start(&channel, READ_BYTES_MAX as usize);
-                let is_started = result.is_ok();
-                let _ = sender.send(result);
-                if is_started {
-                    session.note(|edge| edge.serve_ring(&mut ring, number));
+                let started = ring.start(&channel, READ_BYTES_MAX as usize);
+                let filled = if started.is_ok() { ring.fill() } else { Ok(()) };
+                let is_ready = started.is_ok() && filled.is_ok();
+                let _ = sender.send((started, filled));
+                if is_ready {
+                    session.note_ring(|edge| edge.serve_ring(&mut ring, number));
                 }
             })?;
         }
+        let (started, filled): (Vec<_>, Vec<_>) = started.iter().take(count).unzip();
         // After one refusal, the kernel sends everything over the device.
-        let refusal = started.iter().take(count).find_map(Result::err);
-        Ok(refusal.map_or(Self::Rings(count), |error| Self::DeviceWithout(error.to_string())))
+        if let Some(error) = started.into_iter().find_map(Result::err) {
+            return Ok(Self::DeviceWithout(error.to_string()));
+        }
+        filled.into_iter().collect::<io::Result<()>>().map_err(MountError::Handshake)?;
+        Ok(Self::Rings(count))
     }
 }

@@ -21,7 +21,9 @@ use rustix::net::{
 };
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use self::messages::{ANSWER_BYTES_MAX, Answer, DONE, Question, priority_from_number, priority_to_number, receive};
+use self::messages::{
+    ANSWER_BYTES_MAX, Answer, DONE, Question, RINGS_ARE_PERMITTED, priority_from_number, priority_to_number, receive,
+};
 use crate::{
     Detach, FrontRefusal, MountError, MountOptions, UnmountError, Unmounter,
     caller::is_administrator,
@@ -124,12 +126,12 @@ impl Keeper {
     }
 
     /// Asks the keeper to create the hidden FUSE mount. If it `has_rings`, the keeper makes the kernel permit them until
-    /// [`Keeper::put_front`]. Returns its descriptor of the device.
-    pub(crate) fn hide(&self, has_rings: bool) -> Result<OwnedFd, MountError> {
+    /// [`Keeper::put_front`]. Returns its descriptor of the device, and whether rings are permitted.
+    pub(crate) fn hide(&self, has_rings: bool) -> Result<(OwnedFd, bool), MountError> {
         let refused = |error: io::Error| MountError::Front(FrontRefusal::new(&error));
         let (answer, descriptors) = self.ask(Question::MountHidden(has_rings.into())).map_err(refused)?;
         match (answer.kind, descriptors.into_iter().next()) {
-            (DONE, Some(device)) => Ok(device),
+            (DONE, Some(device)) => Ok((device, answer.text == RINGS_ARE_PERMITTED)),
             (DONE, None) => Err(refused(io::Error::from_raw_os_error(libc::EMFILE))),
             (1, _) => Err(MountError::Device(answer.error())),
             _ => Err(MountError::Front(FrontRefusal { reason: answer.text })),
@@ -373,8 +375,9 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
                 let permission = (rings > 0).then(RingPermission::give).flatten();
                 match HiddenMount::new(device.as_fd()) {
                     Ok(hidden) => {
+                        let text = permission.as_ref().map_or("", |_| RINGS_ARE_PERMITTED).to_owned();
                         (held.hidden, held.ring_permission) = (Some(hidden), permission);
-                        return (Answer::done(), vec![device]);
+                        return (Answer { text, ..Answer::done() }, vec![device]);
                     }
                     Err(error) => Answer::refused(&error),
                 }

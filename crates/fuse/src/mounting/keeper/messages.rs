@@ -46,6 +46,9 @@ pub(super) struct Answer {
 /// The kind of an answer that is not an error.
 pub(super) const DONE: u8 = 0;
 
+/// The text of the answer to [`Question::MountHidden`] if rings are permitted.
+pub(super) const RINGS_ARE_PERMITTED: &str = "rings";
+
 impl Question {
     pub(super) fn to_bytes(self) -> [u8; 5] {
         let (kind, argument) = match self {

@@ -1,0 +1,129 @@
+//! The session of a mount: its threads, and the watchdog over them.
+
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Mutex, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, Sender},
+    },
+    thread,
+    time::Duration,
+};
+
+use super::Ended;
+use crate::{
+    RequestCounts, Unmounter, connection::rescue::Rescue, edge::FuseEdge, requests::deadline::Deadlines,
+    session_pool::gate::Gate,
+};
+
+/// The interval at which the watchdog refuses requests while all session threads are stuck.
+const RESCUE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The longest interval at which the watchdog checks that the mount still exists. Short deadlines shorten it.
+const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(1);
+
+/// How long session threads may take to end after the mount ended.
+const END_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The shared state of the session threads. The last thread drops it, which signals the end of the session.
+pub(super) struct Session {
+    pub(super) edge: FuseEdge,
+    /// The error of the first thread that failed.
+    pub(super) failure: Mutex<Option<io::Error>>,
+    pub(super) unmounter: Unmounter,
+    pub(super) ended: Sender<Ended>,
+    /// Dropping it notifies the watchdog.
+    pub(super) _watched: Sender<()>,
+}
+
+impl Session {
+    /// Serves requests, and notes an error.
+    pub(super) fn note(&self, serve: impl FnOnce(&FuseEdge) -> io::Result<()>) {
+        if let Err(error) = self.attempt(serve) {
+            self.set_failure(error);
+        }
+    }
+
+    /// Serves the requests of a ring. No other thread takes them, so readers would wait without end after an error. An error
+    /// therefore ends the service, although other threads go on: the server is to exit, which ends the connection.
+    pub(super) fn note_ring(&self, serve: impl FnOnce(&FuseEdge) -> io::Result<()>) {
+        if let Err(error) = self.attempt(serve) {
+            let failure = io::Error::new(error.kind(), format!("a ring failed: {error}"));
+            // The waiter may be gone.
+            let _ = self.ended.send(Ended::Failed(failure));
+            self.set_failure(error);
+        }
+    }
+
+    /// Serves requests. A panic is an error.
+    fn attempt(&self, serve: impl FnOnce(&FuseEdge) -> io::Result<()>) -> io::Result<()> {
+        let served = catch_unwind(AssertUnwindSafe(|| serve(&self.edge)));
+        served.unwrap_or_else(|_| Err(io::Error::other("a session thread panicked")))
+    }
+
+    /// Keeps the first error.
+    fn set_failure(&self, error: io::Error) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let failure = self.failure.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if failure.is_none() {
+            self.unmounter.note_end();
+        }
+        // The waiter may be gone.
+        let _ = self.ended.send(failure.map_or(Ended::Unmounted, Ended::Failed));
+    }
+}
+
+/// How a watched session ended.
+#[derive(PartialEq, Eq)]
+pub(super) enum SessionEnd {
+    /// All session threads ended.
+    Ended,
+    /// The kernel ended the connection, but session threads did not end.
+    Stuck,
+}
+
+/// Enforces deadlines until the session ends, or is found stuck after the connection ended.
+pub(super) fn watch(
+    deadlines: &Deadlines,
+    counts: &RequestCounts,
+    rescue: Option<Rescue>,
+    gate: &Gate,
+    session_end: &Receiver<()>,
+) -> SessionEnd {
+    let tick = deadlines.tick_interval();
+    let mut since_tick = Duration::ZERO;
+    let mut since_disconnected = Duration::ZERO;
+    loop {
+        let is_stuck = deadlines.all_threads_are_stuck();
+        let calm = tick.unwrap_or(LOOK_INTERVAL_MAX).min(LOOK_INTERVAL_MAX);
+        let interval = if is_stuck { calm.min(RESCUE_INTERVAL) } else { calm };
+        if session_end.recv_timeout(interval) != Err(RecvTimeoutError::Timeout) {
+            // If the session threads failed, readers and unmounts would wait without end.
+            while let Some(rescue) = rescue.as_ref().filter(|rescue| !gate.is_closed() && !rescue.is_disconnected()) {
+                rescue.refuse_pending();
+                thread::sleep(RESCUE_INTERVAL);
+            }
+            return SessionEnd::Ended;
+        }
+        since_tick += interval;
+        if tick.is_some_and(|tick| since_tick >= tick) {
+            since_tick = Duration::ZERO;
+            counts.note_overdue(deadlines.tick());
+        }
+        let Some(rescue) = &rescue else { continue };
+        if rescue.is_disconnected() {
+            since_disconnected += interval;
+            if since_disconnected >= END_PATIENCE {
+                return SessionEnd::Stuck;
+            }
+        } else if deadlines.all_threads_are_stuck() && !gate.is_closed() {
+            rescue.refuse_pending();
+        }
+    }
+}
