@@ -16,6 +16,9 @@ use crate::format::{self, MapHeader, PCLUSTER_MAX_DSIZE};
 /// The violated rule of an extent above 12 MiB. The limit also bounds the search for the head of an extent.
 const DECODES_TO_TOO_MUCH: &str = "pcluster decodes to more than 12 MiB";
 
+/// The violated rule of a block count elsewhere than in the entry after a head. Reads that begin there would use it.
+const MISPLACED_BLOCK_COUNT: &str = "block count that is not behind the head of an extent";
+
 /// The lcluster index of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Index {
@@ -157,6 +160,8 @@ impl LclusterMap {
     pub(super) fn check_extent(&self, inode: &Inode, window: &mut Window<'_>, range: ByteRange) -> Result<u64> {
         let head = range.offset() >> self.lcluster_size_log2;
         let last = range.end().saturating_sub(1) >> self.lcluster_size_log2;
+        // The head of the next extent is in the lcluster in which this one ends.
+        let next = if range.end() < inode.size { range.end() >> self.lcluster_size_log2 } else { last + 1 };
         if last.saturating_sub(head) << self.lcluster_size_log2 > PCLUSTER_MAX_DSIZE {
             return Err(Error::corrupt(DECODES_TO_TOO_MUCH, Place::inode_at(inode.nid, range.offset())));
         }
@@ -165,10 +170,11 @@ impl LclusterMap {
                 // The head belongs to the next extent, which may begin at the end of the file.
                 Lcluster::Head(found) if self.start_of(number) + found.offset >= range.end() => continue,
                 Lcluster::Head(_) => "head of an extent within another extent",
+                Lcluster::NonHead { block_count: Some(_), .. } if number != head + 1 => MISPLACED_BLOCK_COUNT,
                 Lcluster::NonHead { to_head, .. } if to_head == 0 || to_head > number - head => {
                     "wrong distance to the head of an extent"
                 }
-                Lcluster::NonHead { to_next_head, .. } if to_next_head > last + 1 - number => {
+                Lcluster::NonHead { to_next_head, .. } if to_next_head > next.saturating_sub(number) => {
                     "wrong distance to the head of the next extent"
                 }
                 Lcluster::NonHead { .. } => continue,
@@ -239,6 +245,7 @@ impl LclusterMap {
             }
             match self.load(inode, window, at)?.lcluster {
                 Lcluster::Head(head) => return Ok(ExtentHead { head, number: at, block_count, next }),
+                Lcluster::NonHead { .. } if block_count.is_some() => return Err(corrupt(MISPLACED_BLOCK_COUNT)),
                 Lcluster::NonHead { to_head, block_count: known, .. } => (back, block_count) = (to_head, known),
             }
         }
