@@ -10,7 +10,7 @@ use std::{
 };
 
 use floe::{Attr, Error, FileType, Image, SeekTarget};
-use sha2::{Digest, Sha256};
+use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
 /// The maximum number of entries visited.
 const ENTRIES_MAX: usize = 10_000;
@@ -42,7 +42,7 @@ pub(super) struct Seen {
     pub(super) file_type: FileType,
     pub(super) size: u64,
     /// The digest of the bytes read, or of a link target; `None` if reading failed or was skipped.
-    pub(super) digest: Option<Vec<u8>>,
+    pub(super) digest: Option<u128>,
 }
 
 impl Survey {
@@ -86,9 +86,7 @@ impl Survey {
             self.note(all);
         }
         let digest = match attr.file_type {
-            FileType::Symlink => {
-                self.note(file_system.read_link(attr.nid)).map(|target| Sha256::digest(target).to_vec())
-            }
+            FileType::Symlink => self.note(file_system.read_link(attr.nid)).map(|target| xxh3_128(&target)),
             FileType::Directory => {
                 for name in [&b"no such name"[..], b".."] {
                     self.note(file_system.lookup(attr.nid, name));
@@ -106,7 +104,7 @@ impl Survey {
         Seen { file_type: attr.file_type, size: attr.size, digest }
     }
 
-    fn read(&mut self, image: &Image, attr: &Attr, piece_bytes: usize) -> Option<Vec<u8>> {
+    fn read(&mut self, image: &Image, attr: &Attr, piece_bytes: usize) -> Option<u128> {
         let Some(left) = self.left_bytes.checked_sub(wanted_bytes(attr.size)) else {
             self.is_whole = false;
             return None;
@@ -145,7 +143,7 @@ pub(super) fn directory(root: &Path) -> BTreeMap<Vec<u8>, Seen> {
         } else if kind.is_symlink() {
             seen.file_type = FileType::Symlink;
             let target = fs::read_link(&location).ok();
-            seen.digest = target.map(|target| Sha256::digest(target.as_os_str().as_bytes()).to_vec());
+            seen.digest = target.map(|target| xxh3_128(target.as_os_str().as_bytes()));
         } else if kind.is_file() {
             seen.file_type = FileType::Regular;
             if let Some(rest) = left.checked_sub(wanted_bytes(metadata.len())) {
@@ -163,7 +161,7 @@ pub(super) fn directory(root: &Path) -> BTreeMap<Vec<u8>, Seen> {
     found
 }
 
-fn read_file(path: &Path, size: u64) -> io::Result<Vec<u8>> {
+fn read_file(path: &Path, size: u64) -> io::Result<u128> {
     let file = File::open(path)?;
     digest(size, 64 << 10, |offset, output| file.read_at(output, offset))
 }
@@ -173,8 +171,8 @@ fn digest<E>(
     size: u64,
     piece_bytes: usize,
     mut read: impl FnMut(u64, &mut [u8]) -> Result<usize, E>,
-) -> Result<Vec<u8>, E> {
-    let mut hash = Sha256::new();
+) -> Result<u128, E> {
+    let mut hash = Xxh3Default::new();
     // Small files do not need pages of a large buffer.
     let mut buffer = vec![0; usize::try_from(size).unwrap_or(piece_bytes).min(piece_bytes)];
     let parts = if size <= WHOLE_BYTES_MAX {
@@ -194,7 +192,7 @@ fn digest<E>(
             position += len as u64;
         }
     }
-    Ok(hash.finalize().to_vec())
+    Ok(hash.digest128())
 }
 
 fn wanted_bytes(size: u64) -> u64 {
