@@ -54,8 +54,10 @@ impl RingPermission {
     /// Holds the general permission, or else sets the parameter for one connection. Returns `None` if this process may not
     /// set it, or if another process holds the permission for too long.
     pub(crate) fn give() -> Option<Self> {
+        let until = Instant::now() + PATIENCE;
+        let general = Self::general_of(File::open(PARAMETER).ok()?, until).ok()?;
         let open = || OpenOptions::new().read(true).write(true).open(PARAMETER);
-        Self::general().or_else(|| Self::give_with(open().ok()?, Instant::now() + PATIENCE).ok())
+        general.or_else(|| Self::give_with(open().ok()?, until).ok())
     }
 
     fn give_with(parameter: File, until: Instant) -> io::Result<Self> {
