@@ -33,8 +33,9 @@ const MEMORY_BYTES_MAX: u64 = 64 << 20;
 /// An extraction is cancelled after this many bytes.
 const EXTRACTED_BYTES_MAX: u64 = 32 << 20;
 
-/// The read sizes: aligned to blocks, and never aligned.
-const PIECE_BYTES: [usize; 2] = [128 << 10, 40_961];
+/// The read sizes: aligned to blocks; and so small that a read begins in each block of a file, at different offsets, because
+/// each entry of an index can lead elsewhere.
+const PIECE_BYTES: [usize; 2] = [128 << 10, 2_731];
 
 /// The messages of panics on any thread.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
