@@ -121,6 +121,11 @@ impl Examination<'_> {
                 verdict.faults.push(Fault::new(FaultKind::Unsound, format!("{error} ({place})")));
             }
         }
+        if let Some(place) = survey.hidden_xattr.as_ref().filter(|_| verdict.is_sound == Some(true))
+            && !verdict.found.iter().any(|rule| rule.starts_with("warning: "))
+        {
+            verdict.faults.push(Fault::new(FaultKind::Unsound, format!("a listed xattr is not found ({place})")));
+        }
         let Some(image) = image else { return Ok(()) };
         if verdict.is_sound == Some(true) && self.asks(Stage::Read) {
             let again = Survey::new(&image, true, PIECE_BYTES[1]);

@@ -10,10 +10,13 @@ use std::{
 };
 
 use floe::{Attr, Error, FileType, Image, SeekTarget};
+use floe_image::{DirectoryCursor, FileSystem, Nid};
 use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
 /// The maximum number of entries visited.
 const ENTRIES_MAX: usize = 10_000;
+/// After so many entries of a directory, its listing is continued.
+const CONTINUED_MAX: usize = 64;
 /// Files up to this size are read completely; of larger ones, parts of [`PART_BYTES`].
 const WHOLE_BYTES_MAX: u64 = 4 << 20;
 const PART_BYTES: u64 = 1 << 20;
@@ -29,11 +32,14 @@ pub(super) struct Survey {
     pub(super) entries: BTreeMap<Vec<u8>, Seen>,
     /// The violated rules, each with the first location.
     pub(super) errors: BTreeMap<String, String>,
+    /// The first xattr that is listed but not found. As on the kernel's mount, that happens if the inode's filter or a malformed
+    /// value hides it; the check then warns.
+    pub(super) hidden_xattr: Option<String>,
     /// Whether everything was visited.
     pub(super) is_whole: bool,
     left_bytes: u64,
     left_xattr_bytes: usize,
-    seen: BTreeSet<floe_image::Nid>,
+    seen: BTreeSet<Nid>,
 }
 
 /// An entry.
@@ -74,7 +80,12 @@ impl Survey {
                     self.is_whole = false;
                     break;
                 }
-                let value = self.note(file_system.xattr(attr.nid, &name)).flatten();
+                let value = self.note(file_system.xattr(attr.nid, &name));
+                if value == Some(None) {
+                    let place = || format!("{} of inode {}", name.escape_ascii(), attr.nid);
+                    self.hidden_xattr.get_or_insert_with(place);
+                }
+                let value = value.flatten();
                 self.left_xattr_bytes = self.left_xattr_bytes.saturating_sub(value.map_or(0, |value| value.len()));
             }
             // An extraction reads all attributes of an inode together.
@@ -91,6 +102,7 @@ impl Survey {
                 for name in [&b"no such name"[..], b".."] {
                     self.note(file_system.lookup(attr.nid, name));
                 }
+                self.listing(file_system, attr.nid);
                 None
             }
             FileType::Regular => {
@@ -114,6 +126,37 @@ impl Survey {
         let read = |offset: u64, output: &mut [u8]| image.read_at(attr.nid, offset, output);
         let digest = digest(attr.size, piece_bytes, read);
         self.note(digest)
+    }
+
+    /// Looks up each listed name, and continues the listing after each of the first names.
+    fn listing(&mut self, file_system: &dyn FileSystem, directory: Nid) {
+        let mut listed = Vec::new();
+        let outcome = file_system.read_dir(directory, DirectoryCursor::default(), &mut |dirent| {
+            listed.push((dirent.name.to_vec(), dirent.nid, dirent.next));
+            if listed.len() < ENTRIES_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        self.note(outcome);
+        for (number, (name, nid, next)) in listed.iter().enumerate() {
+            let found = self.note(file_system.lookup(directory, name));
+            if found.is_some_and(|found| found != Some(*nid)) {
+                self.contradiction("a lookup does not find what is listed", directory, name);
+            }
+            let Some((following, ..)) = listed.get(number + 1).filter(|_| number < CONTINUED_MAX) else { continue };
+            let mut is_following = false;
+            let continued = file_system.read_dir(directory, *next, &mut |dirent| {
+                is_following = dirent.name == following.as_slice();
+                ControlFlow::Break(())
+            });
+            if self.note(continued).is_some() && !is_following {
+                self.contradiction("a listing continues elsewhere", directory, following);
+            }
+        }
+    }
+
+    /// Records that two ways of reading contradict each other. In a sound image they must not.
+    fn contradiction(&mut self, rule: &str, nid: Nid, name: &[u8]) {
+        let place = || format!("{rule}: {} of inode {nid}", name.escape_ascii());
+        self.errors.entry(rule.to_owned()).or_insert_with(place);
     }
 
     fn note<T>(&mut self, outcome: Result<T, Error>) -> Option<T> {
