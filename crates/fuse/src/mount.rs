@@ -54,7 +54,8 @@ pub enum Ended {
     Stuck,
     /// Another process serves the mount now.
     HandedOver,
-    /// The connection to the kernel failed.
+    /// The connection to the kernel failed. If a ring failed, other threads still serve, but the requests of that ring wait
+    /// until this process exits.
     Failed(io::Error),
 }
 
@@ -85,6 +86,7 @@ impl Mount {
         let (_, served, connection) = edge.parts();
         let counts = served.counts.clone();
         if let Some(rings) = &options.rings {
+            // Only a hidden mount gets a permission of its own.
             rings.permit(false);
         }
         let (connected, directory) = match mountpoint {
@@ -384,13 +386,7 @@ fn serve(
         }
     };
     spawn("floe-watch".to_owned(), work)?;
-    let session = Arc::new(Session {
-        edge,
-        failure: Mutex::new(None),
-        unmounter: unmounter.clone(),
-        ended: ended.clone(),
-        _watched: session_ended,
-    });
+    let session = Arc::new(Session::new(edge, unmounter.clone(), ended.clone(), session_ended));
     let transport = Transport::begin(&session, &channel, agreement, options)?;
     if let Some(rings) = &options.rings {
         rings.release_permission();

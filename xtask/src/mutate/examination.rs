@@ -121,6 +121,7 @@ impl Examination<'_> {
                 verdict.faults.push(Fault::new(FaultKind::Unsound, format!("{error} ({place})")));
             }
         }
+        // Findings have no places here, so any warning counts.
         if let Some(place) = survey.hidden_xattr.as_ref().filter(|_| verdict.is_sound == Some(true))
             && !verdict.found.iter().any(|rule| rule.starts_with("warning: "))
         {

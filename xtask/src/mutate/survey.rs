@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::{Xxh3Default, xxh3_128};
 
 /// The maximum number of entries visited.
 const ENTRIES_MAX: usize = 10_000;
-/// After so many entries of a directory, its listing is continued.
+/// The listing of a directory is continued after each of its first entries, up to this many.
 const CONTINUED_MAX: usize = 64;
 /// Files up to this size are read completely; of larger ones, parts of [`PART_BYTES`].
 const WHOLE_BYTES_MAX: u64 = 4 << 20;
@@ -102,7 +102,7 @@ impl Survey {
                 for name in [&b"no such name"[..], b".."] {
                     self.note(file_system.lookup(attr.nid, name));
                 }
-                self.listing(file_system, attr.nid);
+                self.check_listing(file_system, attr.nid);
                 None
             }
             FileType::Regular => {
@@ -129,7 +129,7 @@ impl Survey {
     }
 
     /// Looks up each listed name, and continues the listing after each of the first names.
-    fn listing(&mut self, file_system: &dyn FileSystem, directory: Nid) {
+    fn check_listing(&mut self, file_system: &dyn FileSystem, directory: Nid) {
         let mut listed = Vec::new();
         let outcome = file_system.read_dir(directory, DirectoryCursor::default(), &mut |dirent| {
             listed.push((dirent.name.to_vec(), dirent.nid, dirent.next));

@@ -174,7 +174,7 @@ impl LclusterMap {
                 Lcluster::NonHead { to_head, .. } if to_head == 0 || to_head > number - head => {
                     "wrong distance to the head of an extent"
                 }
-                Lcluster::NonHead { to_next_head, .. } if to_next_head > next.saturating_sub(number) => {
+                Lcluster::NonHead { to_next_head, .. } if to_next_head > next - number => {
                     "wrong distance to the head of the next extent"
                 }
                 Lcluster::NonHead { .. } => continue,

@@ -33,6 +33,9 @@ impl Rings {
     /// Creates a ring for each CPU that this process may use. Together they have a queue for each CPU that this machine can
     /// have; those of CPUs that the process may not use are spread over the rings.
     ///
+    /// If root has permitted rings to all mounts, holds that permission until the mount has begun: other mounts of this program
+    /// do not change the kernel's parameter meanwhile.
+    ///
     /// # Errors
     /// The kernel has no io_uring, or this process may not use it.
     pub fn new() -> io::Result<Self> {

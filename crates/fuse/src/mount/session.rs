@@ -30,14 +30,19 @@ const END_PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Session {
     pub(super) edge: FuseEdge,
     /// The error of the first thread that failed.
-    pub(super) failure: Mutex<Option<io::Error>>,
-    pub(super) unmounter: Unmounter,
-    pub(super) ended: Sender<Ended>,
+    failure: Mutex<Option<io::Error>>,
+    unmounter: Unmounter,
+    ended: Sender<Ended>,
     /// Dropping it notifies the watchdog.
-    pub(super) _watched: Sender<()>,
+    _watched: Sender<()>,
 }
 
 impl Session {
+    /// Creates a session without threads. Its end is sent to `ended`; dropping `watched` notifies the watchdog.
+    pub(super) fn new(edge: FuseEdge, unmounter: Unmounter, ended: Sender<Ended>, watched: Sender<()>) -> Self {
+        Self { edge, failure: Mutex::new(None), unmounter, ended, _watched: watched }
+    }
+
     /// Serves requests, and notes an error.
     pub(super) fn note(&self, serve: impl FnOnce(&FuseEdge) -> io::Result<()>) {
         if let Err(error) = self.attempt(serve) {
