@@ -16,6 +16,7 @@ use crate::{
     connection::pending::{ConnectionEnd, Pending},
     connection::serving_thread::may_wait_for_mount,
     mounting::fusermount,
+    mounting::mount_id_sys::MountId,
     mounting::mountpoint::resolve,
 };
 
@@ -98,6 +99,7 @@ pub fn unmount(path: &Path, detach: Detach) -> Result<(), UnmountError> {
 pub struct Unmounter {
     directory: Option<PathBuf>,
     device: Option<(u32, u32)>,
+    id: Option<MountId>,
     has_ended: Arc<AtomicBool>,
     /// The connection, as long as it is served.
     connection: Weak<Pending>,
@@ -108,7 +110,7 @@ impl Unmounter {
     /// An unmounter for the mount just made on a directory, by the keeper if there is one. Without a directory, it unmounts
     /// nothing.
     pub(crate) fn new(directory: Option<PathBuf>, connection: Weak<Pending>, keeper: Option<Arc<Keeper>>) -> Self {
-        let unmounter = Self { directory: None, device: None, has_ended: Arc::default(), connection, keeper };
+        let unmounter = Self { directory: None, device: None, id: None, has_ended: Arc::default(), connection, keeper };
         match directory {
             Some(directory) => unmounter.of(directory),
             None => unmounter,
@@ -118,7 +120,8 @@ impl Unmounter {
     /// An unmounter for the mount just made on a directory, which ends with the same connection.
     pub(crate) fn of(self, directory: PathBuf) -> Self {
         let device = MountTable::read().ok().and_then(|table| Some(table.on(&directory)?.device));
-        Self { directory: Some(directory), device, ..self }
+        let id = device.and_then(|device| MountId::of(&directory, device));
+        Self { directory: Some(directory), device, id, ..self }
     }
 
     /// Notes that the kernel has ended the connection, because the mount was unmounted. A mount on the directory is another
@@ -138,6 +141,11 @@ impl Unmounter {
         if self.has_ended.load(Relaxed) || connection_end == Some(ConnectionEnd::Unmounted) {
             return false;
         }
+        self.id.and_then(MountId::is_mounted).unwrap_or_else(|| self.is_on_top())
+    }
+
+    /// Whether the directory shows the mount, and not one that covers it; `true` if this cannot be determined.
+    fn is_on_top(&self) -> bool {
         match (&self.directory, self.device, MountTable::read()) {
             (None, _, _) => false,
             (Some(directory), Some(device), Ok(table)) => {
@@ -154,7 +162,7 @@ impl Unmounter {
     pub fn unmount(&self, detach: Detach) -> Result<(), UnmountError> {
         may_wait_for_mount();
         match &self.directory {
-            Some(directory) if self.is_mounted() => match &self.keeper {
+            Some(directory) if self.is_mounted() && self.is_on_top() => match &self.keeper {
                 Some(keeper) => keeper.unmount(directory, detach),
                 None => unmount_directory(directory, detach),
             },

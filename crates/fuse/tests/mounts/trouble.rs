@@ -256,6 +256,25 @@ fn an_unmount_ends_reads_in_progress() {
 }
 
 #[test]
+fn a_covered_mount_is_mounted_and_its_cover_is_left_alone() {
+    if !can_mount() {
+        return;
+    }
+    let mut mount = TestMount::new(tree(1), &MountOptions::default());
+    let unmounter = mount.unmounter();
+    rustix::mount::mount("cover", mount.path(), "tmpfs", rustix::mount::MountFlags::empty(), None).expect("a cover");
+    let is_mounted = unmounter.is_mounted();
+    let result = unmounter.unmount(Detach::Lazily);
+    rustix::mount::unmount(mount.path(), rustix::mount::UnmountFlags::empty()).expect("the cover is still there");
+    assert!(is_mounted);
+    assert!(matches!(result, Err(UnmountError::NotMounted(_))), "{result:?}");
+    assert!(fs::exists(mount.file("0")).expect("the mount is served"));
+    unmounter.unmount(Detach::Never).expect("nothing covers it any more");
+    assert!(!unmounter.is_mounted());
+    assert!(matches!(mount.take().wait(), Ended::Unmounted));
+}
+
+#[test]
 fn a_lazy_unmount_lets_open_files_be_read_and_then_ends() {
     if !can_mount() {
         return;

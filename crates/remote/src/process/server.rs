@@ -17,8 +17,9 @@ use crate::{
     process::message::{Failure, LANE_COUNT, Order, Question, READ_BYTES_MAX, Reply, Report, Verb, receive, send},
 };
 
-/// The stack size of a thread that serves a lane, in bytes.
-const STACK_BYTES: usize = 256 << 10;
+/// The stack size of a thread that serves a lane, in bytes. Requests to object stores run on it; without optimisation, they
+/// take more than 256 KiB.
+const STACK_BYTES: usize = 1 << 20;
 
 /// Serves an image to the process at the other end of `control` until that process ends. `notice` receives messages for
 /// users.
