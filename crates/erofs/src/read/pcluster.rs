@@ -17,7 +17,7 @@ use crate::format::{self, MapHeader, PCLUSTER_MAX_DSIZE};
 const DECODES_TO_TOO_MUCH: &str = "pcluster decodes to more than 12 MiB";
 
 /// The violated rule of a block count elsewhere than in the entry after a head. Reads that begin there would use it.
-const MISPLACED_BLOCK_COUNT: &str = "block count that is not behind the head of an extent";
+const MISPLACED_BLOCK_COUNT: &str = "block count that does not follow the head of an extent";
 
 /// The lcluster index of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -288,7 +288,7 @@ impl LclusterMap {
             Lcluster::Head(_) => return Ok(1),
             Lcluster::NonHead { to_head: 1, block_count: Some(count), .. } => return Ok(count),
             Lcluster::NonHead { to_head: 1, .. } => "pcluster without a block count",
-            Lcluster::NonHead { .. } => "wrong distance behind the head of an extent",
+            Lcluster::NonHead { .. } => "wrong distance after the head of an extent",
         };
         Err(Error::corrupt(rule, Place::inode_at(inode.nid, self.start_of(found.number))))
     }

@@ -114,7 +114,7 @@ fn faults_that_only_some_reads_meet_are_findings() {
     for (name, rule) in [
         ("erofs-extents-unsorted", "extents are not sorted"),
         ("erofs-next-head-past", "wrong distance to the head of the next extent"),
-        ("erofs-block-count-inside", "block count that is not behind the head of an extent"),
+        ("erofs-block-count-inside", "block count that does not follow the head of an extent"),
         ("erofs-dot-twice", "directory has `.` and says that it omits it"),
     ] {
         let corrupt = corpus.corrupt_images().into_iter().find(|image| image.name == name);
