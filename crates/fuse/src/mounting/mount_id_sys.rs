@@ -1,16 +1,16 @@
-//! Whether a certain mount exists, without reading the mount table.
+//! Finds out whether a mount exists without reading the mount table.
 
 use std::{io, path::Path};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
-/// `STATX_MNT_ID_UNIQUE` of Linux 6.8: requests the number of the mount.
+/// `STATX_MNT_ID_UNIQUE` of Linux 6.8: requests the unique ID of the mount.
 const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 /// statmount(2) of Linux 6.8 has the same number on all architectures; the C libraries do not define it yet.
 const SYS_STATMOUNT: libc::c_long = 457;
 
-/// The number of a mount. No other mount gets it until the machine is restarted.
+/// The unique ID of a mount. The kernel gives it to no other mount until the machine is restarted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MountId(u64);
 
@@ -20,22 +20,22 @@ struct Request {
     len: u32,
     spare: u32,
     mount: u64,
-    /// What the kernel should tell about the mount.
+    /// What the kernel is to report about the mount.
     mask: u64,
 }
 
 impl MountId {
-    /// The number of the topmost mount on a directory if its files have this device number. `None` if it is another mount, or
-    /// the kernel tells no numbers. Does not wait for the program that serves the mount.
+    /// The ID of the topmost mount on a directory if its files have this device number. `None` if it is another mount, or the
+    /// kernel has no unique IDs. Does not wait for the program that serves the mount.
     pub(crate) fn of(directory: &Path, device: (u32, u32)) -> Option<Self> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         let stat = statx(CWD, directory, flags, UNIQUE_ID).ok()?;
-        let is_told = stat.stx_mask & UNIQUE_ID.bits() != 0;
-        (is_told && (stat.stx_dev_major, stat.stx_dev_minor) == device).then_some(Self(stat.stx_mnt_id))
+        let has_id = stat.stx_mask & UNIQUE_ID.bits() != 0;
+        (has_id && (stat.stx_dev_major, stat.stx_dev_minor) == device).then_some(Self(stat.stx_mnt_id))
     }
 
-    /// Whether the mount exists in the mount namespace of this thread; `None` if the kernel does not tell, or this process
-    /// may not ask. Takes the same time however many mounts there are.
+    /// Whether the mount exists in the mount namespace of this thread; `None` if the kernel has no statmount(2), or
+    /// this process may not call it. The time does not depend on the number of mounts.
     pub(crate) fn is_mounted(self) -> Option<bool> {
         let request = Request { len: size_of::<Request>() as u32, spare: 0, mount: self.0, mask: 0 };
         let mut reply = [0_u64; 64];

@@ -99,6 +99,7 @@ pub fn unmount(path: &Path, detach: Detach) -> Result<(), UnmountError> {
 pub struct Unmounter {
     directory: Option<PathBuf>,
     device: Option<(u32, u32)>,
+    /// The ID of the mount, if the kernel has unique ones.
     id: Option<MountId>,
     has_ended: Arc<AtomicBool>,
     /// The connection, as long as it is served.
