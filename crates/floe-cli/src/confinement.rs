@@ -1,7 +1,8 @@
 //! Confines this process to its work on one image.
 
 use std::{
-    fs::{self, DirBuilder},
+    fs::{DirBuilder, File},
+    io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -9,7 +10,7 @@ use std::{
 
 use clap::Args;
 use floe::{ExtractOptions, ImageFiles, OpenError, OpenOptions, XattrSelection, remote::RemoteProcess};
-use floe_sandbox::{Access, Calls, Capability, Enforced, Mode, Policy, Sandbox, SandboxError};
+use floe_sandbox::{Access, Calls, Capability, Enforced, Mode, Policy, Remover, Sandbox, SandboxError};
 
 #[cfg(debug_assertions)]
 use crate::compromised;
@@ -71,23 +72,11 @@ pub(crate) fn reading() -> Policy {
     policy
 }
 
-/// The rights of a process that creates one file from an image, and removes it if it stays incomplete.
-pub(crate) fn writing(file: &Path) -> Policy {
-    let mut policy = reading();
-    policy.calls = Calls { create: true, ..Calls::default() };
-    policy.allow(directory_of(file), Access::Tree);
-    policy.capabilities = vec![Capability::DacOverride];
-    policy
-}
-
 /// The rights of a process that extracts an image.
 pub(crate) fn extracting(target: &Target, options: &ExtractOptions) -> Policy {
     let mut policy = reading();
     policy.calls = Calls { create: true, ..Calls::default() };
     policy.allow(target.path(), Access::Tree);
-    if target.is_made {
-        policy.allow_opening(directory_of(&target.path), Access::RemoveDirectories);
-    }
     policy.capabilities = vec![Capability::DacOverride, Capability::Fowner, Capability::Fsetid, Capability::Mknod];
     if options.owners {
         policy.capabilities.push(Capability::Chown);
@@ -156,39 +145,83 @@ pub(crate) fn open_from(
     Ok(Ok(Opened { files, enforced, remote }))
 }
 
-/// The directory that contains a path.
-fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// The target directory of an extraction, which is created if it is missing.
+/// The target directory of an extraction, which is created if it is missing. If it was created, and is empty when this value is
+/// dropped, it is removed.
 pub(crate) struct Target {
     path: PathBuf,
-    is_made: bool,
+    remover: Option<Remover>,
 }
 
 impl Target {
     /// Creates the directory if it is missing, because a sandbox can permit only existing directories. Errors are left
     /// for the extraction to report.
     pub(crate) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), is_made: DirBuilder::new().mode(0o700).create(path).is_ok() }
+        let is_made = DirBuilder::new().mode(0o700).create(path).is_ok();
+        // If no child process can be started, the directory stays.
+        let remover = is_made.then(|| Remover::start(path)).and_then(Result::ok);
+        Self { path: path.to_owned(), remover }
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Lets the confined process give the directory up.
-    pub(crate) fn may_give_up(&self, policy: &mut Policy) {
-        if self.is_made {
-            policy.allow(directory_of(&self.path), Access::RemoveDirectories);
-        }
+    /// Keeps the directory, because the extraction starts.
+    pub(crate) fn keep(self) {
+        self.remover.into_iter().for_each(Remover::keep);
+    }
+}
+
+/// A file that a confined process writes. Unless it is [finished](OutputFile::finish), it is removed, or left as it was if
+/// nothing was written.
+pub(crate) struct OutputFile {
+    file: File,
+    is_regular: bool,
+    is_made: bool,
+    has_begun: bool,
+    remover: Option<Remover>,
+}
+
+impl OutputFile {
+    /// Opens or creates the file.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let mut options = File::options();
+        options.write(true);
+        let (file, is_made) = match options.clone().create_new(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => (options.open(path)?, false),
+            file => (file?, true),
+        };
+        // Pipes and devices stay.
+        let is_regular = file.metadata()?.is_file();
+        let remover = is_regular.then(|| Remover::start(path)).and_then(Result::ok);
+        Ok(Self { file, is_regular, is_made, has_begun: false, remover })
     }
 
-    /// Removes the directory if it was created for an extraction that does not start.
-    pub(crate) fn give_up(&self) {
-        if self.is_made {
-            let _ = fs::remove_dir(&self.path);
+    /// Empties the file, and returns it for writing.
+    ///
+    /// # Errors
+    /// The file cannot be changed.
+    pub(crate) fn begin(&mut self) -> io::Result<&File> {
+        self.has_begun = true;
+        if self.is_regular {
+            self.file.set_len(0)?;
+        }
+        Ok(&self.file)
+    }
+
+    /// Keeps the file, which is complete.
+    pub(crate) fn finish(mut self) {
+        self.remover.take().into_iter().for_each(Remover::keep);
+    }
+}
+
+impl Drop for OutputFile {
+    fn drop(&mut self) {
+        if !self.is_made && !self.has_begun {
+            self.remover.take().into_iter().for_each(Remover::keep);
         }
     }
 }

@@ -14,7 +14,7 @@ pub struct Calls {
 
 /// The basic set: calls for open files, paths, memory, threads and time, and for dropping further rights.
 const ALWAYS: &[i64] = &[
-    // Open files.
+    // Open files; the arguments of fcntl are checked separately.
     libc::SYS_read,
     libc::SYS_readv,
     libc::SYS_pread64,
@@ -26,6 +26,7 @@ const ALWAYS: &[i64] = &[
     libc::SYS_pwritev,
     libc::SYS_pwritev2,
     libc::SYS_lseek,
+    libc::SYS_ftruncate,
     libc::SYS_fadvise64,
     libc::SYS_readahead,
     libc::SYS_copy_file_range,
@@ -35,7 +36,6 @@ const ALWAYS: &[i64] = &[
     libc::SYS_close_range,
     libc::SYS_dup,
     libc::SYS_dup3,
-    libc::SYS_fcntl,
     libc::SYS_pipe2,
     libc::SYS_eventfd2,
     libc::SYS_ppoll,
@@ -80,6 +80,7 @@ const ALWAYS: &[i64] = &[
     libc::SYS_gettid,
     libc::SYS_getpid,
     libc::SYS_getppid,
+    libc::SYS_wait4,
     libc::SYS_getcpu,
     libc::SYS_sched_yield,
     libc::SYS_sched_getaffinity,
@@ -130,9 +131,7 @@ const SERVE: &[i64] = &[
     libc::SYS_setsockopt,
     libc::SYS_renameat2,
     libc::SYS_unlinkat,
-    libc::SYS_ftruncate,
     libc::SYS_fallocate,
-    libc::SYS_wait4,
 ];
 
 const CREATE: &[i64] = &[
@@ -160,7 +159,6 @@ const CREATE: &[i64] = &[
     libc::SYS_removexattr,
     libc::SYS_lremovexattr,
     libc::SYS_fremovexattr,
-    libc::SYS_ftruncate,
     libc::SYS_fallocate,
 ];
 

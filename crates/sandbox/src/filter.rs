@@ -54,6 +54,12 @@ const PR_GET_AUXV: u32 = 0x4155_5856;
 /// `IORING_REGISTER_ENABLE_RINGS`, which starts a ring with the restrictions that it was created with.
 const ENABLE_RINGS: u32 = 12;
 
+/// The operations of `fcntl`. Among the others, `F_SETOWN` could send signals to any process of this user.
+const FCNTLS: [i32; 5] = [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL];
+
+/// The bits of a socket's type without the flags.
+const SOCKET_TYPE: u64 = 0xf;
+
 const PRCTLS: [u32; 7] = [
     libc::PR_SET_NAME as u32,
     libc::PR_GET_NAME as u32,
@@ -114,9 +120,17 @@ fn allowed(calls: Calls) -> Result<Rules, BackendError> {
     when(libc::SYS_clone, &[HasBits(0, THREAD_FLAGS | NAMESPACE_FLAGS, THREAD_FLAGS)])?;
     when(libc::SYS_tgkill, &[Is(0, own)])?;
     when(libc::SYS_prlimit64, &[Is(0, 0)])?;
-    // With an address, sendto could reach new peers.
+    // With an address, sendto could reach new peers. So could sendmsg, whose address a filter cannot see, but only on a
+    // datagram socket, and the process has none.
     when(libc::SYS_sendto, &[IsNull(4)])?;
-    when(libc::SYS_socketpair, &[Is(0, libc::AF_UNIX.unsigned_abs())])?;
+    for kind in [libc::SOCK_STREAM, libc::SOCK_SEQPACKET] {
+        let kind = HasBits(1, SOCKET_TYPE, kind.unsigned_abs().into());
+        when(libc::SYS_socketpair, &[Is(0, libc::AF_UNIX.unsigned_abs()), kind])?;
+    }
+    for operation in FCNTLS {
+        when(libc::SYS_fcntl, &[Is(1, operation.unsigned_abs())])?;
+    }
+    when(libc::SYS_fcntl, &[Is(1, libc::F_SETFL.unsigned_abs()), HasBits(2, libc::O_ASYNC.unsigned_abs().into(), 0)])?;
     if calls.rings {
         when(libc::SYS_io_uring_register, &[Is(1, ENABLE_RINGS)])?;
     }

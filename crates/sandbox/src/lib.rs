@@ -17,7 +17,9 @@ mod paths;
 mod policy;
 #[cfg(debug_assertions)]
 mod probe_sys;
+mod remover_sys;
 mod sandbox;
+mod tree_mount_sys;
 
 pub use calls::Calls;
 pub use capabilities::{Capability, held_capabilities};
@@ -27,4 +29,5 @@ pub use paths::has_landlock;
 pub use policy::{Access, Grant, Policy};
 #[cfg(debug_assertions)]
 pub use probe_sys::probe;
+pub use remover_sys::Remover;
 pub use sandbox::{Mode, Sandbox};

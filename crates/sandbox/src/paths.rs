@@ -120,7 +120,6 @@ fn rights(place: &OwnedFd, access: Access) -> BitFlags<AccessFs> {
         Access::Files => {
             make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | Truncate | MakeReg | RemoveFile})
         }
-        Access::RemoveDirectories => make_bitflags!(AccessFs::{RemoveDir}),
         Access::Tree => AccessFs::from_all(ABI_USED) & !AccessFs::Execute & !AccessFs::IoctlDev,
     };
     let stat = fstat(place);

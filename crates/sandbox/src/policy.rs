@@ -38,9 +38,8 @@ pub enum Access {
     Sockets,
     /// Create, read, write, rename and remove regular files.
     Files,
-    /// Remove empty directories.
-    RemoveDirectories,
-    /// Create, change, link and remove files of all types.
+    /// Create, change, link and remove files of all types. If the process has the right to mount, everything outside becomes
+    /// read-only for it, and devices beneath cannot be opened.
     Tree,
 }
 

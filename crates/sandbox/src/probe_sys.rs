@@ -5,14 +5,20 @@ use std::{
     fs::{self, File},
     io::{self, Write},
     net::TcpStream,
-    os::unix::net::UnixStream,
+    os::{
+        fd::AsRawFd,
+        unix::{
+            fs::PermissionsExt,
+            net::{UnixDatagram, UnixStream},
+        },
+    },
     path::{Path, PathBuf},
     ptr,
 };
 
 /// Makes, on this thread, the attempts that a compromised decoder would make. Writes one line for each: its name, and
-/// `allowed` or the error. `place` is a directory outside the policy that contains a listening socket `listener.sock`;
-/// `port` is a listening TCP port of this machine. Undoes successful attempts where possible.
+/// `allowed` or the error. `place` is a directory outside the policy that contains a listening socket `listener.sock`, a datagram
+/// socket `datagram.sock`, and perhaps the target of an extraction, `target`; `port` is a listening TCP port of this machine. Undoes successful attempts where possible.
 ///
 /// # Errors
 /// The output cannot be written.
@@ -31,7 +37,9 @@ type Attempt = Box<dyn Fn() -> io::Result<()>>;
 fn attempts(place: &Path, port: u16) -> Vec<(&'static str, Attempt)> {
     let made = place.join("made");
     let node = place.join("node");
+    let beneath = place.join("target/node");
     let listener = place.join("listener.sock");
+    let (changed, receiver) = (listener.clone(), place.join("datagram.sock"));
     let bystander = place.to_owned();
     let true_program = CString::new("/bin/true").unwrap_or_default();
     vec![
@@ -40,13 +48,17 @@ fn attempts(place: &Path, port: u16) -> Vec<(&'static str, Attempt)> {
         ("list a directory", Box::new(move || fs::read_dir(&bystander).map(drop))),
         ("create a file", Box::new(move || File::create(&made).map(drop).and_then(|()| fs::remove_file(&made)))),
         ("mknod", Box::new(move || make_node(&node))),
+        ("open a device", Box::new(move || open_node(&beneath))),
+        ("change a mode", Box::new(move || fs::set_permissions(&changed, fs::Permissions::from_mode(0o777)))),
         ("connect over TCP", Box::new(move || TcpStream::connect(("127.0.0.1", port)).map(drop))),
         ("connect to a socket", Box::new(move || UnixStream::connect(&listener).map(drop))),
+        ("send to a socket", Box::new(move || send_to(&receiver))),
         ("fork", Box::new(fork)),
         ("execve", Box::new(move || execute(&true_program))),
         ("memfd_create and fexecve", Box::new(execute_memory)),
         ("map code", Box::new(map_code)),
         ("kill", Box::new(|| zero(call(libc::SYS_kill, [parent(), 0, 0, 0, 0])))),
+        ("signal by a descriptor", Box::new(own_descriptor)),
         ("ptrace", Box::new(|| trace(parent()))),
         ("io_uring_setup", Box::new(io_uring)),
         ("mount", Box::new(|| mount(c"/"))),
@@ -77,6 +89,35 @@ fn make_node(path: &PathBuf) -> io::Result<()> {
     let mode = rustix::fs::Mode::RUSR;
     rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::CharacterDevice, mode, device)?;
     fs::remove_file(path)
+}
+
+/// Makes a device and opens it.
+fn open_node(path: &PathBuf) -> io::Result<()> {
+    let device = rustix::fs::makedev(1, 3);
+    let mode = rustix::fs::Mode::RUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::CharacterDevice, mode, device)?;
+    let opened = File::open(path);
+    fs::remove_file(path)?;
+    opened.map(drop)
+}
+
+/// Sends a message from a pair of datagram sockets to another socket.
+fn send_to(receiver: &Path) -> io::Result<()> {
+    let (socket, _other) = UnixDatagram::pair()?;
+    let address = rustix::net::SocketAddrUnix::new(receiver)?;
+    let mut control = rustix::net::SendAncillaryBuffer::default();
+    let message = [io::IoSlice::new(b"probe")];
+    let flags = rustix::net::SendFlags::NOSIGNAL;
+    rustix::net::sendmsg_addr(&socket, &address, &message, &mut control, flags)?;
+    Ok(())
+}
+
+/// Makes the parent process the owner of a descriptor, whose signals it would get.
+fn own_descriptor() -> io::Result<()> {
+    let (socket, _other) = UnixStream::pair()?;
+    let process = libc::c_int::try_from(parent()).unwrap_or_default();
+    // SAFETY: the call takes numbers only.
+    zero(unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETOWN, process) }.into())
 }
 
 /// Runs `child_work` in a forked child and ends the child.

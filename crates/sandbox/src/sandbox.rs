@@ -9,7 +9,10 @@ use std::{
 
 use rustix::thread::set_no_new_privs;
 
-use crate::{Enforced, Mechanism, Policy, SandboxError, capabilities, filter, held_capabilities, paths::PathRules};
+use crate::{
+    Access, Enforced, Mechanism, Policy, SandboxError, capabilities, filter, held_capabilities, paths::PathRules,
+    tree_mount_sys,
+};
 
 /// Whether to confine the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -60,6 +63,11 @@ impl Sandbox {
         set_no_new_privs(true).map_err(|error| SandboxError::failed("no_new_privs", io::Error::from(error)))?;
         sandbox.enforced.no_new_privs = Mechanism::Enforced;
         let Policy { grants, opening, .. } = &sandbox.policy;
+        if let Some(tree) = grants.iter().find(|grant| grant.access == Access::Tree) {
+            let used = grants.iter().chain(opening).map(|grant| grant.path.as_path());
+            let restricted = tree_mount_sys::restrict_changes(&tree.path, used);
+            restricted.map_err(|error| SandboxError::failed("mounts", error))?;
+        }
         sandbox.sealed = Some(PathRules::new(grants.iter())?);
         let paths = PathRules::new(grants.iter().chain(opening))?.enforce()?;
         sandbox.enforced.landlock = Mechanism::of(paths.is_enforced);
@@ -104,7 +112,7 @@ const ENDING_MAX: Duration = Duration::from_millis(100);
 
 /// Checks that no other thread is running; it would remain unconfined. A thread that was joined no longer runs code of this
 /// process, but the kernel lists it until it has removed it.
-fn check_alone() -> Result<(), SandboxError> {
+pub(crate) fn check_alone() -> Result<(), SandboxError> {
     let start = Instant::now();
     loop {
         match fs::read_dir("/proc/self/task").map_or(1, Iterator::count) {

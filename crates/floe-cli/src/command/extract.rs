@@ -117,9 +117,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     }
     let target = Target::new(&arguments.directory);
     let policy = confinement::extracting(&target, &options);
-    let files = arguments.image.open_files(policy).inspect_err(|_| target.give_up())?;
-    let files = files.inspect_err(|_| target.give_up())?;
-    let image = Image::of(files, &arguments.image.open_options().engine)?;
+    let image = Image::of(arguments.image.open_files(policy)??, &arguments.image.open_options().engine)?;
+    target.keep();
     let cancel = cancellation::on_signals()?;
     let paths: Vec<Vec<u8>> = arguments.paths.iter().map(|path| path.as_encoded_bytes().to_vec()).collect();
     let parts = if paths.is_empty() { Parts::All } else { Parts::Below(&paths) };

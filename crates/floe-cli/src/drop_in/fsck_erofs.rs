@@ -182,9 +182,8 @@ fn extract_image(
     cancel: &AtomicBool,
 ) -> Result<u8, Fail> {
     let mut options = order.extract.clone();
-    let target = Target::new(target);
-    let files = order.wanted.open_files(image, confinement::extracting(&target, &options))?;
-    let files = files.inspect_err(|_| target.give_up());
+    let made = Target::new(target);
+    let files = order.wanted.open_files(image, confinement::extracting(&made, &options))?;
     let image = match open(tool, files, order) {
         Ok(image) => image,
         Err(exit) => return Ok(exit),
@@ -193,6 +192,7 @@ fn extract_image(
         Ok(root) => options.root = root,
         Err(message) => return tool.failed(&message, 1),
     }
+    made.keep();
     let tell = |event: ExtractEvent<'_>| {
         if let ExtractEvent::Warning(warning) = event
             && order.verbosity > 0
@@ -200,7 +200,7 @@ fn extract_image(
             tool.say(&format!("{} @ {}", warning.cause, Shown(&warning.path)));
         }
     };
-    match extract(&image, Parts::All, target.path(), &options, &tell, cancel) {
+    match extract(&image, Parts::All, target, &options, &tell, cancel) {
         Ok(summary) if summary.failures == 0 => {
             say_all_is_well(order, (0, 0));
             Ok(0)

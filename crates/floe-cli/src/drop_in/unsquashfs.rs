@@ -25,7 +25,7 @@ use floe_engine::Blocking;
 
 use crate::{
     cancellation,
-    confinement::{self, Target},
+    confinement::{self, OutputFile, Target},
     fail::Fail,
     output::{Output, remark},
     shown::Shown,
@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     };
     // Extraction needs the user database, which is not accessible once the process is confined.
     let owners = Owners::new(&arguments);
-    let mut target = None;
+    let (mut target, mut pseudo_file) = (None, None);
     let policy = match arguments.task {
         Task::Extract if arguments.target.exists() && !arguments.force => {
             eprintln!("FATAL ERROR: {} already exists; use -f to overwrite files", arguments.target.display());
@@ -59,18 +59,22 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         }
         Task::Extract => {
             let target = target.insert(Target::new(&arguments.target));
-            let mut policy = confinement::extracting(target, &extract_options(&arguments));
-            if arguments.must_resolve {
-                target.may_give_up(&mut policy);
-            }
-            policy
+            confinement::extracting(target, &extract_options(&arguments))
         }
-        Task::Pseudo if arguments.pseudo_file != "-" => confinement::writing(Path::new(&arguments.pseudo_file)),
+        Task::Pseudo if arguments.pseudo_file != "-" => {
+            match OutputFile::open(Path::new(&arguments.pseudo_file)) {
+                Ok(file) => pseudo_file = Some(file),
+                Err(error) => {
+                    eprintln!("FATAL ERROR: {}: {error}", Shown(arguments.pseudo_file.as_bytes()));
+                    return Ok(FATAL);
+                }
+            }
+            confinement::reading()
+        }
         _ => confinement::reading(),
     };
     let options = arguments.open_options();
     let opened = confinement::open(&arguments.image, &options, policy, sandbox)?;
-    let opened = opened.inspect_err(|_| target.iter().for_each(Target::give_up));
     let image = match opened.and_then(|opened| Image::of(opened.files, &options.engine)) {
         Ok(image) => image,
         Err(floe::OpenError::File { path, error }) => {
@@ -87,9 +91,9 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         return Ok(FATAL);
     };
     if let Err(exit) = arguments.follow_links(&image) {
-        target.iter().for_each(Target::give_up);
         return Ok(exit);
     }
+    target.into_iter().for_each(Target::keep);
     match arguments.task {
         Task::Superblock => Output::run(|output| {
             superblock::write(
@@ -104,7 +108,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
             let seconds = image.file_system().info().built.seconds;
             Output::run(|output| writeln!(output, "{seconds}").map(|()| 0))
         }
-        Task::Pseudo => pseudo::write(&image, &arguments, &arguments.pseudo_file),
+        Task::Pseudo => pseudo::write(&image, &arguments, pseudo_file),
         Task::Cat => cat(&image, &arguments),
         Task::List => list(&image, &arguments, owners),
         Task::Extract => extract_all(&image, &arguments, owners),

@@ -7,7 +7,7 @@ use std::{
     net::TcpListener,
     os::unix::{
         fs::{PermissionsExt, symlink},
-        net::UnixListener,
+        net::{UnixDatagram, UnixListener},
     },
     path::Path,
     process::Command,
@@ -23,19 +23,23 @@ use rustix::process::Signal;
 use crate::support::program::{Place, Serving, demo, floe, processes_with, run, told, until};
 
 /// The attempted actions. Each is refused under every profile.
-const ATTEMPTS: [&str; 18] = [
+const ATTEMPTS: [&str; 22] = [
     "read /etc/passwd",
     "read /proc/1/environ",
     "list a directory",
     "create a file",
     "mknod",
+    "open a device",
+    "change a mode",
     "connect over TCP",
     "connect to a socket",
+    "send to a socket",
     "fork",
     "execve",
     "memfd_create and fexecve",
     "map code",
     "kill",
+    "signal by a descriptor",
     "ptrace",
     "io_uring_setup",
     "mount",
@@ -49,6 +53,7 @@ struct Victim {
     directory: tempfile::TempDir,
     port: TcpListener,
     _socket: UnixListener,
+    _receiver: UnixDatagram,
 }
 
 impl Victim {
@@ -58,8 +63,10 @@ impl Victim {
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).expect("ours");
         let socket = UnixListener::bind(directory.path().join("listener.sock")).expect("a socket");
         fs::set_permissions(directory.path().join("listener.sock"), fs::Permissions::from_mode(0o777)).expect("ours");
+        let receiver = UnixDatagram::bind(directory.path().join("datagram.sock")).expect("a socket");
+        fs::set_permissions(directory.path().join("datagram.sock"), fs::Permissions::from_mode(0o777)).expect("ours");
         let port = TcpListener::bind("127.0.0.1:0").expect("a port");
-        Self { directory, port, _socket: socket }
+        Self { directory, port, _socket: socket, _receiver: receiver }
     }
 
     /// Makes a command attack these targets.
@@ -108,7 +115,17 @@ fn complaints(victim: &Victim, is_confined: bool) -> Vec<String> {
     if is_confined {
         return allowed.iter().map(|name| format!("{name} is allowed")).collect();
     }
-    let expected = ["read /etc/passwd", "create a file", "connect over TCP", "connect to a socket", "execve", "kill"];
+    let expected = [
+        "read /etc/passwd",
+        "create a file",
+        "change a mode",
+        "connect over TCP",
+        "connect to a socket",
+        "send to a socket",
+        "execve",
+        "kill",
+        "signal by a descriptor",
+    ];
     let refused = expected.iter().filter(|name| !allowed.iter().any(|allowed| allowed == *name));
     refused.map(|name| format!("{name} is refused without a sandbox: {attempts:?}")).collect()
 }
@@ -142,7 +159,7 @@ fn commands_that_read_images_can_do_nothing_else() {
             for is_confined in [true, false] {
                 let (victim, home) = (Victim::new(), tempfile::tempdir().expect("a directory"));
                 let mut command = named(name, home.path());
-                let (place, target) = (image.path().join("image"), home.path().join("target"));
+                let (place, target) = (image.path().join("image"), victim.directory.path().join("target"));
                 let (place, target) = (place.to_str().expect("text"), target.to_str().expect("text"));
                 let arguments = arguments.iter().map(|word| word.replace("IMAGE", place).replace("TARGET", target));
                 let mut arguments: Vec<String> = arguments.collect();

@@ -3,16 +3,13 @@
 
 use std::{
     collections::HashMap,
-    ffi::OsStr,
-    fs::File,
     io::{self, BufWriter, Write},
-    path::Path,
 };
 
 use floe::{FileType, FormatImage, Image, Nid, WalkEntry, XattrSelection};
 
 use super::{FATAL, Selection, arguments::Arguments};
-use crate::{fail::Fail, output::Output, shown::Shown};
+use crate::{confinement::OutputFile, fail::Fail, output::Output, shown::Shown};
 
 /// The separator between the description and the bytes.
 const DATA_MARK: &[u8] = b"#\n# START OF DATA - DO NOT MODIFY\n#\n";
@@ -20,37 +17,34 @@ const DATA_MARK: &[u8] = b"#\n# START OF DATA - DO NOT MODIFY\n#\n";
 /// The number of bytes per read.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Writes the pseudo file to `target`; `-` is standard output. An incomplete file is removed.
+/// Writes the pseudo file to `target`, or without one to standard output. An incomplete file is removed.
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub(super) fn write(image: &Image, arguments: &Arguments, target: &OsStr) -> Result<u8, Fail> {
-    if target == "-" {
-        return Output::run(|output| PseudoFile::new(image, arguments).write(output).or_else(told));
-    }
-    let target = Path::new(target);
-    let failed = |error: &io::Error| eprintln!("FATAL ERROR: {}: {error}", target.display());
-    let file = match File::create(target) {
-        Ok(file) => file,
-        Err(error) => {
-            failed(&error);
-            return Ok(FATAL);
-        }
+pub(super) fn write(image: &Image, arguments: &Arguments, target: Option<OutputFile>) -> Result<u8, Fail> {
+    let pseudo = PseudoFile::new(image, arguments);
+    let Some(mut target) = target else {
+        return Output::run(|output| pseudo.write(output).or_else(told));
     };
-    let mut writer = BufWriter::with_capacity(PIECE_BYTES, file);
-    let written = PseudoFile::new(image, arguments).write(&mut writer);
-    let exit = match written.and_then(|exit| writer.flush().map(|()| exit).map_err(Failure::Output)) {
-        Ok(exit) => exit,
+    let written = target.begin().map_err(Failure::Output).and_then(|file| {
+        let mut writer = BufWriter::with_capacity(PIECE_BYTES, file);
+        let exit = pseudo.write(&mut writer)?;
+        writer.flush()?;
+        Ok(exit)
+    });
+    match written {
+        Ok(exit) => {
+            if exit == 0 {
+                target.finish();
+            }
+            Ok(exit)
+        }
         Err(Failure::Output(error)) => {
-            failed(&error);
-            FATAL
+            eprintln!("FATAL ERROR: {}: {error}", Shown(arguments.pseudo_file.as_encoded_bytes()));
+            Ok(FATAL)
         }
-        Err(failure @ Failure::Image(_)) => told(failure).unwrap_or(FATAL),
-    };
-    if exit != 0 {
-        let _ = std::fs::remove_file(target);
+        Err(failure @ Failure::Image(_)) => Ok(told(failure).unwrap_or(FATAL)),
     }
-    Ok(exit)
 }
 
 /// Why the pseudo file could not be written.
