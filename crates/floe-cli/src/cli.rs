@@ -41,6 +41,9 @@ enum Command {
     /// Fetch a remote image for another floe process
     #[command(hide = true, name = remote::FETCH_COMMAND)]
     Fetch,
+    /// Find what a launch reads, for another floe process
+    #[command(hide = true, name = command::push::launch::LAUNCH_RANGES_COMMAND)]
+    FindLaunch(command::push::launch::Arguments),
     Exporter(command::exporter::Arguments),
     Doctor(command::doctor::Arguments),
     Completions(command::completions::Arguments),
@@ -89,6 +92,7 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Demo(arguments) => command::demo::run(&arguments),
         Command::Lab(arguments) => command::lab::run(arguments),
         Command::Fetch => remote::fetch(),
+        Command::FindLaunch(arguments) => command::push::launch::run(&arguments),
         Command::Exporter(arguments) => command::exporter::run(&arguments),
         Command::Doctor(arguments) => command::doctor::run(&arguments),
         Command::Completions(arguments) => command::completions::run(&arguments, Cli::command()),

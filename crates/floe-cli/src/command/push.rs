@@ -1,6 +1,6 @@
 //! `floe push`: uploads an image to a registry.
 
-mod launch;
+pub(crate) mod launch;
 
 use std::{fs, io, path::PathBuf};
 
@@ -70,9 +70,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         }
     };
     let verity = verity_root(path)?;
-    let launch = launch::launch_ranges(path, arguments.profile.as_deref())?;
     let file = fs::File::open(path).map_err(failed)?;
     let len = file.metadata().map_err(failed)?.len();
+    let launch = launch::launch_ranges(path, arguments.profile.as_deref(), len)?;
     let network = Network::new(arguments.remote.options().remote).map_err(failed)?;
     let bar = progress_bar(arguments.quiet);
     bar.set_length(len);

@@ -2,21 +2,32 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    fs, io,
-    path::Path,
+    fs,
+    io::{self, Read},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
     sync::{Arc, Mutex, PoisonError},
 };
 
+use clap::Args;
 use floe::{ByteRange, FileType, FormatImage, Image, ImageFiles, ImageSource, Nid, OpenError, OpenOptions};
 use floe_engine::Blocking;
 use floe_front::{Origin, VirtualImage};
 use floe_mkfs::{Profile, ProfileStep};
+use floe_sandbox::{Mode, Sandbox};
 use floe_source::FileSource;
 
 use crate::{
+    confinement,
+    exit::Exit,
     fail::Fail,
     launch::{Footprint, replayed_range},
+    output::Output,
 };
+
+/// The name of the command that finds the parts, for another floe process.
+pub(crate) const LAUNCH_RANGES_COMMAND: &str = "find-launch-for-another";
 
 /// The number of bytes that the kernel reads before and behind a read of a program: half of its readahead window before
 /// a page fault, and a whole window behind it.
@@ -26,30 +37,87 @@ const READ_BEHIND: u64 = 128 << 10;
 /// A range of a file.
 type FileRange = (Nid, ByteRange);
 
-/// The parts of an image that a launch reads, in two groups. The first has what a replay of the launch in `profile` or in the
-/// image reads, in its order: the metadata for opening the image and finding the files, then the rest of the metadata and the
-/// contents. The second has what the kernel may read around the contents for a program that is ahead of the replay. Empty if
-/// there is no profile.
+/// The maximum length of the list of parts, in bytes.
+const LIST_BYTES_MAX: u64 = 256 << 20;
+
+/// The arguments of the process that finds the parts.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    image: PathBuf,
+    #[arg(long)]
+    profile: Option<PathBuf>,
+}
+
+/// The parts of an image of `len` bytes that a launch reads, in two groups. The first has what a replay of the launch in `profile`
+/// or in the image reads, in its order: the metadata for opening the image and finding the files, then the rest of the metadata
+/// and the contents. The second has what the kernel may read around the contents for a program that is ahead of the replay. Empty
+/// if there is no profile.
+///
+/// Another process parses the image, because this one has credentials and cannot be confined.
 ///
 /// # Errors
 /// The image cannot be opened, or the profile is invalid.
-pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>) -> Result<Vec<Vec<ByteRange>>, Fail> {
+pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>, len: u64) -> Result<Vec<Vec<ByteRange>>, Fail> {
+    let failed = |error: io::Error| Fail::failed(format!("cannot examine {}: {error}", path.display()));
+    let mut command = Command::new("/proc/self/exe");
+    // The program name selects drop-in programs, so it must be `floe`. The environment may contain credentials.
+    command.arg0("floe").arg(LAUNCH_RANGES_COMMAND).env_clear();
+    if let Some(profile) = profile {
+        command.arg("--profile").arg(std::path::absolute(profile).map_err(failed)?);
+    }
+    command.arg("--").arg(std::path::absolute(path).map_err(failed)?);
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
+    let (mut list, mut errors) = (Vec::new(), String::new());
+    if let Some(output) = child.stdout.take() {
+        output.take(LIST_BYTES_MAX).read_to_end(&mut list).map_err(failed)?;
+    }
+    if let Some(output) = child.stderr.take() {
+        output.take(LIST_BYTES_MAX).read_to_string(&mut errors).map_err(failed)?;
+    }
+    let status = child.wait().map_err(failed)?;
+    if !status.success() {
+        let reason = errors.lines().last().map(|line| line.strip_prefix("floe: ").unwrap_or(line));
+        let fail = Fail::failed(reason.map_or_else(|| format!("{LAUNCH_RANGES_COMMAND}: {status}"), str::to_owned));
+        let is_image_bad = status.code() == Some(Exit::BadImage.code().into());
+        return Err(if is_image_bad { fail.with_exit(Exit::BadImage) } else { fail });
+    }
+    let groups: Vec<Vec<(u64, u64)>> = serde_json::from_slice(&list).map_err(|error| failed(error.into()))?;
+    let range = |(offset, end): (u64, u64)| (offset < end && end <= len).then(|| ByteRange::between(offset, end));
+    Ok(groups.into_iter().map(|group| group.into_iter().filter_map(range).collect()).collect())
+}
+/// Runs the process that finds the parts: prints the groups of [`launch_ranges`], each as a list of the offsets and ends of its
+/// ranges.
+///
+/// # Errors
+/// As for [`launch_ranges`].
+pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
+    let path = arguments.image.as_path();
+    let profile = arguments.profile.as_deref().map(read_profile).transpose()?;
+    let file = FileSource::open(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
+    Sandbox::enter(confinement::reading(), Mode::Auto)?.seal()?;
+    let groups = found(path, file, profile.as_ref())?;
+    let pair = |range: &ByteRange| (range.offset(), range.end());
+    let groups: Vec<Vec<(u64, u64)>> = groups.iter().map(|group| group.iter().map(pair).collect()).collect();
+    Output::print(serde_json::to_string(&groups).unwrap_or_default())
+}
+
+fn found(path: &Path, file: FileSource, profile: Option<&Profile>) -> Result<Vec<Vec<ByteRange>>, Fail> {
     let options = OpenOptions::default();
-    let launch = match profile {
-        Some(profile) => Launched::of(&read_profile(profile)?),
-        None => match Image::open(path, &options) {
-            Ok(image) => Launched::in_image(&image),
-            // The image is pushed without its devices. Readers add them.
-            Err(OpenError::MissingDevice { .. }) => return Ok(Vec::new()),
-            Err(error) => return Err(error.into()),
-        },
+    let recording = Arc::new(RecordingSource { file, read: Mutex::default() });
+    let source: Arc<dyn ImageSource> = Arc::clone(&recording) as Arc<dyn ImageSource>;
+    let image = match ImageFiles::of_source(path, &source, &options) {
+        // The image is pushed without its devices. Readers add them.
+        Err(OpenError::MissingDevice { .. }) if profile.is_none() => return Ok(Vec::new()),
+        files => Image::of(files?, &options.engine)?,
     };
+    let launch = profile.map_or_else(|| Launched::in_image(&image), Launched::of);
     if launch.0.iter().all(|step| step.range.is_none()) {
         return Ok(Vec::new());
     }
-    let file = FileSource::open(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
-    let recording = Arc::new(RecordingSource { file, read: Mutex::default() });
-    let source: Arc<dyn ImageSource> = Arc::clone(&recording) as Arc<dyn ImageSource>;
+    // What a launch reads, in a fresh image.
+    drop(image);
+    recording.take();
     let image = Image::of(ImageFiles::of_source(path, &source, &options)?, &options.engine)?;
     let replay = Replay { front: virtual_image(&image).ok(), image, recording };
     Ok(replay.of(&launch))
