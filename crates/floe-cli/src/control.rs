@@ -13,7 +13,9 @@ mod socket_path;
 
 pub(crate) use client::{AnswerLimits, Mounted};
 pub(crate) use endpoint::Endpoint;
-pub(crate) use line::{ANSWER_BYTES_MAX, read_answer, read_question, write_line};
+pub(crate) use line::{
+    DESCRIPTORS_MAX, read_answer, read_answer_with_descriptors, read_question, write_line, write_line_with,
+};
 pub(crate) use message::{Answer, Question};
 pub(crate) use server::{Prepared, Server, Service};
 pub(crate) use socket_path::users;

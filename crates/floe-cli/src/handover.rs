@@ -5,13 +5,15 @@
 //! its descriptor store and passes them to the process that it starts again. Both also get the [`State`].
 
 mod giver;
+mod invocation;
 mod service_manager;
 mod state;
 mod state_file;
 mod taken;
 
 pub(crate) use giver::Giver;
+pub(crate) use invocation::{Invocation, SealedInvocation};
 pub(crate) use service_manager::ServiceManager;
-pub(crate) use state::{Invocation, State, identity};
+pub(crate) use state::{State, identity};
 pub(crate) use state_file::StateFile;
 pub(crate) use taken::{Taken, is_upgrade, start_successor};

@@ -1,9 +1,20 @@
 //! systemd's journal, by its native protocol (systemd.io/JOURNAL_NATIVE_PROTOCOL).
 //!
 //! Existing crates send each message to the address of the journal's socket, which the sandbox forbids. This module
-//! connects once, before the process confines itself.
+//! connects once, before the process confines itself; the keeper forwards the messages of a confined process.
 
-use std::{env, fs::File, io, os::fd::AsFd, os::unix::fs::MetadataExt, os::unix::net::UnixDatagram};
+use std::{
+    env,
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{fs::MetadataExt, net::UnixDatagram},
+    },
+};
+
+use floe_fuse::Relay;
+use rustix::net::{SendFlags, send};
 
 /// The socket of the journal.
 const SOCKET: &str = "/run/systemd/journal/socket";
@@ -18,7 +29,7 @@ pub(crate) enum Priority {
 /// A connection to the journal.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    socket: UnixDatagram,
+    socket: OwnedFd,
 }
 
 impl Journal {
@@ -29,9 +40,15 @@ impl Journal {
     pub(crate) fn connect() -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.connect(SOCKET)?;
-        // A journal that does not take messages must not block a mount.
+        // Nor must it block the keeper.
         socket.set_nonblocking(true)?;
-        Ok(Self { socket })
+        Ok(Self { socket: socket.into() })
+    }
+
+    /// Puts a relay between this connection and the journal. Without descriptors for it, there is no connection any more.
+    pub(crate) fn relayed(self) -> Option<(Self, Relay)> {
+        let (socket, relay) = Relay::new(self.socket).ok()?;
+        Some((Self { socket }, relay))
     }
 
     /// Writes an entry. If the journal does not accept it, it is lost.
@@ -42,7 +59,8 @@ impl Journal {
         for (name, value) in always.iter().chain(fields) {
             add_field(&mut entry, name, value);
         }
-        let _ = self.socket.send(&entry);
+        // A journal that does not take messages must not block a mount.
+        let _ = send(&self.socket, &entry, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 }
 

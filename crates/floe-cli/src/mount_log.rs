@@ -8,7 +8,7 @@ use std::{
 };
 
 use floe::Error;
-use floe_fuse::FaultSink;
+use floe_fuse::{FaultSink, Relay};
 
 use crate::journal::{self, Journal, Priority};
 
@@ -28,10 +28,17 @@ pub(crate) struct MountLog {
 
 impl MountLog {
     /// Opens the log of a mount.
-    pub(crate) fn open(image: &Path, mountpoint: &Path, is_background: bool) -> Arc<Self> {
+    pub(crate) fn open(image: &Path, mountpoint: &Path, is_background: bool) -> Self {
         let to_journal = is_background || journal::has(&io::stderr());
         let journal = to_journal.then(Journal::connect).and_then(Result::ok);
-        Arc::new(Self { journal, image: image.display().to_string(), mountpoint: mountpoint.display().to_string() })
+        Self { journal, image: image.display().to_string(), mountpoint: mountpoint.display().to_string() }
+    }
+
+    /// Lets the keeper send the messages to the journal. Returns the relay for it, if there is a journal.
+    pub(crate) fn relay(&mut self) -> Option<Relay> {
+        let (journal, relay) = self.journal.take()?.relayed()?;
+        self.journal = Some(journal);
+        Some(relay)
     }
 
     /// Whether the journal would have twice what is both logged and written to standard output.

@@ -7,12 +7,12 @@ use std::{
 };
 
 use floe::OpenOptions;
-use floe_fuse::{Keeper, Kept, Mountpoint};
+use floe_fuse::{Keeper, Kept, Mountpoint, Relay};
 use floe_sandbox::{Access, Calls, Capability, Mode, Policy};
 
 use crate::{
-    confinement, control::Prepared, fail::Fail, front::Front, launch::ProfileChoice, mount_options::Settings,
-    mount_users::MountUsers,
+    confinement, control::Prepared, fail::Fail, front::Front, handover::Taken, launch::ProfileChoice,
+    mount_options::Settings, mount_users::MountUsers,
 };
 
 /// Resources from outside the sandbox, acquired before the process is confined.
@@ -26,7 +26,8 @@ pub(crate) struct MountNeeds {
 }
 
 impl MountNeeds {
-    /// Acquires the resources and adds them to the options.
+    /// Acquires the resources and adds them to the options. `taken` is the mount that the process takes over, `datagrams` takes
+    /// its datagram sockets away.
     ///
     /// # Errors
     /// No process can be started.
@@ -35,6 +36,8 @@ impl MountNeeds {
         mountpoint: &Mountpoint,
         settings: &mut Settings,
         notify_pipe: Option<&Path>,
+        taken: Option<&Taken>,
+        datagrams: impl FnOnce() -> Vec<Relay>,
     ) -> Result<Self, Fail> {
         let Settings { open, mount: options, front, sandbox: mode, profile, learn, .. } = settings;
         let control = Prepared::new();
@@ -50,13 +53,16 @@ impl MountNeeds {
             Mountpoint::Descriptor(_) => None,
         };
         let spill_file = own_spill_file_directory(image, open);
+        let relays = if *mode == Mode::Off { Vec::new() } else { datagrams() };
         let kept = Kept {
             directory,
             options,
             users_of: |directory| MountUsers::of(directory).to_string(),
             passing: spill_file.as_deref(),
+            adopted: taken.map(|taken| taken.state.device),
+            may_have_front: *front != Front::Fuse && taken.is_none(),
         };
-        let keeper = Keeper::start(kept);
+        let keeper = Keeper::start(kept, relays);
         let keeper = keeper.map_err(|error| Fail::failed(format!("cannot start the mounting process: {error}")))?;
         options.keeper = Some(Arc::clone(&keeper));
         if *mode == Mode::Off {

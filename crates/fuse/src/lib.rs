@@ -32,6 +32,7 @@ pub use mounting::{
     mountpoint::Mountpoint,
     options::{Access, FaultSink, KernelFlags, MountOptions, ReadSink, Readdir, Touch, TouchSink},
     passed_sys::passed_descriptors,
+    relay::Relay,
     table::{MountEntry, MountTable},
     unmount::{Detach, UnmountError, Unmounter, unmount},
 };

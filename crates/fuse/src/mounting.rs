@@ -17,5 +17,6 @@ mod parent_sys;
 pub(crate) mod passed_sys;
 mod private_namespace_sys;
 pub(crate) mod read_ahead;
+pub(crate) mod relay;
 pub(crate) mod table;
 pub(crate) mod unmount;

@@ -28,7 +28,7 @@ use crate::{
     exit::Exit,
     fail::Fail,
     front::{FrontReport, Fronted},
-    handover::{Giver, Invocation, ServiceManager, State, StateFile, Taken, identity, is_upgrade},
+    handover::{Giver, SealedInvocation, ServiceManager, State, StateFile, Taken, identity, is_upgrade},
     idle::unmount_when_idle,
     launch::{LaunchPlan, Mounted, ProfileChoice},
     mount_log::MountLog,
@@ -171,8 +171,8 @@ pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
 fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let Order { image: path, directory, mut settings, idle, says_ready, notify_pipe, in_background } = order;
     // The service manager knows a process in the foreground only.
-    let manager = if in_background && !is_upgrade() { None } else { ServiceManager::connect() };
-    let invocation = Invocation::of_this_process(manager.is_some());
+    let mut manager = if in_background && !is_upgrade() { None } else { ServiceManager::connect() };
+    let invocation = SealedInvocation::of_this_process(manager.is_some()).ok();
     let mut taken = Taken::find(&directory, manager.as_ref())?;
     // A mount may have no server until this process has taken it over, so nothing here may access it.
     let (mountpoint, shown) = match &taken {
@@ -187,10 +187,16 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let shown_path = absolute(&path);
     let source = settings.source.take();
     settings.mount.source = source.unwrap_or_else(|| shown_path.to_string_lossy().into_owned());
-    let log = MountLog::open(&shown_path, &shown, report.is_some());
-    settings.mount.faults = Some(log.faults());
+    let mut log = MountLog::open(&shown_path, &shown, report.is_some());
     remote::raise_deadline(&path, &settings.open.remote, &mut settings.mount);
-    let mut needs = MountNeeds::prepare(&path, &mountpoint, &mut settings, notify_pipe.as_deref())?;
+    let datagrams = || {
+        let relays = [log.relay(), manager.as_mut().and_then(ServiceManager::relay)];
+        relays.into_iter().flatten().collect()
+    };
+    let mut needs =
+        MountNeeds::prepare(&path, &mountpoint, &mut settings, notify_pipe.as_deref(), taken.as_ref(), datagrams)?;
+    let log = Arc::new(log);
+    settings.mount.faults = Some(log.faults());
     let continuity = match (&taken, &manager) {
         (Some(_), _) => Continuity::TakenOver,
         (None, Some(_)) => Continuity::Managed,
@@ -280,7 +286,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     }
     launches.wait_for_replay();
     let says_ready = says_ready && !log.has_standard_output();
-    say_ready(&path, &shown, image.format(), report, says_ready).map_err(|error| {
+    say_ready(&remote::without_credentials(&path), &shown, image.format(), report, says_ready).map_err(|error| {
         let _ = unmounter.unmount(Detach::Lazily);
         Fail::failed(format!("the foreground process is gone: {error}"))
     })?;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::{
-    control::{Answer, Mounted, Question},
+    control::Mounted,
     exit::Exit,
     fail::Fail,
     handover::{ServiceManager, start_successor},
@@ -43,9 +43,7 @@ Exit codes:
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let mounted = Mounted::find(&arguments.directory)?;
     let shown = arguments.directory.display();
-    let Answer::Invocation(invocation) = mounted.ask(&Question::Invocation)? else {
-        return Err(Fail::failed(format!("{shown} is served by a version of Floe that cannot be taken over")));
-    };
+    let invocation = mounted.invocation()?;
     if invocation.is_service && !ServiceManager::is_present() {
         return Err(Fail::failed(format!(
             "{shown} is served by a service, whose processes only its service manager may replace: run systemctl reload, \

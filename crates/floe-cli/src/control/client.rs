@@ -21,8 +21,15 @@ use rustix::{
     process::geteuid,
 };
 
-use super::{ANSWER_BYTES_MAX, Answer, Question, socket_path, write_line};
-use crate::fail::Fail;
+use super::{
+    Answer, Question,
+    line::{ANSWER_BYTES_MAX, answer_of, read_answer_with_descriptors},
+    socket_path, write_line,
+};
+use crate::{
+    fail::Fail,
+    handover::{Invocation, SealedInvocation},
+};
 
 /// A mount of Floe, as a client addresses it.
 #[derive(Debug)]
@@ -58,16 +65,40 @@ impl Mounted {
     /// # Errors
     /// The serving process is gone, does not answer, or refuses.
     pub(crate) fn ask(&self, question: &Question) -> Result<Answer, Fail> {
-        let shown = self.directory.display();
+        let answer = converse(&self.connect()?, question, AnswerLimits::OWN);
+        self.unless_refused(answer.map_err(|error| self.unanswered(&error))?)
+    }
+
+    /// Asks how the serving process was started. The answer does not depend on the image.
+    ///
+    /// # Errors
+    /// As for [`Mounted::ask`].
+    pub(crate) fn invocation(&self) -> Result<Invocation, Fail> {
         let connection = self.connect()?;
-        let failed = |error: io::Error| match error.kind() {
+        let answer = connection
+            .set_write_timeout(Some(AnswerLimits::OWN.time))
+            .and_then(|()| connection.set_read_timeout(Some(AnswerLimits::OWN.time)))
+            .and_then(|()| write_line(&connection, &Question::Invocation))
+            .and_then(|()| read_answer_with_descriptors(&connection));
+        let (answer, descriptors) = answer.map_err(|error| self.unanswered(&error))?;
+        self.unless_refused(answer)?;
+        let sealed = descriptors.into_iter().next().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData));
+        sealed.and_then(SealedInvocation::read).map_err(|error| self.unanswered(&error))
+    }
+
+    fn unanswered(&self, error: &io::Error) -> Fail {
+        let shown = self.directory.display();
+        match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                 Fail::failed(format!("the program that serves {shown} does not answer"))
             }
             _ => Fail::failed(format!("cannot query the program that serves {shown}: {error}")),
-        };
-        match converse(&connection, question, AnswerLimits::OWN).map_err(failed)? {
-            Answer::Refused(reason) => Err(Fail::failed(format!("{shown}: {reason}"))),
+        }
+    }
+
+    fn unless_refused(&self, answer: Answer) -> Result<Answer, Fail> {
+        match answer {
+            Answer::Refused(reason) => Err(Fail::failed(format!("{}: {reason}", self.directory.display()))),
             answer => Ok(answer),
         }
     }
@@ -151,5 +182,5 @@ pub(super) fn converse(connection: &UnixStream, question: &Question, limits: Ans
         }
         answer.extend_from_slice(&piece[..len]);
     }
-    serde_json::from_slice(&answer).map_err(|_| io::Error::other("the answer is from another version of Floe"))
+    answer_of(&answer)
 }

@@ -2,11 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    handover::{Invocation, State},
-    mount_options::ShownOption,
-    status::Report,
-};
+use crate::{handover::State, mount_options::ShownOption, status::Report};
 
 /// A question to a mount.
 #[derive(Serialize, Deserialize, Debug)]
@@ -37,8 +33,8 @@ pub(crate) enum Answer {
     Status(Box<Report>),
     /// The current options.
     Options(Vec<ShownOption>),
-    /// How the serving process was started.
-    Invocation(Invocation),
+    /// How the serving process was started: the message carries a descriptor of a sealed file.
+    Invocation,
     /// The state of a mount for its next process. The message carries descriptors: those of the device, then these.
     State {
         /// The state.

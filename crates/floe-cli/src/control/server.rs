@@ -3,9 +3,12 @@
 use std::{
     fs::{self, Permissions},
     io,
-    os::unix::{
-        fs::{MetadataExt, PermissionsExt},
-        net::{UnixListener, UnixStream},
+    os::{
+        fd::BorrowedFd,
+        unix::{
+            fs::{MetadataExt, PermissionsExt},
+            net::{UnixListener, UnixStream},
+        },
     },
     path::{Path, PathBuf},
     sync::Arc,
@@ -22,7 +25,7 @@ use rustix::{
 use super::{
     Answer, Question, leftovers,
     line::{QUESTION_BYTES_MAX, read_line},
-    socket_path, write_line,
+    socket_path, write_line, write_line_with,
 };
 
 /// How long a client may take to send a question, and to receive the answer.
@@ -33,7 +36,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The operations of a mount for its clients.
 pub(crate) trait Service: Send + Sync {
-    /// Answers a question.
+    /// The sealed file that tells how this process was started, or the reason for a refusal.
+    fn invocation(&self) -> Result<BorrowedFd<'_>, String>;
+
+    /// Answers any other question.
     fn answer(&self, question: Question) -> Answer;
 
     /// Hands the mount over to the process at the other end of the connection. Runs on its own thread.
@@ -152,6 +158,10 @@ fn converse(connection: UnixStream, service: &Arc<dyn Service>) -> io::Result<()
             let thread = thread::Builder::new().name("floe-handover".to_owned());
             return thread.spawn(move || service.hand_over(connection)).map(drop);
         }
+        Ok(Question::Invocation) => match service.invocation() {
+            Ok(sealed) => return write_line_with(&connection, &Answer::Invocation, &[sealed]),
+            Err(reason) => Answer::Refused(reason),
+        },
         Ok(question) => service.answer(question),
         Err(_) => Answer::Refused(format!("floe {} does not support this request", env!("CARGO_PKG_VERSION"))),
     };

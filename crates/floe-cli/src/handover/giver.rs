@@ -1,23 +1,14 @@
 //! The process that hands its mount over.
 
-use std::{
-    io::{self, IoSlice, Write},
-    mem::MaybeUninit,
-    net::Shutdown,
-    os::fd::BorrowedFd,
-    os::unix::net::UnixStream,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, net::Shutdown, os::fd::BorrowedFd, os::unix::net::UnixStream, sync::Arc, time::Duration};
 
 use floe_fuse::Handover;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::{
     ServiceManager, StateFile,
     service_manager::{AUTO_UNMOUNT, DEVICE, STATE},
 };
-use crate::control::{Answer, Question, read_question, write_line};
+use crate::control::{Answer, DESCRIPTORS_MAX, Question, read_question, write_line, write_line_with};
 
 /// How long the other process may take to open the image, which may be remote.
 const OPENING_PATIENCE: Duration = Duration::from_secs(600);
@@ -28,9 +19,6 @@ const START_PATIENCE: Duration = Duration::from_secs(5);
 /// How long requests in progress may take if the kernel can resend them, and if it cannot.
 const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 const FULL_DRAIN_PATIENCE: Duration = Duration::from_secs(20);
-
-/// The maximum number of descriptors in a message: `SCM_MAX_FD`.
-pub(super) const DESCRIPTORS_MAX: usize = 253;
 
 /// A mount that can be handed over.
 #[derive(Debug)]
@@ -96,14 +84,6 @@ impl Giver {
                 Answer::Refused("the mount has more descriptors than one message can pass (clone-fd)".to_owned());
             return write_line(connection, &answer);
         }
-        let mut line = serde_json::to_vec(&answer)?;
-        line.push(b'\n');
-        let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(&descriptors));
-        let sent = rustix::io::retry_on_intr(|| {
-            sendmsg(connection, &[IoSlice::new(&line)], &mut control, SendFlags::NOSIGNAL)
-        })?;
-        (&mut &*connection).write_all(line.get(sent..).unwrap_or_default())
+        write_line_with(connection, &answer, &descriptors)
     }
 }

@@ -4,14 +4,16 @@ use std::{
     env,
     io::IoSlice,
     mem::MaybeUninit,
-    os::fd::BorrowedFd,
+    os::fd::{BorrowedFd, OwnedFd},
     os::linux::net::SocketAddrExt,
     os::unix::{
         ffi::OsStrExt,
         net::{SocketAddr, UnixDatagram},
     },
+    time::Duration,
 };
 
+use floe_fuse::Relay;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 /// The environment variable with the address of the service manager's socket.
@@ -22,10 +24,13 @@ pub(super) const DEVICE: &str = "floe-device";
 pub(super) const AUTO_UNMOUNT: &str = "floe-auto-unmount";
 pub(super) const STATE: &str = "floe-state";
 
+/// How long the service manager may take to accept a message.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// A service manager that waits for messages of this process.
 #[derive(Debug)]
 pub(crate) struct ServiceManager {
-    socket: UnixDatagram,
+    socket: OwnedFd,
 }
 
 impl ServiceManager {
@@ -38,7 +43,16 @@ impl ServiceManager {
         };
         let socket = UnixDatagram::unbound().ok()?;
         socket.connect_addr(&address.ok()?).ok()?;
-        Some(Self { socket })
+        socket.set_write_timeout(Some(PATIENCE)).ok()?;
+        Some(Self { socket: socket.into() })
+    }
+
+    /// Lets the keeper send the messages. Returns the relay for it.
+    pub(crate) fn relay(&mut self) -> Option<Relay> {
+        let copy = self.socket.try_clone().ok()?;
+        let (socket, relay) = Relay::new(copy).ok()?;
+        self.socket = socket;
+        Some(relay)
     }
 
     /// Whether a service manager waits for messages of this process.

@@ -37,17 +37,6 @@ pub(crate) struct State {
     pub(crate) tuned: Vec<String>,
 }
 
-/// How a process that serves a mount was started.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
-pub(crate) struct Invocation {
-    /// The arguments, beginning with the name of the program.
-    pub(crate) arguments: Vec<OsString>,
-    pub(crate) working_directory: OsString,
-    pub(crate) process: u32,
-    /// Whether a service manager waits for messages of the process.
-    pub(crate) is_service: bool,
-}
-
 impl State {
     /// The state of a mount that was just made.
     pub(crate) fn new(
@@ -77,18 +66,6 @@ impl State {
         for change in changes {
             self.tuned.retain(|earlier| key(earlier) != key(change));
             self.tuned.push(change.clone());
-        }
-    }
-}
-
-impl Invocation {
-    /// How this process was started. Must be called before the working directory changes.
-    pub(crate) fn of_this_process(is_service: bool) -> Self {
-        Self {
-            arguments: std::env::args_os().collect(),
-            working_directory: std::env::current_dir().map_or_else(|_| "/".into(), Into::into),
-            process: std::process::id(),
-            is_service,
         }
     }
 }

@@ -4,8 +4,7 @@ use std::{
     env,
     ffi::OsString,
     fs::File,
-    io::{self, IoSliceMut},
-    mem::MaybeUninit,
+    io,
     os::fd::OwnedFd,
     os::unix::{net::UnixStream, process::CommandExt},
     path::{Path, PathBuf},
@@ -15,17 +14,15 @@ use std::{
 
 use floe::Image;
 use floe_fuse::{Inherited, Mount, MountOptions, MountTable, passed_descriptors};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use super::{
     Invocation, ServiceManager, State, StateFile,
-    giver::DESCRIPTORS_MAX,
     service_manager::{AUTO_UNMOUNT, DEVICE, STATE},
     state::identity,
     state_file::file_of,
 };
 use crate::{
-    control::{ANSWER_BYTES_MAX, Answer, Mounted, Question, read_answer, write_line},
+    control::{Answer, Mounted, Question, read_answer, read_answer_with_descriptors, write_line},
     daemon,
     fail::Fail,
 };
@@ -93,7 +90,7 @@ impl Taken {
         connection.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
         connection.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
         write_line(&connection, &Question::HandOver).map_err(failed)?;
-        let (answer, descriptors) = receive(&connection).map_err(failed)?;
+        let (answer, descriptors) = read_answer_with_descriptors(&connection).map_err(failed)?;
         let (state, has_auto_unmount, has_state_file) = match answer {
             Answer::State { state, has_auto_unmount, has_state_file } => (*state, has_auto_unmount, has_state_file),
             Answer::Refused(reason) => return Err(Fail::failed(format!("{shown}: {reason}"))),
@@ -105,7 +102,12 @@ impl Taken {
         let mut devices = descriptors;
         let state_file = if has_state_file { devices.pop() } else { None };
         let auto_unmount = if has_auto_unmount { devices.pop() } else { None };
-        Ok(Self::new(state, devices, auto_unmount, state_file.map(file_of), Some(connection)))
+        let taken = Self::new(state, devices, auto_unmount, state_file.map(file_of), Some(connection));
+        // What this process adopts, it also unmounts.
+        if !taken.is_mounted_on(directory) {
+            return Err(Fail::failed(format!("{shown}: the process that serves it hands over another mount")));
+        }
+        Ok(taken)
     }
 
     fn from_passed(passed: Vec<(String, OwnedFd)>) -> Option<Self> {
@@ -183,28 +185,4 @@ fn another_version(directory: &Path) -> Fail {
     Fail::failed(format!(
         "{shown} is served by a version of Floe that cannot be taken over: unmount and mount it again"
     ))
-}
-
-/// Receives the first answer and its descriptors.
-fn receive(connection: &UnixStream) -> io::Result<(Answer, Vec<OwnedFd>)> {
-    let (mut line, mut descriptors) = (Vec::new(), Vec::new());
-    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    while line.last() != Some(&b'\n') {
-        let mut bytes = [0; 4096];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received = rustix::io::retry_on_intr(|| {
-            recvmsg(connection, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
-        })?;
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(received) = message {
-                descriptors.extend(received);
-            }
-        }
-        if received.bytes == 0 || line.len() as u64 > ANSWER_BYTES_MAX {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        line.extend_from_slice(&bytes[..received.bytes]);
-    }
-    let answer = serde_json::from_slice(&line);
-    Ok((answer.map_err(|_| io::Error::other("the answer is from another version of Floe"))?, descriptors))
 }

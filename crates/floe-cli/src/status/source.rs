@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    os::unix::net::UnixStream,
+    os::{fd::BorrowedFd, unix::net::UnixStream},
     path::PathBuf,
     process,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -21,7 +21,7 @@ use super::report::{
 use crate::{
     control::{Answer, Question, Service, write_line},
     front::FrontReport,
-    handover::{Giver, Invocation, StateFile},
+    handover::{Giver, SealedInvocation, StateFile},
     launch::Launches,
     mount_options::Settings,
     shown::json_name,
@@ -80,12 +80,21 @@ pub(crate) struct Source {
     pub(crate) enforced: Enforced,
     /// The process that fetches the image, if it is remote.
     pub(crate) remote: Option<Arc<RemoteProcess>>,
-    pub(crate) invocation: Invocation,
+    /// How this process was started; `None` if there was no memory for it.
+    pub(crate) invocation: Option<SealedInvocation>,
     /// Hands the mount over, with its state; `None` for mounts that cannot be handed over.
     pub(crate) giver: Option<(Giver, Arc<StateFile>)>,
 }
 
 impl Service for Source {
+    fn invocation(&self) -> Result<BorrowedFd<'_>, String> {
+        if self.giver.is_none() {
+            return Err(CANNOT_HAND_OVER.to_owned());
+        }
+        let unknown = || "the process does not know how it was started".to_owned();
+        self.invocation.as_ref().map(SealedInvocation::descriptor).ok_or_else(unknown)
+    }
+
     fn answer(&self, question: Question) -> Answer {
         match question {
             Question::Status => Answer::Status(Box::new(self.report())),
@@ -94,9 +103,9 @@ impl Service for Source {
                 Ok(()) => Answer::Options(self.settings().shown()),
                 Err(reason) => Answer::Refused(reason),
             },
-            Question::Invocation if self.giver.is_none() => Answer::Refused(CANNOT_HAND_OVER.to_owned()),
-            Question::Invocation => Answer::Invocation(self.invocation.clone()),
-            Question::HandOver | Question::Stop | Question::Serves => Answer::Refused("not now".to_owned()),
+            Question::Invocation | Question::HandOver | Question::Stop | Question::Serves => {
+                Answer::Refused("not now".to_owned())
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io,
     os::{
-        fd::{AsRawFd, OwnedFd},
+        fd::{AsRawFd, RawFd},
         unix::fs::FileExt,
     },
     panic::{AssertUnwindSafe, catch_unwind},
@@ -27,7 +27,7 @@ const NAME: &CStr = c"floe-keeper";
 ///
 /// # Errors
 /// Other threads run, whose locks the child would inherit, or no process can be created.
-pub(crate) fn fork(kept: &[OwnedFd], work: impl FnOnce()) -> io::Result<Pid> {
+pub(crate) fn fork(kept: &[RawFd], work: impl FnOnce()) -> io::Result<Pid> {
     if std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1) {
         return Err(io::Error::other("other threads are already running"));
     }
@@ -50,7 +50,7 @@ pub(crate) fn fork(kept: &[OwnedFd], work: impl FnOnce()) -> io::Result<Pid> {
 }
 
 /// Leaves the terminal and the working directory, and closes all descriptors but `kept`.
-fn keep_only(kept: &[OwnedFd], nowhere: Option<&File>) {
+fn keep_only(kept: &[RawFd], nowhere: Option<&File>) {
     let _ = std::env::set_current_dir("/");
     let _ = rustix::thread::set_name(NAME);
     rename_in_listings();
@@ -62,7 +62,7 @@ fn keep_only(kept: &[OwnedFd], nowhere: Option<&File>) {
         // SAFETY: replaces the standard descriptors, which no value owns.
         unsafe { libc::dup2(nowhere.as_raw_fd(), standard) };
     }
-    let mut numbers: Vec<i32> = kept.iter().map(AsRawFd::as_raw_fd).collect();
+    let mut numbers = kept.to_vec();
     numbers.sort_unstable();
     let mut first = 3;
     for number in numbers {

@@ -1,31 +1,34 @@
 //! The keeper: a process that mounts and unmounts for a confined one.
 
+mod incoming;
 mod messages;
 
 use std::{
     fmt, fs,
     io::{self, IoSlice},
     mem::MaybeUninit,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     path::Path,
     sync::{Arc, Mutex, PoisonError, Weak, mpsc},
-    thread::{self, JoinHandle},
+    thread,
     time::Duration,
 };
 
 use floe_engine::{Priority, schedule_this_thread};
+use rustix::event::Timespec;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
 };
-use rustix::process::{Pid, WaitOptions, waitpid};
+use rustix::process::{Pid, WaitOptions, getpid, waitpid};
 
+use self::incoming::{Ended, Incoming};
 use self::messages::{
     ANSWER_BYTES_MAX, Answer, DONE, Question, RINGS_ARE_PERMITTED, priority_from_number, priority_to_number, receive,
 };
 use crate::{
-    Detach, FrontRefusal, MountError, MountOptions, UnmountError, Unmounter,
+    Detach, FrontRefusal, MountError, MountOptions, MountTable, UnmountError, Unmounter,
     caller::is_administrator,
     connection::ring_permission::RingPermission,
     connection::serving_thread::may_wait_for_mount,
@@ -36,12 +39,16 @@ use crate::{
     mounting::fusermount::AutoUnmount,
     mounting::launch_walk::{LaunchWalk, LaunchWalker, WalkPause},
     mounting::mountpoint::{Connected, connect},
-    mounting::parent_sys::{LifeLock, Parent},
+    mounting::parent_sys::{LifeMark, Parent},
     mounting::read_ahead,
+    mounting::relay::Relay,
 };
 
 /// How long fusermount3 has to unmount after the end of the process that serves the mount.
 const FUSERMOUNT_TIME_MAX: Duration = Duration::from_millis(500);
+
+/// How long a process may need to set up a connection with rings, for which the kernel's parameter is changed.
+const RING_PERMISSION_TIME_MAX: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
 /// Names the processes that use the mount on a directory.
 pub type UsersOf = fn(&Path) -> String;
@@ -66,22 +73,31 @@ pub struct Kept<'a> {
     pub users_of: UsersOf,
     /// An empty directory that the keeper removes when it ends.
     pub passing: Option<&'a Path>,
+    /// The device number of the mount that the process takes over from another one, instead of mounting.
+    pub adopted: Option<(u32, u32)>,
+    /// Whether the kernel's EROFS may be put in front of the mount.
+    pub may_have_front: bool,
 }
 
 impl Keeper {
-    /// Starts a keeper. This process must have no other thread.
+    /// Starts a keeper, which also serves the relays. This process must have no other thread.
     ///
     /// # Errors
     /// Other threads run, or the process or its socket cannot be created.
-    pub fn start(kept: Kept<'_>) -> io::Result<Arc<Self>> {
+    pub fn start(kept: Kept<'_>, relays: Vec<Relay>) -> io::Result<Arc<Self>> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         // The kernel may drop the inode of `/proc/PID` from its cache. The sandbox's rule for it would not apply to the new
         // inode, so the keeper holds the directory open.
         let own = open("/proc/self", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
-        let held: Vec<OwnedFd> = std::iter::once(theirs).chain(own).collect();
-        let life = LifeLock::hold().ok();
-        let parent = || Parent::new(life?).ok();
-        let process = fork_sys::fork(&held, || keep(&held[0], kept, parent().map(Arc::new)))?;
+        let numbers = [&theirs].into_iter().chain(&own).map(AsRawFd::as_raw_fd);
+        let numbers: Vec<RawFd> = numbers.chain(relays.iter().flat_map(Relay::numbers)).collect();
+        let mark = LifeMark::of_this_thread().ok();
+        let parent = || Parent::new(mark?).ok();
+        let served = getpid();
+        let process = fork_sys::fork(&numbers, move || {
+            let parent = parent().map(Arc::new);
+            keep(Incoming { socket: theirs, relays, served }, kept, parent);
+        })?;
         Ok(Arc::new(Self { socket: Mutex::new(Some(ours)), process }))
     }
 
@@ -232,12 +248,19 @@ fn send(socket: &OwnedFd, question: Question) -> rustix::io::Result<usize> {
 }
 
 /// Answers questions until it is told to end, or the other end of the socket is closed.
-fn keep(socket: &OwnedFd, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
+fn keep(mut incoming: Incoming, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
     let mut held = Held { parent, ..Held::default() };
-    let mut bytes = [0; 5];
     let mut is_told_to_end = false;
-    while let Ok((len, _)) = receive(socket.as_fd(), &mut bytes) {
-        let Some(question) = bytes.get(..len).and_then(Question::from_bytes) else { break };
+    loop {
+        let time_max = held.ring_permission.as_ref().map(|_| RING_PERMISSION_TIME_MAX);
+        let question = match incoming.question(time_max) {
+            Ok(Some(question)) => question,
+            Ok(None) => {
+                held.ring_permission = None;
+                continue;
+            }
+            Err(Ended) => break,
+        };
         if question == Question::End {
             is_told_to_end = true;
             break;
@@ -250,15 +273,16 @@ fn keep(socket: &OwnedFd, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
             control.push(SendAncillaryMessage::ScmRights(&descriptors));
         }
         let bytes = answer.to_bytes();
-        let sent =
-            rustix::io::retry_on_intr(|| sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL));
+        let sent = rustix::io::retry_on_intr(|| {
+            sendmsg(&incoming.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
+        });
         if sent.is_err() {
             break;
         }
     }
     // Otherwise the process has been killed: its threads may be stuck.
-    if let (false, Some(aborting)) = (is_told_to_end, held.aborting.take()) {
-        let _ = aborting.join();
+    if let (false, Some(parent)) = (is_told_to_end, held.parent.filter(|_| held.is_watched)) {
+        parent.wait_for_end();
     }
     if let (true, Some(mounted)) = (kept.options.auto_unmount, &held.mounted) {
         // fusermount3 unmounts a FUSE mount, but not if it misses the mount because the mount table changes at that moment.
@@ -290,8 +314,8 @@ struct Held {
     is_front: bool,
     /// The process that this one serves.
     parent: Option<Arc<Parent>>,
-    /// Aborts the connection if that process is killed and cannot end.
-    aborting: Option<JoinHandle<()>>,
+    /// Whether a thread aborts the connection if that process is killed and cannot end.
+    is_watched: bool,
     /// Stops the thread that looks up the names of a launch.
     walk: Option<Arc<WalkPause>>,
 }
@@ -304,14 +328,24 @@ impl Held {
         self.mounted = Some(mount);
     }
 
+    /// Holds the mount on a directory if it has this device number and a program serves it. Returns whether it does.
+    fn adopt(&mut self, directory: &Path, device: (u32, u32)) -> bool {
+        let table = MountTable::read().unwrap_or_default();
+        let is_it = table.on(directory).is_some_and(|entry| entry.is_served() && entry.device == device);
+        if is_it {
+            self.hold(directory);
+        }
+        is_it
+    }
+
     /// Arranges that the connection of the mount with this device number is aborted if the parent is killed and cannot
     /// end. Returns whether that is possible.
     fn abort_when_stuck(&mut self, device: Option<(u32, u32)>) -> bool {
         let abort = device.and_then(|device| Abort::open(device).ok());
         let Some((abort, parent)) = abort.zip(self.parent.clone()) else { return false };
         let thread = thread::Builder::new().name(Abort::THREAD.to_owned());
-        self.aborting = thread.spawn(move || abort.when_stuck(&parent)).ok();
-        self.aborting.is_some()
+        self.is_watched = thread.spawn(move || abort.when_stuck(&parent)).is_ok();
+        self.is_watched
     }
 
     /// Starts a walker. Returns the sending end of its socket and the id of its thread.
@@ -348,7 +382,7 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
         Some(result) => Answer::of_unmount(result),
     };
     let answer = match question {
-        Question::Mount => match kept.directory.filter(|_| held.mounted.is_none()) {
+        Question::Mount => match kept.directory.filter(|_| held.mounted.is_none() && kept.adopted.is_none()) {
             None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
             Some(directory) => match connect(directory, kept.options) {
                 Ok(Connected { device, auto_unmount }) => {
@@ -359,14 +393,14 @@ fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<O
                 Err(error) => Answer::of_mount_error(error),
             },
         },
-        Question::Adopt => match kept.directory.filter(|_| held.mounted.is_none()) {
+        Question::Adopt => match kept.directory.zip(kept.adopted).filter(|_| held.mounted.is_none()) {
             None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
-            Some(directory) => {
-                held.hold(directory);
-                Answer::done()
-            }
+            Some((directory, device)) => match held.adopt(directory, device) {
+                true => Answer::done(),
+                false => Answer::failed(4, &io::Error::from_raw_os_error(libc::ENOTCONN)),
+            },
         },
-        Question::MountHidden(_) if held.hidden.is_some() || held.mounted.is_some() => {
+        Question::MountHidden(_) if !kept.may_have_front || held.hidden.is_some() || held.mounted.is_some() => {
             Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY))
         }
         Question::MountHidden(rings) => match floe_fuse_wire::open() {

@@ -2,87 +2,90 @@
 
 use std::{
     io,
-    mem::MaybeUninit,
     os::fd::OwnedFd,
     ptr::{self, NonNull},
-    thread,
-    time::Duration,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::retry_on_intr,
     mm::{MapFlags, ProtFlags, mmap_anonymous},
-    process::{Pid, PidfdFlags, pidfd_open},
+    process::{Pid, PidfdFlags, getpid, pidfd_open},
+    thread::futex,
 };
 
-/// The time between two attempts to wait, if one fails.
-const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+/// The value of a [`LifeMark`] while its thread lives.
+const LIVES: u32 = 1;
 
-/// A mutex in memory that a process shares with its children. The thread that has created it holds it until it ends; the kernel
-/// wakes a waiter then (`PTHREAD_MUTEX_ROBUST`). The memory is never unmapped, because the kernel reads it when the thread ends.
+/// A number in memory that a process shares with its children. When the thread that has created it ends and others of its
+/// process do not, the kernel sets it to 0 and wakes a waiter (set_tid_address(2)). The memory is never unmapped, because the
+/// kernel writes there when the thread ends. The process can write there too, so a child must use it as a number only.
 ///
 /// The kernel's parent-death signal (prctl(2)) would serve the same purpose, but does not arrive from a confined
 /// parent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LifeLock {
-    mutex: NonNull<libc::pthread_mutex_t>,
-    holder: Pid,
+pub(crate) struct LifeMark {
+    mark: NonNull<AtomicU32>,
+    process: Pid,
 }
 
-// SAFETY: the mutex is never moved or unmapped, and all threads and processes may use it at the same time.
-unsafe impl Send for LifeLock {}
+// SAFETY: the number is never moved or unmapped, and all threads and processes may use it at the same time.
+unsafe impl Send for LifeMark {}
 // SAFETY: as above.
-unsafe impl Sync for LifeLock {}
+unsafe impl Sync for LifeMark {}
 
 /// The parent of this process.
 #[derive(Debug)]
 pub(crate) struct Parent {
-    lock: LifeLock,
+    mark: LifeMark,
     process: OwnedFd,
 }
 
-impl LifeLock {
-    /// Creates a lock that the calling thread, the main thread of this process, holds until it ends.
+impl LifeMark {
+    /// Creates the mark of the calling thread, the main thread of this process.
     ///
     /// # Errors
     /// There is no memory.
-    pub(crate) fn hold() -> io::Result<Self> {
-        let (access, len) = (ProtFlags::READ | ProtFlags::WRITE, size_of::<libc::pthread_mutex_t>());
+    pub(crate) fn of_this_thread() -> io::Result<Self> {
+        let (access, len) = (ProtFlags::READ | ProtFlags::WRITE, size_of::<AtomicU32>());
         // SAFETY: a new mapping, aligned to pages. Its bytes are 0.
         let memory = unsafe { mmap_anonymous(ptr::null_mut(), len, access, MapFlags::SHARED)? };
-        let mutex = NonNull::new(memory.cast::<libc::pthread_mutex_t>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let mut attributes = MaybeUninit::uninit();
-        let attributes = attributes.as_mut_ptr();
-        // SAFETY: the attributes are initialized by the first call, and the mutex by the fourth.
-        let is_held = unsafe {
-            libc::pthread_mutexattr_init(attributes) == 0
-                && libc::pthread_mutexattr_setpshared(attributes, libc::PTHREAD_PROCESS_SHARED) == 0
-                && libc::pthread_mutexattr_setrobust(attributes, libc::PTHREAD_MUTEX_ROBUST) == 0
-                && libc::pthread_mutex_init(mutex.as_ptr(), attributes) == 0
-                && libc::pthread_mutex_lock(mutex.as_ptr()) == 0
-        };
-        let holder = rustix::process::getpid();
-        if is_held { Ok(Self { mutex, holder }) } else { Err(io::ErrorKind::Unsupported.into()) }
+        let mark = NonNull::new(memory.cast::<AtomicU32>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let this = Self { mark, process: getpid() };
+        this.get().store(LIVES, Relaxed);
+        // SAFETY: the number stays mapped. The C library uses this address to join threads, and nobody joins the main thread.
+        unsafe { libc::syscall(libc::SYS_set_tid_address, mark.as_ptr()) };
+        Ok(this)
+    }
+
+    fn get(&self) -> &AtomicU32 {
+        // SAFETY: the number stays mapped, and all accesses to it are atomic.
+        unsafe { self.mark.as_ref() }
     }
 }
 
 impl Parent {
-    /// The parent of this process, whose main thread holds `lock`.
+    /// The parent of this process, whose main thread has `mark`.
     ///
     /// # Errors
     /// The parent has ended, or the kernel has no descriptors of processes (Linux 5.3).
-    pub(crate) fn new(lock: LifeLock) -> io::Result<Self> {
-        Ok(Self { lock, process: pidfd_open(lock.holder, PidfdFlags::empty())? })
+    pub(crate) fn new(mark: LifeMark) -> io::Result<Self> {
+        Ok(Self { mark, process: pidfd_open(mark.process, PidfdFlags::empty())? })
     }
 
-    /// Waits until the parent's main thread has ended. Only one thread may call this, and only once: it holds the lock from then
-    /// on.
+    /// Waits until the parent's main thread has ended and another one has not. If no thread is left, this does not return.
     pub(crate) fn wait_for_main_thread(&self) {
-        // SAFETY: the mutex is initialized. Its holder never unlocks it, so the call can return EOWNERDEAD only.
-        while unsafe { libc::pthread_mutex_lock(self.lock.mutex.as_ptr()) } != libc::EOWNERDEAD {
-            thread::sleep(RETRY_INTERVAL);
+        while self.mark.get().load(Relaxed) == LIVES {
+            // The result does not matter: the number tells.
+            let _ = futex::wait(self.mark.get(), futex::Flags::empty(), LIVES, None);
         }
+    }
+
+    /// Waits until all threads of the parent have ended.
+    pub(crate) fn wait_for_end(&self) {
+        let mut ended = [PollFd::new(&self.process, PollFlags::IN)];
+        let _ = retry_on_intr(|| poll(&mut ended, None));
     }
 
     /// Waits for at most `time_max` until all threads of the parent have ended. Returns whether they have.

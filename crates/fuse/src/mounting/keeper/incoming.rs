@@ -1,0 +1,49 @@
+//! What the process that a keeper serves sends to it.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::retry_on_intr,
+    process::Pid,
+};
+
+use super::messages::{Question, receive};
+use crate::mounting::relay::Relay;
+
+/// The sockets of a keeper.
+pub(super) struct Incoming {
+    pub(super) socket: OwnedFd,
+    pub(super) relays: Vec<Relay>,
+    /// The process at their other ends.
+    pub(super) served: Pid,
+}
+
+/// The process has ended, or breaks the protocol.
+pub(super) struct Ended;
+
+impl Incoming {
+    /// Waits for a question, and forwards messages meanwhile. Returns `None` after `time_max` without either.
+    ///
+    /// # Errors
+    /// The process has ended, or breaks the protocol.
+    pub(super) fn question(&mut self, time_max: Option<Timespec>) -> Result<Option<Question>, Ended> {
+        loop {
+            let sources = [self.socket.as_fd()].into_iter().chain(self.relays.iter().map(Relay::source));
+            let mut sources: Vec<PollFd<'_>> =
+                sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)).collect();
+            let ready_count = retry_on_intr(|| poll(&mut sources, time_max.as_ref())).map_err(|_error| Ended)?;
+            let has_question = sources.first().is_some_and(|socket| !socket.revents().is_empty());
+            // The process has sent these messages before the question.
+            self.relays.retain(|relay| relay.forward(self.served));
+            if has_question {
+                let mut bytes = [0; 5];
+                let (len, _) = receive(self.socket.as_fd(), &mut bytes).map_err(|_error| Ended)?;
+                return bytes.get(..len).and_then(Question::from_bytes).map(Some).ok_or(Ended);
+            }
+            if ready_count == 0 {
+                return Ok(None);
+            }
+        }
+    }
+}
