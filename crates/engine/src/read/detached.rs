@@ -9,11 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_image::{ByteRange, Error, Nid, Result};
+use floe_image::{ByteRange, Error, Nid, Result, StoredBlock};
 
 use crate::{
     Blocking, PageRun, Reader,
-    cache::block_cache::CachedBlock,
+    cache::{block_cache::CachedBlock, flight::Flight},
     memory::{admission::Admitted, page_pool::Effort},
     metrics::gauge::Counted,
     prefetch::neighbours::Neighbours,
@@ -156,27 +156,40 @@ impl DetachedRead {
     /// Lets the thread that decodes the block of a step fill the step's part of the output.
     fn subscribe(self: &Arc<Self>, step: Step, output: &mut SplitOutput) {
         let BlockSource::Join { block, skip, flight } = step.source else { return };
-        let mut part = output.take(step.output);
-        let read = Arc::clone(self);
+        let part = output.take(step.output);
         self.pending.fetch_add(1, Ordering::Relaxed);
+        Arc::clone(self).follow(block, skip, &flight, part);
+    }
+
+    /// Fills a part of the output when another read has decoded its block.
+    fn follow(self: Arc<Self>, block: StoredBlock, skip: usize, flight: &Flight<Arc<CachedBlock>>, mut part: OutputPart) {
         flight.subscribe(Box::new(move |result: Result<Arc<CachedBlock>>| {
             let result = match result {
                 Ok(cached) if cached.serves(block.decoded_len) => copy(&cached, &block, skip, &mut part),
-                Ok(_) | Err(Error::Cancelled) if read.retries.fetch_add(1, Ordering::Relaxed) < JOIN_RETRIES_MAX => {
-                    let engine = Arc::clone(read.reader.engine());
-                    return engine.workers.fetch(Box::new(move || {
-                        let source = acquire_block(read.reader.engine(), block, skip, part.len());
-                        let result = read.run_alone(source, &mut part);
-                        drop(part);
-                        read.end_piece(result);
-                    }));
+                Ok(_) | Err(Error::Cancelled) => {
+                    let engine = Arc::clone(self.reader.engine());
+                    return engine.workers.fetch(Box::new(move || self.look_up_again(block, skip, part)));
                 }
-                Ok(_) => Err(Error::Cancelled),
                 Err(error) => Err(error),
             };
             drop(part);
-            read.end_piece(result);
+            self.end_piece(result);
         }));
+    }
+
+    /// Fills a part of the output whose block another read should have decoded. Runs on a thread that may wait for the source,
+    /// but not for another read: all such threads could wait for one whose work is queued behind them.
+    fn look_up_again(self: Arc<Self>, block: StoredBlock, skip: usize, mut part: OutputPart) {
+        let source = match self.retries.fetch_add(1, Ordering::Relaxed) {
+            0..JOIN_RETRIES_MAX => acquire_block(self.reader.engine(), block, skip, part.len()),
+            _ => BlockSource::DecodeInto { block, skip },
+        };
+        if let BlockSource::Join { flight, .. } = &source {
+            return Arc::clone(&self).follow(block, skip, flight, part);
+        }
+        let result = self.run_alone(source, &mut part);
+        drop(part);
+        self.end_piece(result);
     }
 
     /// Fills one part of the output on a thread that may wait.

@@ -19,7 +19,7 @@ use crate::{
 /// otherwise: handing them to another thread would cost as much.
 pub(crate) const CHEAP_DECODE: Duration = Duration::from_micros(500);
 
-/// How often a read looks blocks up again after their leads were dropped.
+/// How often a read looks blocks up again whose leads were dropped or decoded too little. Then it decodes them for itself.
 pub(crate) const JOIN_RETRIES_MAX: usize = 64;
 
 /// Executes the steps of a read: fetches adjacent bytes together, decodes, copies. All reads use it: those of the FUSE edge,
@@ -102,7 +102,13 @@ impl Job<'_> {
                     rest.by_ref().take(count).for_each(drop);
                     continue;
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    // Of several blocks, the other reads may want one that can be fetched.
+                    if let (1, Some(Step { source: BlockSource::Lead { lead, .. }, .. })) = (count, rest.next()) {
+                        lead.end(Err(error.clone()));
+                    }
+                    return Err(error);
+                }
             };
             if !is_cheap {
                 output.hand_off(batch, stored, rest.by_ref().take(count).collect());
@@ -131,11 +137,11 @@ impl Job<'_> {
                 copy(&cached, &block, skip, target)?;
                 continue;
             }
-            if retries == JOIN_RETRIES_MAX {
-                return Err(Error::Cancelled);
-            }
+            let source = match retries {
+                0..JOIN_RETRIES_MAX => acquire_block(self.engine, block, skip, target.len()),
+                _ => BlockSource::DecodeInto { block, skip },
+            };
             retries += 1;
-            let source = acquire_block(self.engine, block, skip, target.len());
             left.extend(self.run(&mut vec![Step { output: step.output, source }], output)?);
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex, mpsc},
+    sync::{Arc, Condvar, Mutex, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -358,4 +358,93 @@ fn stored_metadata_is_exact_and_ends_with_the_device() {
     }
     assert_eq!(engine.counters().stored_metadata.weight, image_len, "nothing past the end is cached");
     assert!(matches!(reader.stored(DeviceId(1), 0, 1), Err(Error::Corrupt { .. })));
+}
+
+/// A source whose first read waits and then fails. Later reads wait until that has happened and they are released.
+struct FirstFails {
+    inner: Arc<dyn ImageSource>,
+    state: Mutex<FirstFailsState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct FirstFailsState {
+    read_count: usize,
+    may_fail: bool,
+    is_released: bool,
+}
+
+impl FirstFails {
+    fn wait_for(&self, is_reached: impl Fn(&FirstFailsState) -> bool) {
+        let state = self.state.lock().expect("no panic");
+        let limit = Duration::from_secs(20);
+        let waited = self.changed.wait_timeout_while(state, limit, |state| !is_reached(state)).expect("no panic");
+        assert!(!waited.1.timed_out(), "it happens in time, after {} reads", waited.0.read_count);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut FirstFailsState)) {
+        change(&mut self.state.lock().expect("no panic"));
+        self.changed.notify_all();
+    }
+}
+
+impl ImageSource for FirstFails {
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
+        let mut is_first = false;
+        self.change(|state| {
+            is_first = state.read_count == 0;
+            state.read_count += 1;
+        });
+        if is_first {
+            self.wait_for(|state| state.may_fail);
+            return Err(io::Error::other("the first read fails"));
+        }
+        self.wait_for(|state| state.is_released);
+        self.inner.read_at(offset, output)
+    }
+
+    fn try_read_at(&self, _offset: u64, _output: &mut [u8]) -> io::Result<bool> {
+        Ok(false)
+    }
+}
+
+#[test]
+fn reads_that_look_a_block_up_again_do_not_wait_for_each_other() {
+    const BLOCK: u64 = COSTLY_BLOCK_BYTES as u64;
+    // More than the threads that wait for sources, each with a block of its own.
+    const BUSY: u64 = 80;
+    const FOLLOWERS: usize = 300;
+    let patchwork = Arc::new(Patchwork::costly(11, 2 + BUSY as usize));
+    let (inner, changed) = (patchwork.source(), Condvar::new());
+    let source = Arc::new(FirstFails { inner, state: Mutex::default(), changed });
+    let options = EngineOptions { read_around: false, read_bytes: 1 << 30, ..EngineOptions::default() };
+    let reader = reader(&patchwork, Arc::clone(&source) as _, &options);
+    let (sender, answers) = mpsc::channel();
+    let read = |offset: u64, len: u32| {
+        let (sender, expected) = (sender.clone(), patchwork.expected(offset, len).to_vec());
+        reader.read_then(Nid(0), offset, len, move |result| {
+            let _ = sender.send(result.map(|bytes| assert!(bytes == expected)));
+        });
+    };
+    // The end of the first block and the start of the second, which are fetched together: this leads both.
+    read(BLOCK - 100, 200);
+    source.wait_for(|state| state.read_count == 1);
+    (0..FOLLOWERS).for_each(|_| read(10, 5000));
+    // All threads wait for the source, and more reads are in the queue.
+    (0..BUSY).for_each(|block| read((2 + block) * BLOCK + 10, 5000));
+    source.wait_for(|state| state.read_count == 64);
+    source.change(|state| state.may_fail = true);
+    source.wait_for(|state| state.read_count == 65);
+    // The followers are in the queue now. The next read leads their block, behind them.
+    read(10, 5000);
+    source.change(|state| state.is_released = true);
+    let failures = (0..2 + FOLLOWERS + BUSY as usize).filter(|_| {
+        let answer = answers.recv_timeout(Duration::from_secs(10));
+        answer.expect("each read ends").is_err()
+    });
+    assert_eq!(failures.count(), 1, "only the read that met the fault fails");
 }
