@@ -103,11 +103,16 @@ fn metadata_is_made_once_and_failures_reach_only_their_own() {
                     let (cache, made) = (Arc::clone(&cache), Arc::clone(&made));
                     thread::spawn(move || {
                         for key in [walker % 2, 1] {
-                            let value = cache.find_or_make(key, Blocking::Allowed, || {
-                                made.fetch_add(1, SeqCst);
-                                thread::yield_now();
-                                Ok(key + 10)
-                            });
+                            let value = cache.find_or_make(
+                                key,
+                                Blocking::Allowed,
+                                |_| true,
+                                || {
+                                    made.fetch_add(1, SeqCst);
+                                    thread::yield_now();
+                                    Ok(key + 10)
+                                },
+                            );
                             assert_eq!(value.expect("made"), key + 10);
                         }
                     })

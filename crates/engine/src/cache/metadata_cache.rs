@@ -53,6 +53,10 @@ pub struct MetadataCacheCounters {
     pub weight_max: u64,
 }
 
+/// What an entry takes besides its bytes, in bytes: its key, its slot and its allocations. Without it, an image could fill the
+/// memory with blocks of one byte.
+pub(crate) const ENTRY_BYTES: usize = 256;
+
 /// A value that a metadata cache can hold.
 pub(crate) trait Weight {
     /// The bytes that the value counts for in the budget.
@@ -74,13 +78,19 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> MetadataCache<K, V> {
     }
 
     /// Returns the value under `key`, made by `make` on a miss. If another thread is making it, the call waits for that
-    /// thread where `blocking` allows it.
+    /// thread where `blocking` allows it. A value for which `is_enough` is false is replaced; the single-lock design returns it.
     ///
     /// # Errors
     /// The error of `make`; `WouldBlock` if the call would have to wait and `blocking` forbids it.
-    pub(crate) fn find_or_make(&self, key: K, blocking: Blocking, make: impl FnOnce() -> Result<V>) -> Result<V> {
+    pub(crate) fn find_or_make(
+        &self,
+        key: K,
+        blocking: Blocking,
+        is_enough: impl Fn(&V) -> bool,
+        make: impl FnOnce() -> Result<V>,
+    ) -> Result<V> {
         match self {
-            Self::Sharded(cache) => cache.find_or_make(key, blocking, make),
+            Self::Sharded(cache) => cache.find_or_make(key, blocking, is_enough, make),
             Self::SingleLock(cache) => cache.find_or_make(key, blocking, make),
         }
     }
@@ -122,9 +132,12 @@ mod tests {
     #[test]
     fn failures_are_not_remembered_by_either() {
         for cache in [MetadataCache::<u32, u32>::sharded(100), MetadataCache::single_lock(2)] {
-            assert!(cache.find_or_make(1, Blocking::Allowed, || Err(Error::NoMemory)).is_err());
-            assert_eq!(cache.find_or_make(1, Blocking::Allowed, || Ok(5)).expect("made anew"), 5);
-            assert_eq!(cache.find_or_make(1, Blocking::Allowed, || Err(Error::NoMemory)).expect("remembered"), 5);
+            assert!(cache.find_or_make(1, Blocking::Allowed, |_| true, || Err(Error::NoMemory)).is_err());
+            assert_eq!(cache.find_or_make(1, Blocking::Allowed, |_| true, || Ok(5)).expect("made anew"), 5);
+            assert_eq!(
+                cache.find_or_make(1, Blocking::Allowed, |_| true, || Err(Error::NoMemory)).expect("remembered"),
+                5
+            );
         }
     }
 }

@@ -9,7 +9,10 @@ use floe_image::{
 
 use crate::{
     Blocking, Engine,
-    cache::{block_cache::Key, metadata_cache::Weight},
+    cache::{
+        block_cache::Key,
+        metadata_cache::{ENTRY_BYTES, Weight},
+    },
     engine::decode_error,
     threads::real_time,
 };
@@ -28,7 +31,7 @@ pub(crate) struct MetadataReader {
 
 impl Weight for Bytes {
     fn weight(&self) -> usize {
-        self.len()
+        self.len() + ENTRY_BYTES
     }
 
     fn deep_copy(&self) -> Self {
@@ -38,7 +41,7 @@ impl Weight for Bytes {
 
 impl Weight for DecodedBlock {
     fn weight(&self) -> usize {
-        self.bytes.len()
+        self.bytes.len() + ENTRY_BYTES
     }
 
     fn deep_copy(&self) -> Self {
@@ -54,15 +57,20 @@ impl MetadataReader {
     /// There is no such byte; the source fails.
     fn piece(&self, device: DeviceId, offset: u64) -> Result<Bytes> {
         let start = offset - offset % PIECE_BYTES;
-        self.engine.stored_metadata.find_or_make((device, start), self.blocking, || {
-            let end = self.device_len(device)?.min(start.saturating_add(PIECE_BYTES));
-            if offset >= end {
-                return Err(past_the_end(device, offset));
-            }
-            let mut bytes = vec![0; (end - start) as usize];
-            self.fill(device, start, &mut bytes)?;
-            Ok(bytes.into())
-        })
+        self.engine.stored_metadata.find_or_make(
+            (device, start),
+            self.blocking,
+            |_| true,
+            || {
+                let end = self.device_len(device)?.min(start.saturating_add(PIECE_BYTES));
+                if offset >= end {
+                    return Err(past_the_end(device, offset));
+                }
+                let mut bytes = vec![0; (end - start) as usize];
+                self.fill(device, start, &mut bytes)?;
+                Ok(bytes.into())
+            },
+        )
     }
 
     fn fill(&self, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
@@ -110,6 +118,7 @@ impl MetadataReader {
             decoded.map_err(|error| decode_error(error, block))
         })?;
         bytes.truncate(decoded);
+        bytes.shrink_to_fit();
         Ok(DecodedBlock { bytes: bytes.into(), stored_end })
     }
 }
@@ -157,11 +166,13 @@ impl BlockReader for MetadataReader {
 
     fn decoded(&self, block: &StoredBlock) -> Result<DecodedBlock> {
         real_time::check(Duration::ZERO);
-        let make = || self.decode(block);
-        let found = self.engine.decoded_metadata.find_or_make(Key::of(block), self.blocking, make)?;
         let len = block.decoded_len.bytes() as usize;
-        // Two callers may know different lengths of the same block.
-        if found.bytes.len() >= len || matches!(block.decoded_len, DecodedLen::AtMost(_)) {
+        // Two callers may know different lengths of the same block. The longest is cached.
+        let is_enough =
+            |found: &DecodedBlock| found.bytes.len() >= len || matches!(block.decoded_len, DecodedLen::AtMost(_));
+        let make = || self.decode(block);
+        let found = self.engine.decoded_metadata.find_or_make(Key::of(block), self.blocking, is_enough, make)?;
+        if is_enough(&found) {
             return Ok(DecodedBlock { bytes: found.bytes.slice(..found.bytes.len().min(len)), ..found });
         }
         self.decode(block)

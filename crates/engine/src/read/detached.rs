@@ -162,7 +162,13 @@ impl DetachedRead {
     }
 
     /// Fills a part of the output when another read has decoded its block.
-    fn follow(self: Arc<Self>, block: StoredBlock, skip: usize, flight: &Flight<Arc<CachedBlock>>, mut part: OutputPart) {
+    fn follow(
+        self: Arc<Self>,
+        block: StoredBlock,
+        skip: usize,
+        flight: &Flight<Arc<CachedBlock>>,
+        mut part: OutputPart,
+    ) {
         flight.subscribe(Box::new(move |result: Result<Arc<CachedBlock>>| {
             let result = match result {
                 Ok(cached) if cached.serves(block.decoded_len) => copy(&cached, &block, skip, &mut part),

@@ -4,6 +4,7 @@
 mod patchwork;
 
 mod clusters;
+mod metadata;
 mod prefetch;
 mod reads;
 mod tuning;

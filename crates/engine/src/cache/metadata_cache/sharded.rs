@@ -80,11 +80,17 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
         }
     }
 
-    /// Returns the value under `key`, made by `make` on a miss.
-    pub(super) fn find_or_make(&self, key: K, blocking: Blocking, make: impl FnOnce() -> Result<V>) -> Result<V> {
+    /// Returns the value under `key`, made by `make` on a miss or if the value there is not enough.
+    pub(super) fn find_or_make(
+        &self,
+        key: K,
+        blocking: Blocking,
+        is_enough: impl Fn(&V) -> bool,
+        make: impl FnOnce() -> Result<V>,
+    ) -> Result<V> {
         let mut retries = 0;
         while retries < RETRIES_MAX {
-            let flight = match self.find_or_lead(key) {
+            let flight = match self.find_or_lead(key, &is_enough) {
                 Lookup::Ready(value) => return Ok(value),
                 Lookup::InFlight(_) if !blocking.is_allowed() => return Err(Error::WouldBlock),
                 Lookup::InFlight(flight) => flight,
@@ -96,10 +102,11 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
                 // The maker was not allowed to wait for the source. This thread may, so it tries to lead itself.
                 Err(Error::WouldBlock) => {}
                 Err(Error::Cancelled) => retries += 1,
+                Ok(value) if !is_enough(&value) => retries += 1,
                 result => return result,
             }
         }
-        Err(Error::Cancelled)
+        make()
     }
 
     /// Changes the bound of the total weight, in bytes.
@@ -157,17 +164,25 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
         }
     }
 
-    fn find_or_lead(&self, key: K) -> Lookup<'_, K, V> {
+    fn find_or_lead(&self, key: K, is_enough: impl Fn(&V) -> bool) -> Lookup<'_, K, V> {
         let hash = self.hasher.hash_one(key);
         let mut shard = self.shard(hash);
         let Shard { slots, hits, .. } = &mut *shard;
         match slots.find_mut(hash, |(other, _)| *other == key) {
-            Some((_, Slot::Ready { value, was_used })) => {
+            Some((_, Slot::Ready { value, was_used })) if is_enough(value) => {
                 *was_used = true;
                 *hits += 1;
                 Lookup::Ready(value.clone())
             }
             Some((_, Slot::InFlight(flight))) => Lookup::InFlight(Arc::clone(flight)),
+            Some((_, slot)) => {
+                self.misses.fetch_add(1, Relaxed);
+                let flight = Arc::new(Flight::new());
+                if let Slot::Ready { value, .. } = std::mem::replace(slot, Slot::InFlight(Arc::clone(&flight))) {
+                    self.weight.fetch_sub(value.weight(), Relaxed);
+                }
+                Lookup::Lead(Lead { cache: self, key, flight: Some(flight) })
+            }
             None => {
                 self.misses.fetch_add(1, Relaxed);
                 let flight = Arc::new(Flight::new());
@@ -284,11 +299,16 @@ mod tests {
             for _ in 0..16 {
                 scope.spawn(|| {
                     for key in 0..20 {
-                        let value = cache.find_or_make(key, Blocking::Allowed, || {
-                            made.fetch_add(1, Relaxed);
-                            thread::sleep(Duration::from_millis(2));
-                            Ok(key * 3)
-                        });
+                        let value = cache.find_or_make(
+                            key,
+                            Blocking::Allowed,
+                            |_| true,
+                            || {
+                                made.fetch_add(1, Relaxed);
+                                thread::sleep(Duration::from_millis(2));
+                                Ok(key * 3)
+                            },
+                        );
                         assert_eq!(value.expect("made"), key * 3);
                     }
                 });
@@ -301,16 +321,35 @@ mod tests {
     }
 
     #[test]
+    fn a_value_that_is_not_enough_is_replaced() {
+        let cache = ShardedCache::<u32, u32>::new(1000);
+        let mut made = 0;
+        for wanted in [1, 5, 3, 5, 6, 2] {
+            let value = cache.find_or_make(
+                7,
+                Blocking::Allowed,
+                |value| *value >= wanted,
+                || {
+                    made += 1;
+                    Ok(wanted)
+                },
+            );
+            assert!(value.expect("made") >= wanted);
+        }
+        assert_eq!((made, cache.counters().weight), (3, 1));
+    }
+
+    #[test]
     fn failures_are_not_remembered_and_the_budget_holds() {
         let cache = ShardedCache::<u32, u32>::new(2 * SHARD_COUNT);
-        assert!(cache.find_or_make(1, Blocking::Allowed, || Err(Error::NoMemory)).is_err());
-        assert_eq!(cache.find_or_make(1, Blocking::Allowed, || Ok(5)).expect("made anew"), 5);
+        assert!(cache.find_or_make(1, Blocking::Allowed, |_| true, || Err(Error::NoMemory)).is_err());
+        assert_eq!(cache.find_or_make(1, Blocking::Allowed, |_| true, || Ok(5)).expect("made anew"), 5);
         let key_count = if cfg!(miri) { 500 } else { 10_000 };
         for key in 0..key_count {
-            cache.find_or_make(key, Blocking::Allowed, || Ok(key)).expect("made");
+            cache.find_or_make(key, Blocking::Allowed, |_| true, || Ok(key)).expect("made");
         }
         let kept = (0..key_count)
-            .filter(|key| cache.find_or_make(*key, Blocking::Allowed, || Err(Error::NoMemory)).is_ok())
+            .filter(|key| cache.find_or_make(*key, Blocking::Allowed, |_| true, || Err(Error::NoMemory)).is_ok())
             .count();
         assert!(kept <= 2 * SHARD_COUNT, "{kept}");
         assert!(cache.counters().evictions >= u64::from(key_count) - 200);
@@ -325,14 +364,19 @@ mod tests {
         let other = Arc::clone(&cache);
         let (begun, has_begun) = std::sync::mpsc::channel();
         let maker = thread::spawn(move || {
-            other.find_or_make(1, Blocking::Allowed, || {
-                begun.send(()).expect("heard");
-                thread::sleep(Duration::from_millis(20));
-                panic!("on purpose")
-            })
+            other.find_or_make(
+                1,
+                Blocking::Allowed,
+                |_| true,
+                || {
+                    begun.send(()).expect("heard");
+                    thread::sleep(Duration::from_millis(20));
+                    panic!("on purpose")
+                },
+            )
         });
         has_begun.recv().expect("begun");
-        assert_eq!(cache.find_or_make(1, Blocking::Allowed, || Ok(9)).expect("made by the waiter"), 9);
+        assert_eq!(cache.find_or_make(1, Blocking::Allowed, |_| true, || Ok(9)).expect("made by the waiter"), 9);
         assert!(maker.join().is_err());
     }
 }
