@@ -264,23 +264,18 @@ fn class(outline: &Outline, xattrs: &Xattrs) -> Class {
 }
 
 fn read_xattrs(file_system: &dyn FileSystem, nid: Nid) -> Result<Xattrs> {
-    let (mut entries, mut fits) = (Vec::new(), true);
-    let read = file_system.xattrs(nid, &mut |xattr| match StoredName::new(xattr.name, &[])
-        .and_then(|name| xattr_entry(name, xattr.value))
-    {
-        Some(entry) if XATTR_HEADER_BYTES + entries.len() + entry.len() <= XATTR_BYTES_MAX => {
-            entries.extend(entry);
-            ControlFlow::Continue(())
-        }
-        _ => {
-            fits = false;
-            ControlFlow::Break(())
-        }
+    let mut entries = Vec::new();
+    let read = file_system.xattrs(nid, &mut |xattr| {
+        // Other formats have longer values. An attribute that does not fit is left out.
+        let entry = StoredName::new(xattr.name, &[]).and_then(|name| xattr_entry(name, xattr.value));
+        let room = XATTR_BYTES_MAX - XATTR_HEADER_BYTES - entries.len();
+        entries.extend(entry.filter(|entry| entry.len() <= room).unwrap_or_default());
+        ControlFlow::Continue(())
     });
     Ok(match lasting(read)? {
-        Some(()) if fits && entries.is_empty() => Xattrs::Body(entries),
-        Some(()) if fits => Xattrs::Body(xattr_body(None, &[], &entries)),
-        _ => Xattrs::Broken,
+        Some(()) if entries.is_empty() => Xattrs::Body(entries),
+        Some(()) => Xattrs::Body(xattr_body(None, &[], &entries)),
+        None => Xattrs::Broken,
     })
 }
 

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use floe_erofs::format::Dirent as RawDirent;
+use floe_erofs::format::{Dirent as RawDirent, NAME_LEN};
 use floe_image::{DirectoryCursor, Error, FileSystem, Nid, Place, Result};
 
 use crate::geometry::BLOCK_BYTES;
@@ -158,7 +158,8 @@ fn visit_sorted(
     let mut cursor = cursor;
     let mut is_over = false;
     file_system.read_dir(nid, cursor, &mut |dirent| {
-        if !DOTS.contains(&dirent.name) {
+        // SquashFS has names of 256 bytes, which no program can open.
+        if !DOTS.contains(&dirent.name) && dirent.name.len() <= NAME_LEN {
             let before = Some(dirent.name);
             let sorted = Sorted { name: dirent.name, nid: dirent.nid, cursor, dot: None };
             if visit_dots(nid, cursor, &mut pending, before, visit).is_break() || visit(sorted).is_break() {

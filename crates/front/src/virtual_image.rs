@@ -93,7 +93,8 @@ impl VirtualImage {
     /// The time for this does not depend on the number of inodes.
     ///
     /// # Errors
-    /// The root cannot be read, the image has inode numbers beyond 2^38, or the reader does not support derived sources.
+    /// The root cannot be read, the image has inode numbers beyond 2^38 or does not find inodes by number, or the reader does
+    /// not support derived sources.
     pub fn open(
         original: Arc<dyn FileSystem>,
         reader: &Arc<dyn BlockReader>,
@@ -101,6 +102,8 @@ impl VirtualImage {
     ) -> Result<Self> {
         let number_max = original.inode_number_max();
         let geometry = Geometry::new(number_max).ok_or(Error::unsupported("inode numbers beyond 2^38"))?;
+        // An image whose inodes cannot be found by number has no virtual image. No inode has the number 0.
+        original.find_number(0)?;
         let root = Node::read(original.as_ref(), original.root(), number_max)?;
         if root.attr().file_type != FileType::Directory {
             return Err(Error::corrupt("root is not a directory", Place::inode(root.nid)));

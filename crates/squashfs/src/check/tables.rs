@@ -103,8 +103,9 @@ impl SeenXattrs {
             let name = attribute.full_name();
             if let Some(name) = &name {
                 visible.add_name(name)?;
-                visible.add_value(value_len)?;
             }
+            // Readers skip the values of other attributes.
+            visible.add_value(value_len.max(attribute.stored_len()))?;
             let name_len = name.map(|name| name.len().saturating_add(1));
             let len = name_len.map(|len| u64::try_from(len.saturating_add(value_len)).unwrap_or(u64::MAX));
             bytes = bytes.and_then(|bytes| bytes.checked_add(len?));

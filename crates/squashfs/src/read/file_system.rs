@@ -8,10 +8,13 @@ use floe_image::{
 };
 
 use super::{DirectoryInode, Inode, InodeData, Name, RegularInode, Squashfs, xattr::XattrBytes};
-use crate::format::{self, XattrId};
+use crate::format::{self, METADATA_BYTES, XattrId};
 
 /// The length of the shortest dirent in bytes: its name has one byte.
 const ENTRY_BYTES_MIN: u64 = 9;
+
+/// The fewest bytes that a metadata block takes in the image.
+const METADATA_BLOCK_BYTES_MIN: u64 = 3;
 
 /// The maximum number of blocks that the search for a hole in a file examines.
 const LISTED_BLOCKS_MAX: u64 = 1 << 16;
@@ -133,7 +136,12 @@ impl FileSystem for Squashfs {
     }
 
     fn entry_count_max(&self) -> u64 {
-        *self.entry_count_max.get_or_init(|| self.directory_table_bytes().wrapping_div(ENTRY_BYTES_MIN))
+        if let Some(count) = self.entry_count_max.get() {
+            return *count;
+        }
+        let (bytes, is_lasting) = self.directory_table_bytes_max();
+        let count = bytes.wrapping_div(ENTRY_BYTES_MIN);
+        if is_lasting { *self.entry_count_max.get_or_init(|| count) } else { count }
     }
 
     fn read_link(&self, nid: Nid) -> Result<Vec<u8>> {
@@ -157,7 +165,9 @@ impl FileSystem for Squashfs {
         let named = |error: Error| error.for_inode(nid);
         let Some(set) = self.xattr_set(&self.inode(nid)?)? else { return Ok(None) };
         let mut attributes = self.xattr_list(&set).map_err(named)?;
+        let mut bytes = XattrBytes::at(Place::inode(nid));
         while let Some(attribute) = attributes.next().map_err(named)? {
+            bytes.add_value(attribute.stored_len())?;
             if attribute.is_named(name) {
                 return attribute.value().map(Some).map_err(named);
             }
@@ -171,6 +181,7 @@ impl FileSystem for Squashfs {
         let mut attributes = self.xattr_list(&set).map_err(named)?;
         let (mut names, mut bytes) = (Vec::new(), XattrBytes::at(Place::inode(nid)));
         while let Some(attribute) = attributes.next().map_err(named)? {
+            bytes.add_value(attribute.stored_len())?;
             let Some(name) = attribute.full_name() else { continue };
             bytes.add_name(&name)?;
             names.push(name);
@@ -184,12 +195,15 @@ impl FileSystem for Squashfs {
         let mut attributes = self.xattr_list(&set).map_err(named)?;
         let (mut seen, mut bytes) = (HashSet::new(), XattrBytes::at(Place::inode(nid)));
         while let Some(attribute) = attributes.next().map_err(named)? {
-            let Some(name) = attribute.full_name() else { continue };
-            bytes.add_name(&name)?;
-            // The first of two attributes with the same name counts.
-            if seen.contains(&name) {
-                continue;
+            let shown = attribute.full_name();
+            if let Some(name) = &shown {
+                bytes.add_name(name)?;
             }
+            // The first of two attributes with the same name counts.
+            let Some(name) = shown.filter(|name| !seen.contains(name)) else {
+                bytes.add_value(attribute.stored_len())?;
+                continue;
+            };
             let value = attribute.value().map_err(named)?;
             bytes.add_value(value.len())?;
             if visit(Xattr { name: &name, value: &value }).is_break() {
@@ -248,17 +262,25 @@ impl Squashfs {
         }
     }
 
-    /// The decoded length of the directory table in bytes, up to the first unreadable block.
-    fn directory_table_bytes(&self) -> u64 {
+    /// The decoded length of the directory table in bytes; from the first unreadable block on, what the rest can hold at most.
+    /// Returns whether a later call would return the same.
+    fn directory_table_bytes_max(&self) -> (u64, bool) {
         let (mut position, mut bytes) = (self.directory_table.start, 0_u64);
         // Each block ends after its start, so the loop ends.
-        while position < self.directory_table.end
-            && let Ok((block, end)) = self.metadata.block(position)
-        {
-            bytes = bytes.saturating_add(u64::try_from(block.len()).unwrap_or(u64::MAX));
-            position = end;
+        while position < self.directory_table.end {
+            match self.metadata.block(position) {
+                Ok((block, end)) => {
+                    bytes = bytes.saturating_add(u64::try_from(block.len()).unwrap_or(u64::MAX));
+                    position = end;
+                }
+                Err(error) => {
+                    let block_count = (self.directory_table.end - position).wrapping_div(METADATA_BLOCK_BYTES_MIN);
+                    let rest = block_count.saturating_add(1).saturating_mul(METADATA_BYTES.into());
+                    return (bytes.saturating_add(rest), !error.is_transient());
+                }
+            }
         }
-        bytes
+        (bytes, true)
     }
 
     /// The user or group id for an inode's index.

@@ -10,15 +10,25 @@ use super::{DirectoryInode, Squashfs};
 /// memory then takes 64 MiB.
 const INODES_MAX: usize = 1 << 22;
 
-/// The inodes of an image without an export table, sorted by number, or the error of reading them. Filled on first use;
-/// a transient error is not kept.
-pub(super) type InodeNumbers = OnceLock<Result<Vec<(u32, Nid)>>>;
+const TOO_MANY_INODES: &str = "lookups by number in a SquashFS image with more than 4194304 inodes and no export table";
+
+/// The inodes of an image without an export table, sorted by number, up to the first that cannot be read. Filled on first use; a
+/// transient error is not kept.
+pub(super) type InodeNumbers = OnceLock<Numbers>;
+
+/// Inodes by their numbers.
+#[derive(Debug)]
+pub(super) struct Numbers {
+    sorted: Vec<(u32, Nid)>,
+    /// Why the rest is missing.
+    error: Option<Error>,
+}
 
 impl Squashfs {
     /// The inode with this number; `None` if there is none. The caller checks that the inode has this number, because
     /// an export table may be wrong.
     ///
-    /// Without an export table, the first call reads the whole inode table.
+    /// Without an export table, the first call with a number other than 0, which no inode has, reads the whole inode table.
     pub(crate) fn numbered(&self, number: u32) -> Result<Option<Nid>> {
         if let Some(export) = &self.export {
             let Some(index) = number.checked_sub(1).filter(|index| *index < export.entry_count()) else {
@@ -26,16 +36,25 @@ impl Squashfs {
             };
             return export.cursor_at(&self.metadata, index)?.read_u64().map(|reference| Some(Nid(reference)));
         }
+        if self.superblock.inode_count as usize > INODES_MAX {
+            return Err(Error::unsupported(TOO_MANY_INODES));
+        }
+        if number == 0 {
+            return Ok(None);
+        }
         let numbers = match self.inode_numbers.get() {
             Some(numbers) => numbers,
-            None => match self.number_inodes() {
-                Err(error) if error.is_transient() => return Err(error),
-                numbers => self.inode_numbers.get_or_init(|| numbers),
-            },
+            None => {
+                let numbers = self.number_inodes()?;
+                self.inode_numbers.get_or_init(|| numbers)
+            }
         };
-        let numbers = numbers.as_ref().map_err(Clone::clone)?;
-        let found = numbers.binary_search_by_key(&number, |(number, _)| *number).ok();
-        Ok(found.and_then(|index| numbers.get(index)).map(|(_, nid)| *nid))
+        let found = numbers.sorted.binary_search_by_key(&number, |(number, _)| *number).ok();
+        match (found.and_then(|index| numbers.sorted.get(index)), &numbers.error) {
+            (Some((_, nid)), _) => Ok(Some(*nid)),
+            (None, Some(error)) => Err(error.clone()),
+            (None, None) => Ok(None),
+        }
     }
 
     /// The parent of a directory; the root is its own.
@@ -58,18 +77,22 @@ impl Squashfs {
         Ok(parent)
     }
 
-    fn number_inodes(&self) -> Result<Vec<(u32, Nid)>> {
-        let mut numbers = Vec::new();
+    /// # Errors
+    /// The inode table cannot be read now.
+    fn number_inodes(&self) -> Result<Numbers> {
+        let (mut sorted, mut error) = (Vec::new(), None);
         for inode in self.scan_inodes() {
-            let inode = inode?;
-            if numbers.len() >= INODES_MAX {
-                return Err(Error::unsupported(
-                    "lookups by number in a SquashFS image with more than 4194304 inodes and no export table",
-                ));
+            match inode {
+                Err(transient) if transient.is_transient() => return Err(transient),
+                Err(permanent) => error = Some(permanent),
+                Ok(_) if sorted.len() >= INODES_MAX => error = Some(Error::unsupported(TOO_MANY_INODES)),
+                Ok(inode) => sorted.push((inode.number, inode.nid)),
             }
-            numbers.push((inode.number, inode.nid));
+            if error.is_some() {
+                break;
+            }
         }
-        numbers.sort_unstable();
-        Ok(numbers)
+        sorted.sort_unstable();
+        Ok(Numbers { sorted, error })
     }
 }

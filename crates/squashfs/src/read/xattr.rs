@@ -12,6 +12,8 @@ use crate::format::{self, XattrEntry, XattrId, XattrIdTable, XattrVal};
 /// The longest value in bytes, as in the kernel.
 const VALUE_BYTES_MAX: u32 = 65_536;
 
+const VALUE_TOO_LONG: &str = "attribute value of more than 64 KiB";
+
 /// The maximum number of attributes of an inode: more names would exceed the kernel's limit of 64 KiB.
 const ATTRIBUTES_MAX: u32 = 65_536;
 
@@ -200,6 +202,8 @@ pub(crate) struct Xattr<'image> {
     /// The name without its prefix.
     pub(crate) name: Vec<u8>,
     value: MetadataCursor<'image>,
+    /// The length of the value, or of the reference to it, in bytes.
+    stored_len: u32,
     metadata: &'image Metadata,
     table: TableRange,
 }
@@ -218,12 +222,21 @@ impl<'image> XattrList<'image> {
         let name = self.cursor.take(u32::from(entry.size))?;
         let value = self.cursor.clone();
         let len: XattrVal = self.cursor.read()?;
+        if len.vsize > VALUE_BYTES_MAX {
+            return Err(Error::corrupt(VALUE_TOO_LONG, self.cursor.position().place()));
+        }
         self.cursor.skip(u64::from(len.vsize))?;
-        Ok(Some(Xattr { kind: entry.kind, name, value, metadata: self.metadata, table: self.table }))
+        let (metadata, table) = (self.metadata, self.table);
+        Ok(Some(Xattr { kind: entry.kind, name, value, stored_len: len.vsize, metadata, table }))
     }
 }
 
 impl Xattr<'_> {
+    /// The length in bytes of what follows the name: the value, or the reference to it.
+    pub(crate) fn stored_len(&self) -> usize {
+        usize::try_from(self.stored_len).unwrap_or(usize::MAX)
+    }
+
     /// The full name; `None` if the prefix is unknown.
     pub(crate) fn full_name(&self) -> Option<Vec<u8>> {
         XattrPrefix::from_kind(self.kind).map(|prefix| [prefix.name(), &self.name].concat())
@@ -257,7 +270,7 @@ impl Xattr<'_> {
         };
         let len: XattrVal = cursor.read()?;
         if len.vsize > VALUE_BYTES_MAX {
-            return Err(Error::corrupt("attribute value of more than 64 KiB", cursor.position().place()));
+            return Err(Error::corrupt(VALUE_TOO_LONG, cursor.position().place()));
         }
         cursor.take(len.vsize)
     }

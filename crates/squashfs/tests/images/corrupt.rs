@@ -170,7 +170,7 @@ const FIRST_ERRORS: &[(&str, &str)] = &[
     ("sqfs-xattr-size-max", ""),
     ("sqfs-xattr-start", "corrupt image: attributes do not precede the attribute id table"),
     ("sqfs-xattr-type", ""),
-    ("sqfs-xattr-valuesize", "corrupt image: metadata block outside its table"),
+    ("sqfs-xattr-valuesize", "corrupt image: attribute value of more than 64 KiB"),
     ("sqfs-zstd-data-flip", DECODER),
     ("sqfs-zstd-data-garbage", DECODER),
     (
