@@ -190,8 +190,12 @@ impl CompressedExtent {
             }
             _ if self.range.len() > stored_len => return Err(corrupt("plain pcluster shorter than its extent")),
             Coding::Shifted => (self.range, 0),
-            Coding::Interlaced => plain::interlaced_run(block_size, self.range, stored_len, position)
-                .ok_or(corrupt("interlaced pcluster shorter than its block"))?,
+            Coding::Interlaced => match plain::interlaced_run(block_size, self.range, stored_len, position) {
+                Some(run) => run,
+                // mkfs.erofs up to 1.9.4 does not rotate inline data.
+                None if inline.is_some() => (self.range, 0),
+                None => return Err(corrupt("interlaced pcluster shorter than its block")),
+            },
         };
         let data = match inline {
             Some(space) => PieceData::Inline { space, position: stored + past },

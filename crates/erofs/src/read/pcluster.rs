@@ -16,6 +16,10 @@ use crate::format::{self, MapHeader, PCLUSTER_MAX_DSIZE};
 /// The violated rule of an extent above 12 MiB. The limit also bounds the search for the head of an extent.
 const DECODES_TO_TOO_MUCH: &str = "pcluster decodes to more than 12 MiB";
 
+/// The least distance that the entries of a longer fragment lead back on average. They state at least 2,047 where the head is
+/// farther away.
+const LONG_STEP_MIN: u64 = 1024;
+
 /// The violated rule of a block count elsewhere than in the entry after a head. Reads that begin there would use it.
 const MISPLACED_BLOCK_COUNT: &str = "block count that does not follow the head of an extent";
 
@@ -94,7 +98,7 @@ impl LclusterMap {
         };
         let Some(last) = inode.size.checked_sub(1).filter(|_| is_fragment || inline_len != 0) else { return Ok(self) };
         let record_end = self.load(inode, window, last >> self.lcluster_size_log2)?.record_end;
-        let found = self.head_of(inode, window, last)?;
+        let found = self.head_of(inode, window, last, is_fragment)?;
         let place = if is_fragment {
             let upper = if matches!(self.index, Index::Full { .. }) { found.head.block << 32 } else { 0 };
             TailPlace::Fragment { offset: upper | u64::from(header.h_u) }
@@ -115,10 +119,16 @@ impl LclusterMap {
     /// The index cannot be read or breaks the format.
     pub(super) fn extent_at(&self, inode: &Inode, window: &mut Window<'_>, position: u64) -> Result<CompressedExtent> {
         let corrupt = |rule| Error::corrupt(rule, Place::inode_at(inode.nid, position));
-        let found = self.head_of(inode, window, position)?;
+        let has_fragment = self.tail.is_some_and(|tail| matches!(tail.place, TailPlace::Fragment { .. }));
+        let found = self.head_of(inode, window, position, has_fragment)?;
+        let is_fragment = has_fragment && self.tail_at(found.number).is_some();
+        if !is_fragment && position.saturating_sub(self.start_of(found.number)) > PCLUSTER_MAX_DSIZE {
+            return Err(corrupt(DECODES_TO_TOO_MUCH));
+        }
         let start = self.start_of(found.number) + found.head.offset;
         let end = match found.next {
             Next::End(end) => end,
+            Next::From(_) if is_fragment => inode.size,
             Next::From(next) => self.next_head(inode, window, found.number, next)?,
         };
         let range = ByteRange::between(start, end.min(inode.size));
@@ -162,7 +172,8 @@ impl LclusterMap {
         let last = range.end().saturating_sub(1) >> self.lcluster_size_log2;
         // The head of the next extent is in the lcluster in which this one ends.
         let next = if range.end() < inode.size { range.end() >> self.lcluster_size_log2 } else { last + 1 };
-        if last.saturating_sub(head) << self.lcluster_size_log2 > PCLUSTER_MAX_DSIZE {
+        let is_fragment = matches!(self.tail_at(head), Some(Tail { place: TailPlace::Fragment { .. }, .. }));
+        if !is_fragment && last.saturating_sub(head) << self.lcluster_size_log2 > PCLUSTER_MAX_DSIZE {
             return Err(Error::corrupt(DECODES_TO_TOO_MUCH, Place::inode_at(inode.nid, range.offset())));
         }
         for number in head.saturating_add(1)..=last {
@@ -213,8 +224,15 @@ impl LclusterMap {
         }
     }
 
-    /// Finds the head of the extent that contains byte `position`.
-    fn head_of(&self, inode: &Inode, window: &mut Window<'_>, position: u64) -> Result<ExtentHead> {
+    /// Finds the head of the extent that contains byte `position`. An extent of more than 12 MiB is an error, unless it
+    /// `may_be_fragment`.
+    fn head_of(
+        &self,
+        inode: &Inode,
+        window: &mut Window<'_>,
+        position: u64,
+        may_be_fragment: bool,
+    ) -> Result<ExtentHead> {
         let number = position >> self.lcluster_size_log2;
         let (mut back, mut block_count, next) = match self.load(inode, window, number)?.lcluster {
             Lcluster::Head(head) => {
@@ -234,13 +252,16 @@ impl LclusterMap {
             }
         };
         let corrupt = |rule| Error::corrupt(rule, Place::inode_at(inode.nid, position));
-        let mut at = number;
+        let limit = PCLUSTER_MAX_DSIZE >> self.lcluster_size_log2;
+        let (mut at, mut step_count) = (number, 0_u64);
         loop {
             if back == 0 {
                 return Err(corrupt("distance of zero to the head of an extent"));
             }
             at = at.checked_sub(back).ok_or(corrupt("head of an extent before the start of the file"))?;
-            if (number - at) << self.lcluster_size_log2 > PCLUSTER_MAX_DSIZE {
+            step_count += 1;
+            let (distance, is_slow) = (number - at, step_count > limit + (number - at) / LONG_STEP_MIN);
+            if distance > limit && (!may_be_fragment || is_slow) {
                 return Err(corrupt(DECODES_TO_TOO_MUCH));
             }
             match self.load(inode, window, at)?.lcluster {
