@@ -60,7 +60,13 @@ impl TransportPlan {
         continuity: Continuity,
         front: Front,
     ) -> Result<Self, Fail> {
-        let is_general = Rings::are_permitted();
+        let is_excluded = options.auto_unmount
+            || !matches!(
+                (continuity, choice),
+                (Continuity::Unneeded, TransportChoice::Auto) | (_, TransportChoice::Uring)
+            );
+        // Asking may wait for other mounts.
+        let is_general = !is_excluded && Rings::are_permitted();
         let is_offered = is_general || (front != Front::Fuse && Rings::can_be_permitted());
         let obstacle = match (continuity, choice) {
             (_, TransportChoice::Device) => Some("requested by an option".to_owned()),

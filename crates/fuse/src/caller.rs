@@ -5,11 +5,15 @@ use std::fs;
 /// The number of `CAP_SYS_ADMIN`.
 const SYS_ADMIN: u32 = 21;
 
-/// Whether a thread has `CAP_SYS_ADMIN` and may therefore see trusted extended attributes. False for threads that are
-/// not visible to this process. The user id does not decide this, because the kernel does not send it if mounts may map
+/// The user ids of the initial user namespace, as `/proc/PID/uid_map` lists them.
+const ALL_USER_IDS: [&str; 3] = ["0", "0", "4294967295"];
+
+/// Whether a thread has `CAP_SYS_ADMIN` for the whole machine and may therefore see trusted extended attributes. False for
+/// threads that are not visible to this process, or whose capabilities count only in a user namespace. The user id does not decide this, because the kernel does not send it if mounts may map
 /// ids.
 pub(crate) fn is_administrator(thread: u32) -> bool {
-    fs::read_to_string(format!("/proc/{thread}/status")).is_ok_and(|status| has_capability(&status, SYS_ADMIN))
+    let read = |name| fs::read_to_string(format!("/proc/{thread}/{name}")).unwrap_or_default();
+    has_capability(&read("status"), SYS_ADMIN) && read("uid_map").split_ascii_whitespace().eq(ALL_USER_IDS)
 }
 
 fn has_capability(status: &str, bit: u32) -> bool {
@@ -34,5 +38,9 @@ mod tests {
             assert_eq!(has_capability(status, SYS_ADMIN), expected, "{status:?}");
         }
         assert!(!is_administrator(0));
+        let this = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        let is_root = rustix::process::geteuid().is_root();
+        let is_initial = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.contains("4294967295"));
+        assert_eq!(is_administrator(this), is_root && is_initial);
     }
 }

@@ -367,8 +367,7 @@ fn say_ready(
     }
 }
 
-/// Reports the result to a process that reads from the pipe, as squashfuse does. Without such a process, the message is
-/// dropped.
+/// Reports the result to a process that reads from the pipe, as squashfuse does. Waits for such a process, as squashfuse does.
 pub(crate) fn notify(pipe: &Path, works: bool) {
     if is_upgrade() {
         // The reader got its message long ago; opening the pipe would wait for another one.
@@ -404,7 +403,17 @@ fn unmount_on_signals(mut signals: Signals, unmounter: Unmounter, directory: Pat
                 result => result,
             };
             match result {
+                Err(UnmountError::NotMounted(_)) if unmounter.is_mounted() => {
+                    eprintln!("floe: {} is covered by another mount: unmount that first", directory.display());
+                    is_second = false;
+                }
                 Ok(()) | Err(UnmountError::NotMounted(_)) => {}
+                Err(UnmountError::Failed { error, .. }) if error.kind() == io::ErrorKind::BrokenPipe => {
+                    eprintln!(
+                        "floe: the process that unmounts has ended: run floe umount {}, or signal again to stop now",
+                        directory.display()
+                    );
+                }
                 Err(error) => {
                     eprintln!("floe: {error}");
                     is_second = false;

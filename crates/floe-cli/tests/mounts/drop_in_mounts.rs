@@ -138,27 +138,35 @@ fn allow_root_is_not_allow_other() {
         return;
     }
     let (scene, place) = (Scene::new(), Place::new());
-    let mut command = floe();
-    command.arg0("erofsfuse").args(["-o", "allow_root"]).arg(scene.image("erofsfuse")).arg(&place.path);
-    let mounted = run(&mut command);
-    assert!(mounted.status.success(), "{mounted:?}");
+    let mount = |words: &[&str]| {
+        let mut command = floe();
+        command.arg0(words[0]).args(&words[1..]).arg(scene.image("erofsfuse")).arg(&place.path);
+        let mounted = run(&mut command);
+        assert!(mounted.status.success(), "{mounted:?}");
+    };
     let as_user = |words: &[&str]| {
         let mut command = Command::new("setpriv");
         command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).args(words);
         run(command.current_dir("/")).status.success()
     };
     let file = place.file("README.txt");
-    // Data that root has read is in the kernel's caches.
-    assert!(!fs::read(&file).expect("root may read").is_empty());
-    assert!(fs::read_dir(&place.path).expect("root may list").count() > 1);
     let (file, directory) = (file.to_str().expect("text"), place.path.to_str().expect("text"));
-    for words in [&["cat", file][..], &["stat", file], &["ls", directory]] {
-        assert!(!as_user(words), "{words:?}");
+    for options in [
+        &["erofsfuse", "-o", "allow_root"][..],
+        &["erofsfuse", "-o", "allow_root,default_permissions"],
+        &["floe", "mount", "--daemon", "-o", "front=fuse,allow_root"],
+    ] {
+        mount(options);
+        // Data that root has read is in the kernel's caches.
+        assert!(!fs::read(file).expect("root may read").is_empty(), "{options:?}");
+        assert!(fs::read_dir(directory).expect("root may list").count() > 1);
+        for words in [&["cat", file][..], &["stat", file], &["ls", directory]] {
+            assert!(!as_user(words), "{options:?} {words:?}");
+        }
+        assert!(run(floe().args(["umount", directory])).status.success());
+        until("it is gone", || !place.is_mounted());
     }
-    assert!(run(floe().args(["umount", directory])).status.success());
-    let mut command = floe();
-    command.arg0("erofsfuse").args(["-o", "allow_other"]).arg(scene.image("erofsfuse")).arg(&place.path);
-    assert!(run(&mut command).status.success());
+    mount(&["erofsfuse", "-o", "allow_other"]);
     for words in [&["cat", file][..], &["stat", file], &["ls", directory]] {
         assert!(as_user(words), "{words:?}");
     }

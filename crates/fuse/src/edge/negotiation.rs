@@ -55,8 +55,9 @@ pub(crate) fn terms(offer: &Offer, options: &MountOptions, properties: MountProp
     if acl {
         flags |= InitFlags::POSIX_ACL;
     }
-    if properties.checks_permissions || acl {
-        // The kernel accepts this flag only if it checks permissions itself; POSIX_ACL includes that.
+    if (properties.checks_permissions || acl) && options.access() != Access::OwnerAndRoot {
+        // The kernel accepts this flag only if it checks permissions itself; POSIX_ACL includes that. With it, requests do not
+        // have the user, on whom access by the owner and root alone depends.
         flags |= InitFlags::ALLOW_IDMAP;
     }
     if options.rings.as_ref().is_some_and(Rings::are_available) {

@@ -56,6 +56,8 @@ impl Transport {
                 }
             })?;
         }
+        // A thread that panics sends nothing.
+        drop(sender);
         let (started, filled): (Vec<_>, Vec<_>) = started.iter().take(count).unzip();
         // After one refusal, the kernel sends everything over the device.
         if let Some(error) = started.into_iter().find_map(Result::err) {
