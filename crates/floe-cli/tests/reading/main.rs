@@ -8,6 +8,7 @@ mod book;
 mod commands;
 mod doctor;
 mod drop_in;
+mod existing_targets;
 mod extracted;
 mod extraction;
 mod extraction_limits;

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, mpsc::SyncSender},
+    sync::{Arc, OnceLock, mpsc::SyncSender},
 };
 
 use rustix::{
@@ -17,7 +17,7 @@ use super::{
     ledger::ExtractWarningCause,
     names::Names,
     selection::Selected,
-    task::{Item, Link, Position, Task, tasks},
+    task::{FirstName, Item, Position, Task, tasks},
     tree::{Directories, Identity, TreeDirectory},
 };
 use crate::{Attr, FileType, Image, Nid};
@@ -40,13 +40,15 @@ pub(super) struct Planner<'a> {
     threads: usize,
     items: Vec<Item>,
     items_max: usize,
-    first_names: HashMap<Nid, (Arc<TreeDirectory>, Box<[u8]>)>,
-    links: Vec<Link>,
+    /// The inodes with several names.
+    first_names: HashMap<Nid, Arc<FirstName>>,
+    links: Vec<Item>,
 }
 
 /// Work that follows once all files exist.
 pub(super) struct Rest {
-    pub(super) links: Vec<Link>,
+    /// The further names of inodes with several names.
+    pub(super) links: Vec<Item>,
     /// Directories, each after its parent.
     pub(super) made: Vec<Arc<TreeDirectory>>,
     pub(super) directories: Directories,
@@ -199,15 +201,18 @@ impl<'a> Planner<'a> {
 
     fn add(&mut self, directory: Arc<TreeDirectory>, name: &[u8], attr: Attr) {
         let name: Box<[u8]> = name.into();
+        let mut first = None;
         if attr.link_count > 1 {
-            if let Some(first) = self.first_names.get(&attr.nid) {
-                self.links.push(Link { directory, name, first: first.clone(), file_type: attr.file_type });
+            if let Some(first) = self.first_names.get(&attr.nid).cloned() {
+                let position = Position::default();
+                self.links.push(Item { directory, name, attr, position, first: Some(first) });
                 return;
             }
-            self.first_names.insert(attr.nid, (Arc::clone(&directory), name.clone()));
+            first = Some(Arc::new(OnceLock::new()));
+            self.first_names.extend(first.clone().map(|first| (attr.nid, first)));
         }
         let position = Position::of(self.image, &attr);
-        self.items.push(Item { directory, name, attr, position });
+        self.items.push(Item { directory, name, attr, position, first });
         if self.items.len() >= self.items_max {
             self.flush();
             self.items_max = (self.items_max * 2).min(ITEMS_MAX);

@@ -3,12 +3,12 @@
 use std::{
     fs::File,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicUsize},
     },
 };
 
-use super::tree::TreeDirectory;
+use super::tree::{Identity, TreeDirectory};
 use crate::{Attr, ByteRange, ExtentData, FileType, Image};
 
 /// A file of at least this many bytes is written in parts, by several workers.
@@ -37,6 +37,20 @@ pub(super) struct Item {
     pub(super) attr: Attr,
     /// Where the first bytes of the entry are stored.
     pub(super) position: Position,
+    /// Shared by all names of an inode that has several.
+    pub(super) first: Option<Arc<FirstName>>,
+}
+
+/// The first name of an inode under which this extraction created it; further names become hard links to it. Unset until
+/// one is created.
+pub(super) type FirstName = OnceLock<FirstNameState>;
+
+#[derive(Debug)]
+pub(super) enum FirstNameState {
+    /// The entry exists.
+    Made { directory: Arc<TreeDirectory>, name: Box<[u8]>, identity: Identity },
+    /// The inode cannot be extracted under any name.
+    Impossible,
 }
 
 /// Where the first bytes of a file are stored. Sorts in the order in which reading is cheap.
@@ -75,18 +89,14 @@ pub(super) enum Task {
     Parts(Arc<LargeFile>),
 }
 
-/// A hard link: a further name of a created entry.
-#[derive(Debug)]
-pub(super) struct Link {
-    pub(super) directory: Arc<TreeDirectory>,
-    pub(super) name: Box<[u8]>,
-    pub(super) first: (Arc<TreeDirectory>, Box<[u8]>),
-    pub(super) file_type: FileType,
-}
-
 impl Item {
     pub(super) fn path(&self) -> Vec<u8> {
         self.directory.path_of(&self.name)
+    }
+
+    /// What `identity` finds, if the inode has other names that need it.
+    pub(super) fn identity(&self, find: impl FnOnce() -> rustix::io::Result<Identity>) -> Option<Identity> {
+        self.first.as_ref().and_then(|_| find().ok())
     }
 
     fn bytes(&self) -> u64 {

@@ -13,7 +13,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{CWD, Mode, OFlags, ResolveFlags, fstat, openat, openat2},
+    fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, statat},
     io::Errno,
 };
 
@@ -28,7 +28,7 @@ pub(super) struct TreeDirectory {
     /// The position in the order of creation; the root has 0.
     index: usize,
     place: DirectoryPlace,
-    identity: Identity,
+    pub(super) identity: Identity,
     pub(super) attr: Attr,
     /// Whether the directory existed before the extraction; for the root, whether it had entries.
     pub(super) is_old: bool,
@@ -40,7 +40,7 @@ enum DirectoryPlace {
     In { parent: Arc<TreeDirectory>, name: Box<[u8]> },
 }
 
-/// Identifies a directory on this machine by its device and inode number.
+/// Identifies a file or directory on this machine by its device and inode number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Identity {
     device: u64,
@@ -48,9 +48,25 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// The identity of an open directory.
+    /// The identity of an open file or directory.
     pub(super) fn of(opened: BorrowedFd<'_>) -> rustix::io::Result<Self> {
-        fstat(opened).map(|said| Self { device: said.st_dev, inode: said.st_ino })
+        fstat(opened).map(Self::from)
+    }
+
+    /// The identity of an entry of a directory. Links are not followed.
+    pub(super) fn of_entry(directory: BorrowedFd<'_>, name: &[u8]) -> rustix::io::Result<Self> {
+        statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map(Self::from)
+    }
+
+    /// Fails unless `opened` has this identity.
+    pub(super) fn check(self, opened: BorrowedFd<'_>) -> io::Result<()> {
+        if Self::of(opened)? == self { Ok(()) } else { Err(io::Error::other("another directory took its place")) }
+    }
+}
+
+impl From<Stat> for Identity {
+    fn from(said: Stat) -> Self {
+        Self { device: said.st_dev, inode: said.st_ino }
     }
 }
 
@@ -142,9 +158,7 @@ impl Directories {
                 }
                 opened => opened?,
             };
-            if Identity::of(opened.as_fd())? != directory.identity {
-                return Err(io::Error::other("another directory took its place"));
-            }
+            directory.identity.check(opened.as_fd())?;
             self.keep(directory.index, opened);
         }
         Ok(self.open[&directory.index].as_fd())

@@ -18,8 +18,8 @@ use super::{
     ledger::{Denied, ExtractWarningCause},
     metadata::{Metadata, is_denied},
     piece::{PIECE_BYTES, next_data, pieces},
-    task::{Item, LargeFile, Link, PART_BYTES, Task},
-    tree::{Directories, TreeDirectory},
+    task::{FirstNameState, Item, LargeFile, PART_BYTES, Task, tasks},
+    tree::{Directories, Identity, TreeDirectory},
 };
 use crate::{ByteRange, Extent, FileType, Image, Nid};
 
@@ -59,32 +59,35 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Creates a hard link to an entry that was already created.
-    pub(super) fn link(&mut self, link: Link) {
+    /// Creates a further name of an inode: a hard link to the name under which this extraction created the inode. If an
+    /// existing file was in the way of that name, the inode is created here.
+    pub(super) fn link(&mut self, item: Item) {
         if self.ledger.is_over() {
             return;
         }
-        let (first_directory, first_name) = &link.first;
-        let linked =
-            self.directories.open(first_directory).and_then(|inside| inside.try_clone_to_owned()).and_then(|from| {
-                let inside = self.directories.open(&link.directory)?;
-                let link_here = || linkat(&from, first_name.as_ref(), inside, link.name.as_ref(), AtFlags::empty());
-                self.options.replacing(inside, &link.name, link_here)
-            });
+        let Some(first) = item.first.as_ref().and_then(|first| first.get()) else {
+            return tasks(vec![item], 1, |task| self.run(task));
+        };
+        let linked = match first {
+            FirstNameState::Impossible => Err(Errno::NOENT.into()),
+            FirstNameState::Made { directory, name, identity } => self.link_to(directory, name, *identity, &item),
+        };
         match linked {
             Ok(()) => self.ledger.count_hard_link(),
-            // If this user may not create a device, its hard links cannot be created either.
-            Err(error)
-                if error.kind() == io::ErrorKind::NotFound
-                    && matches!(link.file_type, FileType::CharacterDevice | FileType::BlockDevice) =>
-            {
-                self.ledger.count_denied(Denied::Device);
-            }
             Err(error) => {
-                let path = link.directory.path_of(&link.name);
-                self.ledger.fail(path, ExtractWarningCause::Target("cannot create the hard link", error));
+                self.ledger.fail(item.path(), ExtractWarningCause::Target("cannot create the hard link", error));
             }
         }
+    }
+
+    fn link_to(&mut self, directory: &TreeDirectory, name: &[u8], identity: Identity, item: &Item) -> io::Result<()> {
+        let from = self.directories.open(directory)?.try_clone_to_owned()?;
+        if Identity::of_entry(from.as_fd(), name)? != identity {
+            return Err(io::Error::other("another file took the place of its first name"));
+        }
+        let inside = self.directories.open(&item.directory)?;
+        let link_here = || linkat(&from, name, inside, item.name.as_ref(), AtFlags::empty());
+        self.options.replacing(inside, &item.name, link_here)
     }
 
     /// Sets the attributes of a directory after all its entries were created.
@@ -98,7 +101,9 @@ impl<'a> Worker<'a> {
             None => self.directories.open(directory).and_then(|inside| inside.try_clone_to_owned()),
             Some((parent, name)) => self.directories.open(parent).and_then(|inside| {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                Ok(openat(inside, name, flags, Mode::empty())?)
+                let opened = openat(inside, name, flags, Mode::empty())?;
+                directory.identity.check(opened.as_fd())?;
+                Ok(opened)
             }),
         };
         let finished = match opened {
@@ -120,10 +125,29 @@ impl<'a> Worker<'a> {
             }
             FileType::Directory => Err(ExtractWarningCause::Refused("directory in place of another type")),
         };
-        match made {
-            Ok(()) => {}
-            Err(cause) => self.ledger.fail(item.path(), cause),
+        if let Err(cause) = made {
+            self.fail(item, cause);
         }
+    }
+
+    /// Records that an entry could not be created. If something was in its way, another name may still be possible.
+    fn fail(&self, item: &Item, cause: ExtractWarningCause) {
+        if !is_in_the_way(&cause)
+            && let Some(first) = &item.first
+        {
+            let _ = first.set(FirstNameState::Impossible);
+        }
+        self.ledger.fail(item.path(), cause);
+    }
+
+    /// Counts a created entry. If its inode has more names, they become links to it.
+    fn count_made(&self, item: &Item, identity: Option<Identity>) {
+        if let Some(first) = &item.first {
+            let (directory, name) = (Arc::clone(&item.directory), item.name.clone());
+            let made = identity.map(|identity| FirstNameState::Made { directory, name, identity });
+            let _ = first.set(made.unwrap_or(FirstNameState::Impossible));
+        }
+        self.ledger.count_made(item.attr.file_type);
     }
 
     fn make_file(&mut self, item: &Item) -> Result<(), ExtractWarningCause> {
@@ -137,7 +161,7 @@ impl<'a> Worker<'a> {
         if filled.is_err() || self.ledger.is_over() {
             self.remove(item);
         } else {
-            self.ledger.count_made(FileType::Regular);
+            self.count_made(item, item.identity(|| Identity::of(file.as_fd())));
         }
         filled
     }
@@ -184,7 +208,7 @@ impl<'a> Worker<'a> {
             if let Err(cause) = self.fill(&file, large.item.attr.nid, range)
                 && !large.has_failed.swap(true, AcqRel)
             {
-                self.ledger.fail(large.item.path(), cause);
+                self.fail(&large.item, cause);
             }
         }
         if large.workers_left.fetch_sub(1, AcqRel) > 1 {
@@ -194,8 +218,8 @@ impl<'a> Worker<'a> {
         let Some(file) = progress.file else { return };
         if !large.has_failed.load(Acquire) && !self.ledger.is_over() {
             match self.metadata.finish_open(file.as_fd(), &large.item.attr) {
-                Ok(()) => return self.ledger.count_made(FileType::Regular),
-                Err(cause) => self.ledger.fail(large.item.path(), cause),
+                Ok(()) => return self.count_made(&large.item, large.item.identity(|| Identity::of(file.as_fd()))),
+                Err(cause) => self.fail(&large.item, cause),
             }
         }
         self.remove(&large.item);
@@ -235,7 +259,7 @@ impl<'a> Worker<'a> {
             }
             Err(cause) => {
                 large.has_failed.store(true, Release);
-                self.ledger.fail(large.item.path(), cause);
+                self.fail(&large.item, cause);
                 None
             }
         }
@@ -278,7 +302,8 @@ impl<'a> Worker<'a> {
     fn finish_named(&mut self, item: &Item) -> Result<(), ExtractWarningCause> {
         let inside = self.directories.open(&item.directory).map_err(unreachable_directory)?;
         self.metadata.finish_named(inside, &item.name, &item.attr)?;
-        self.ledger.count_made(item.attr.file_type);
+        let identity = item.identity(|| Identity::of_entry(inside, &item.name));
+        self.count_made(item, identity);
         Ok(())
     }
 
@@ -324,6 +349,12 @@ impl ExtractOptions {
 
 fn resize(file: &File, size: u64) -> Result<(), ExtractWarningCause> {
     ftruncate(file, size).map_err(|error| ExtractWarningCause::Target("cannot set the size of the file", error.into()))
+}
+
+/// Whether an entry could not be created because an existing one has its name.
+fn is_in_the_way(cause: &ExtractWarningCause) -> bool {
+    let ExtractWarningCause::Target(_, error) = cause else { return false };
+    matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::IsADirectory)
 }
 
 fn unreachable_directory(error: io::Error) -> ExtractWarningCause {
