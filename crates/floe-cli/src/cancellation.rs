@@ -53,7 +53,7 @@ pub(crate) fn end_after_signal(
     let watch = move || {
         if signals.forever().next().is_some() {
             thread::sleep(patience);
-            eprintln!("floe: {}", cleanup());
+            say!("floe: {}", cleanup());
             std::process::exit(Exit::Interrupted.code().into());
         }
     };

@@ -103,7 +103,7 @@ fn run_command(command: Command) -> Result<u8, Fail> {
 /// Returns the exit code. Prints the error, if there is one.
 fn finish(result: Result<u8, Fail>) -> u8 {
     result.unwrap_or_else(|fail| {
-        eprintln!("floe: {fail}");
+        say!("floe: {fail}");
         fail.exit().code()
     })
 }

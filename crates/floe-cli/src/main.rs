@@ -1,6 +1,9 @@
 //! The `floe` command.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod say;
+
 mod account;
 mod cancellation;
 mod cli;

@@ -93,7 +93,7 @@ impl MountLog {
     fn write(&self, message: &str, fields: &[(&str, &str)]) {
         match &self.journal {
             Some(journal) => journal.send(Priority::Error, message, fields),
-            None => eprintln!("floe: {message}"),
+            None => say!("floe: {message}"),
         }
     }
 

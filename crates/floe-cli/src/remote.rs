@@ -154,7 +154,7 @@ pub(crate) fn open_image(image: &Path, options: &OpenOptions) -> Result<Image, F
 /// That process violates the protocol.
 pub(crate) fn fetch() -> Result<u8, Fail> {
     let control = io::stdin().as_fd().try_clone_to_owned();
-    let served = control.and_then(|control| floe::remote::serve(control, |message| eprintln!("floe: {message}")));
+    let served = control.and_then(|control| floe::remote::serve(control, |message| say!("floe: {message}")));
     served.map(|()| 0).map_err(|error| Fail::failed(format!("this command is internal to floe: {error}")))
 }
 

@@ -206,7 +206,8 @@ pub fn extract(
     let worker = |directories| Worker::new(image, options, &ledger, directories);
 
     let (sender, receiver) = sync_channel::<Task>(WAITING_TASKS_MAX);
-    let receiver = Mutex::new(receiver);
+    // The workers own the receiver, so that sending fails once none is left.
+    let receiver = Arc::new(Mutex::new(receiver));
     let planned = thread::scope(|scope| {
         for index in 0..descriptors.threads {
             let run = || {
@@ -216,7 +217,10 @@ pub fn extract(
                 }
             };
             let builder = thread::Builder::new().name(format!("floe-extract-{index}"));
+            let receiver = Arc::clone(&receiver);
             let started = check_thread_start().and_then(|()| builder.spawn_scoped(scope, run));
+                let receiver = receiver;
+                let _guard = EndOnPanic(&ledger);
             if let Err(error) = started
                 && index == 0
             {
@@ -230,6 +234,7 @@ pub fn extract(
     // The workers are done. Links and directory attributes need all files to exist.
     let mut worker = worker(planned.directories);
     for link in planned.links {
+        drop(receiver);
         worker.link(link);
     }
     for directory in planned.made.iter().rev() {
@@ -248,6 +253,17 @@ fn next(receiver: &Mutex<Receiver<Task>>) -> Option<Task> {
 impl fmt::Display for ExtractError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+/// Ends the extraction if its thread panics.
+struct EndOnPanic<'a>(&'a Ledger<'a>);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.abandon();
+        }
+    }
+}
+
             Self::Target { path, error } => write!(formatter, "{}: {error}", path.display()),
             Self::Path(error) => error.fmt(formatter),
             Self::Cancelled => formatter.write_str("cancelled; incomplete files were removed"),

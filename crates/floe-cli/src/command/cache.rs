@@ -127,7 +127,7 @@ fn open(directory: Option<PathBuf>) -> Result<Arc<Cache>, Fail> {
         )));
     }
     let shown = Shown(directory.as_os_str().as_encoded_bytes()).to_string();
-    let notice = Arc::new(|text: &str| eprintln!("floe: {text}"));
+    let notice = Arc::new(|text: &str| say!("floe: {text}"));
     Cache::open(CacheOptions::new(directory, notice)).map_err(|error| Fail::failed(format!("{shown}: {error}")))
 }
 

@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         for path in &arguments.paths {
             let path = path.as_encoded_bytes();
             if let Err(message) = write_file(&image, path, arguments, output)? {
-                eprintln!("floe: {message}");
+                say!("floe: {message}");
                 exit = Exit::Failed.code();
             }
         }

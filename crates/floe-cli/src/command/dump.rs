@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         let failed = std::cell::Cell::new(false);
         let complain = |message: &str| {
             failed.set(true);
-            eprintln!("floe: {message}");
+            say!("floe: {message}");
         };
         show(arguments, &image, output, &complain)?;
         Ok(if failed.get() { Exit::Failed.code() } else { Exit::Done.code() })

@@ -129,7 +129,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         ExtractEvent::Written(bytes) => bar.inc(bytes),
         ExtractEvent::Warning(warning) => {
             if told.fetch_add(1, Relaxed) < PRINTED_MAX {
-                bar.suspend(|| eprintln!("floe: {}: {}", Shown(&warning.path), cause_text(&warning.cause)));
+                bar.suspend(|| say!("floe: {}: {}", Shown(&warning.path), cause_text(&warning.cause)));
             }
         }
         ExtractEvent::Planned { .. } | ExtractEvent::Made => {}
@@ -139,7 +139,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     bar.finish_and_clear();
     let unprinted = told.into_inner().saturating_sub(PRINTED_MAX);
     if unprinted > 0 {
-        eprintln!("floe: and {unprinted} more");
+        say!("floe: and {unprinted} more");
     }
     let summary = match result {
         Ok(summary) => summary,
@@ -203,7 +203,7 @@ fn write_summary(arguments: &Arguments, summary: &ExtractSummary, elapsed: Durat
         .map(drop);
     }
     if summary.denied() > 0 {
-        eprintln!(
+        say!(
             "floe: left out because of missing privileges or missing support in the target: {} owners, {} devices, {} attributes",
             HumanCount(owners_denied),
             HumanCount(devices_denied),
@@ -211,7 +211,7 @@ fn write_summary(arguments: &Arguments, summary: &ExtractSummary, elapsed: Durat
         );
     }
     if failures > 0 {
-        eprintln!("floe: {} entries are missing or incomplete", HumanCount(failures));
+        say!("floe: {} entries are missing or incomplete", HumanCount(failures));
     }
     if arguments.quiet {
         return Ok(());

@@ -234,7 +234,7 @@ impl Lister<'_> {
 
     fn complain(&mut self, message: &dyn std::fmt::Display) {
         self.exit = Exit::Failed.code();
-        eprintln!("floe: {message}");
+        say!("floe: {message}");
     }
 }
 

@@ -241,13 +241,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         verity::append(&arguments.image, arguments.block_size)?;
     }
     for warning in &summary.warnings {
-        eprintln!("floe: {warning}");
+        say!("floe: {warning}");
     }
     if summary.xattrs_left_out > 0 {
-        eprintln!("floe: {} extended attributes were left out: the format cannot store them", summary.xattrs_left_out);
+        say!("floe: {} extended attributes were left out: the format cannot store them", summary.xattrs_left_out);
     }
     if summary.profile_missing > 0 {
-        eprintln!("floe: {} ranges of the profile belong to files that are not in the image", summary.profile_missing);
+        say!("floe: {} ranges of the profile belong to files that are not in the image", summary.profile_missing);
     }
     Output::run(|output| {
         if arguments.json {

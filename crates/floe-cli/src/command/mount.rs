@@ -238,10 +238,10 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     };
     let transport = transport.report(&mount)?;
     if let Some(refusal) = mount.read_ahead_refusal() {
-        eprintln!("floe: cannot change the kernel's read-ahead: {refusal}");
+        say!("floe: cannot change the kernel's read-ahead: {refusal}");
     }
     if let Some(refusal) = image.reader().engine().spill_file_refusal() {
-        eprintln!(
+        say!(
             "floe: continuing without a spill file: {refusal}; name another directory with -o spill-file-directory=DIR"
         );
     }
@@ -282,7 +282,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         control::Server::start(prepared?, device, source)
     });
     if let Some(Err(error)) = &control {
-        eprintln!("floe: the mount works, but floe status and floe tune will not: {error}");
+        say!("floe: the mount works, but floe status and floe tune will not: {error}");
     }
     launches.wait_for_replay();
     let says_ready = says_ready && !log.has_standard_output();
@@ -393,7 +393,7 @@ fn unmount_on_signals(mut signals: Signals, unmounter: Unmounter, directory: Pat
             is_second = true;
             let result = match unmounter.unmount(Detach::Never) {
                 Err(UnmountError::Busy(_)) => {
-                    eprintln!(
+                    say!(
                         "floe: {} is in use {}; still serving current users; signal again to stop now",
                         directory.display(),
                         users(&directory)
@@ -415,7 +415,7 @@ fn unmount_on_signals(mut signals: Signals, unmounter: Unmounter, directory: Pat
                     );
                 }
                 Err(error) => {
-                    eprintln!("floe: {error}");
+                    say!("floe: {error}");
                     is_second = false;
                 }
             }

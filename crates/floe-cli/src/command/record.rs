@@ -97,13 +97,13 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     let launch = Launch::prepare()?;
     let mount = Mount::new(image.reader().clone(), Mountpoint::Directory(directory), &options)?;
     if let Some(refusal) = mount.read_ahead_refusal() {
-        eprintln!(
+        say!(
             "floe: cannot switch the kernel's read-ahead off, so the profile contains more than the launch reads: {refusal}"
         );
     }
     let status = launch.run(&arguments.command);
     if let Err(error) = mount.unmounter().unmount(Detach::Never) {
-        eprintln!("floe: {error}; it disappears with its last use");
+        say!("floe: {error}; it disappears with its last use");
         mount.unmounter().unmount(Detach::Lazily)?;
     }
     drop(mount);
@@ -112,7 +112,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     let written = fs::write(&arguments.output, profile.to_text());
     written.map_err(|error| Fail::failed(format!("{}: {error}", arguments.output.display())))?;
     let bytes: u64 = profile.ranges().iter().map(|range| range.range.len()).sum();
-    eprintln!(
+    say!(
         "floe: {} ranges with {} KiB and {} names are in {}; floe mkfs --profile places them first, and floe mount \
          -o profile= replays them",
         profile.ranges().len(),

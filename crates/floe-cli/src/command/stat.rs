@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
                 Err(error) => Err(error.to_string()),
             };
             if let Err(message) = shown {
-                eprintln!("floe: {message}");
+                say!("floe: {message}");
                 exit = Exit::Failed.code();
             }
         }

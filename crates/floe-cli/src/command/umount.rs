@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
             error => error.into(),
         };
         if let Err(earlier) = std::mem::replace(&mut last, Err(fail)) {
-            eprintln!("floe: {earlier}");
+            say!("floe: {earlier}");
         }
     }
     last

@@ -55,6 +55,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let program = std::path::absolute(&program).unwrap_or(program);
     let remarks = start_successor(&program, &invocation)
         .map_err(|fail| Fail::failed(format!("{fail}; process {} still serves {shown}", invocation.process)))?;
-    eprint!("{remarks}");
+    crate::say::part(format_args!("{remarks}"));
     Ok(Exit::Done.code())
 }

@@ -105,7 +105,7 @@ fn show(tool: &ErofsTool, shown: &Shown, image: &Image, erofs: &Erofs, output: &
     let has_inode = shown.path.is_some() || shown.nid.is_some();
     if shown.content {
         if shown.superblock || shown.statistics || shown.list {
-            eprintln!("The '--cat' flag is incompatible with '-S', '-e', '-s' and '--ls'.");
+            say!("The '--cat' flag is incompatible with '-S', '-e', '-s' and '--ls'.");
             return Ok(0);
         }
         if let Some(nid) = find(tool, shown, image) {

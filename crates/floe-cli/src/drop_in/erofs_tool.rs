@@ -48,12 +48,12 @@ pub(super) struct Wanted {
 impl ErofsTool<'_> {
     /// Prints a message on stderr.
     pub(super) fn say(&self, message: &str) {
-        eprintln!("<E> erofs: {message}");
+        say!("<E> erofs: {message}");
     }
 
     /// Refers to `--help`.
     pub(super) fn hint(&self) {
-        eprintln!("Try '{} --help' for more information.", self.name);
+        say!("Try '{} --help' for more information.", self.name);
     }
 
     /// Reports wrong usage.
@@ -101,10 +101,10 @@ impl ErofsTool<'_> {
                 return Output::print(format_args!("{} (floe) {}\n", self.name, env!("CARGO_PKG_VERSION")));
             }
             name if name.chars().count() == 1 => {
-                eprintln!("{}: invalid option -- '{name}'", self.name);
+                say!("{}: invalid option -- '{name}'", self.name);
             }
             name => {
-                eprintln!("{}: unrecognized option '--{name}'", self.name);
+                say!("{}: unrecognized option '--{name}'", self.name);
             }
         }
         self.hint();

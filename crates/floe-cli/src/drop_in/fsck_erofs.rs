@@ -279,8 +279,8 @@ fn say_all_is_well(order: &Order, (stored, decoded): (u64, u64)) {
     if order.verbosity < VERBOSITY_INFORMED {
         return;
     }
-    eprintln!("<I> erofs: No errors found");
+    say!("<I> erofs: No errors found");
     if order.ratio && decoded > 0 {
-        eprintln!("<I> erofs: Compression ratio: {:.2}(%)", 100.0 * stored as f64 / decoded as f64);
+        say!("<I> erofs: Compression ratio: {:.2}(%)", 100.0 * stored as f64 / decoded as f64);
     }
 }

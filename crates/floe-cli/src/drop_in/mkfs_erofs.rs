@@ -122,7 +122,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
     match build_verified(&order.build, &[source], &mut verifier, &mut Silence(&stop)) {
         Ok(summary) => {
             if order.verbosity > 0 {
-                summary.warnings.iter().for_each(|warning| eprintln!("<W> erofs: {warning}"));
+                summary.warnings.iter().for_each(|warning| say!("<W> erofs: {warning}"));
             }
             if order.verbosity > 0 && !order.is_quiet {
                 let _ = tell(&summary, &order.build);

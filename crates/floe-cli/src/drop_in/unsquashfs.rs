@@ -65,7 +65,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
             match OutputFile::open(Path::new(&arguments.pseudo_file)) {
                 Ok(file) => pseudo_file = Some(file),
                 Err(error) => {
-                    eprintln!("FATAL ERROR: {}: {error}", Shown(arguments.pseudo_file.as_bytes()));
+                    say!("FATAL ERROR: {}: {error}", Shown(arguments.pseudo_file.as_bytes()));
                     return Ok(FATAL);
                 }
             }
@@ -78,16 +78,16 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let image = match opened.and_then(|opened| Image::of(opened.files, &options.engine)) {
         Ok(image) => image,
         Err(floe::OpenError::File { path, error }) => {
-            eprintln!("Could not open {}, because {error}", path.display());
+            say!("Could not open {}, because {error}", path.display());
             return Ok(FATAL);
         }
         Err(error) => {
-            eprintln!("FATAL ERROR: {error}");
+            say!("FATAL ERROR: {error}");
             return Ok(FATAL);
         }
     };
     let FormatImage::Squashfs(squashfs) = image.format_image() else {
-        eprintln!("FATAL ERROR: Can't find a valid SQUASHFS superblock on {}", arguments.image.display());
+        say!("FATAL ERROR: Can't find a valid SQUASHFS superblock on {}", arguments.image.display());
         return Ok(FATAL);
     };
     if let Err(exit) = arguments.follow_links(&image) {
@@ -139,7 +139,7 @@ fn cat(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
             match result {
                 Ok(written) => written?,
                 Err(message) => {
-                    eprintln!("cat: {message}");
+                    say!("cat: {message}");
                     exit = NOT_FATAL;
                 }
             }
@@ -156,7 +156,7 @@ fn list(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u8, Fail
             match entry {
                 Ok(entry) => listing.write(&entry, output)?,
                 Err(message) => {
-                    eprintln!("FATAL ERROR: {message}");
+                    say!("FATAL ERROR: {message}");
                     exit = FATAL;
                 }
             }
@@ -175,7 +175,7 @@ fn extract_all(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u
             match entry {
                 Ok(entry) => paths.push(entry.path),
                 Err(message) => {
-                    eprintln!("FATAL ERROR: {message}");
+                    say!("FATAL ERROR: {message}");
                     has_fault = true;
                 }
             }
@@ -199,7 +199,7 @@ fn extract_all(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u
         ExtractEvent::Warning(warning) => {
             failures.fetch_add(1, Relaxed);
             let kind = if matches!(warning.cause, ExtractWarningCause::Image(_)) { "FATAL ERROR" } else { "ERROR" };
-            eprintln!("{kind}: {}: {}", Shown(&warning.path), warning.cause);
+            say!("{kind}: {}: {}", Shown(&warning.path), warning.cause);
         }
         _ => {}
     };
@@ -207,7 +207,7 @@ fn extract_all(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u
     let summary = match extracted {
         Ok(summary) => summary,
         Err(error) => {
-            eprintln!("FATAL ERROR: {error}");
+            say!("FATAL ERROR: {error}");
             return Ok(FATAL);
         }
     };

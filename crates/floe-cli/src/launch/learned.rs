@@ -70,7 +70,7 @@ impl LearnedPlace {
             Ok(profile) if !profile.is_empty() => Some(profile),
             Ok(_) => None,
             Err(error) => {
-                eprintln!("floe: {}: {error}; the next launch will be learned", self.path().display());
+                say!("floe: {}: {error}; the next launch will be learned", self.path().display());
                 None
             }
         }
@@ -79,7 +79,7 @@ impl LearnedPlace {
     /// Creates the directory, and allows a confined process to write the profile in it.
     pub(super) fn allow(&self, policy: &mut Policy) {
         if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(&self.directory) {
-            eprintln!("floe: cannot create {}: {error}; no launch will be learned", self.directory.display());
+            say!("floe: cannot create {}: {error}; no launch will be learned", self.directory.display());
         }
         policy.allow(&self.directory, Access::Files);
     }

@@ -70,7 +70,7 @@ impl Learning {
             Ok(()) => self.progress.set(LaunchState::Learned, ""),
             Err(error) => {
                 let reason = format!("cannot write {}: {error}", place.path().display());
-                eprintln!("floe: {reason}");
+                say!("floe: {reason}");
                 self.progress.set(LaunchState::Unavailable, &reason);
             }
         }

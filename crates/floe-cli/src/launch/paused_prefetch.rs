@@ -27,7 +27,7 @@ impl PausedPrefetch {
         }
         let wanted = EngineOptions { read_around: self.reads_around, prefetch: self.prefetch, ..now };
         if let Err(error) = engine.tune(&wanted) {
-            eprintln!("floe: prefetch stays off: {error}");
+            say!("floe: prefetch stays off: {error}");
         }
     }
 }

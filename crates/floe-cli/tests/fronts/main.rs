@@ -1,4 +1,5 @@
 //! Mounts with the kernel's EROFS in front.
+#![allow(clippy::disallowed_macros, reason = "tests may print")]
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,5 @@
 //! Mounts by the built program: through FUSE, as users and as root.
+#![allow(clippy::disallowed_macros, reason = "tests may print")]
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,8 +1,13 @@
-//! Extraction with a low limit on open files.
+//! Extraction with a low limit on open files, and with threads that panic.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, panic, path::Path, process::Command, sync::atomic::AtomicBool};
 
-use crate::support::{hostile_squashfs::Squashfs, program::told};
+use floe::{ExtractEvent, ExtractOptions, Image, OpenOptions, Parts};
+
+use crate::support::{
+    hostile_squashfs::Squashfs,
+    program::{told, within},
+};
 
 const WIDE: u32 = 6000;
 const DEEP: u32 = 2000;
@@ -35,4 +40,22 @@ fn all_is_extracted_with_few_descriptors() {
         let expected = (WIDE + DEEP) as usize;
         assert_eq!(found, (expected, expected), "{limit} descriptors, {jobs} jobs");
     }
+}
+
+#[test]
+fn an_extraction_ends_if_its_threads_panic() {
+    let folder = tempfile::tempdir_in(crate::support::scratch(256 << 20)).expect("a scratch folder");
+    let (path, target) = (folder.path().join("image"), folder.path().join("target"));
+    // More than the tasks that may wait for a thread have.
+    fs::write(&path, Squashfs::with_directories(20_000, 1)).expect("written");
+    let image = Image::open(&path, &OpenOptions::default()).expect("an image");
+    let extracted = within(move || {
+        let tell = |event: ExtractEvent<'_>| assert!(!matches!(event, ExtractEvent::Made), "the report fails");
+        let options = ExtractOptions { jobs: 2, ..ExtractOptions::default() };
+        let extract = panic::AssertUnwindSafe(|| {
+            floe::extract(&image, Parts::All, &target, &options, &tell, &AtomicBool::new(false)).map(drop)
+        });
+        panic::catch_unwind(extract).is_ok()
+    });
+    assert!(!extracted);
 }

@@ -1,4 +1,4 @@
-//! A standard output that cannot be written: an error if there is output, silence if the reader has closed its end.
+//! A standard output or standard error that cannot be written.
 
 use std::{
     fs::{self, File},
@@ -9,7 +9,7 @@ use std::{
 
 use floe_testkit::check_rows;
 
-use crate::support::program::{demo, run};
+use crate::support::program::{demo, run, within};
 
 /// Commands that print, by the name of the program.
 const COMMANDS: &[&[&str]] = &[
@@ -95,4 +95,53 @@ fn extraction_succeeds_although_stdout_is_closed() {
     let status = command.stdout(File::create("/dev/full").expect("it is there")).status().expect("it runs");
     assert!(status.success());
     assert!(fs::exists(folder.path().join(Path::new("target/README.txt"))).expect("looked for"));
+}
+
+#[test]
+fn a_check_keeps_its_verdict_although_its_reader_has_gone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let broken = folder.path().join("broken");
+    let mut bytes = fs::read(demo()).expect("the demonstration image");
+    bytes[1024 + 64] ^= 0xff;
+    fs::write(&broken, bytes).expect("written");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let full = File::create("/dev/full").expect("it is there");
+    let gone = || Stdio::from(writer.try_clone().expect("a copy"));
+    for (image, options, stdout, expected) in [
+        (&broken, &[][..], gone(), 4),
+        (&broken, &["--json"], gone(), 4),
+        (&broken, &[], full.try_clone().expect("a copy").into(), 4),
+        (&demo(), &[], gone(), 0),
+        (&demo(), &[], full.into(), 8),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+        let status = command.arg("check").args(options).arg(image).stdout(stdout).stderr(Stdio::null()).status();
+        assert_eq!(status.expect("it runs").code(), Some(expected), "{image:?} {options:?}");
+    }
+}
+
+#[test]
+fn a_failing_standard_error_changes_no_result() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let in_the_way = tempfile::tempdir().expect("a folder");
+    fs::write(in_the_way.path().join("README.txt"), "old").expect("written");
+    let target = in_the_way.path().to_str().expect("a plain path");
+    let extract = format!("--extract={target}");
+    for words in [&["floe", "extract", "IMAGE", "-C", target][..], &["fsck.erofs", &extract, "IMAGE"]] {
+        for stderr in
+            [File::create("/dev/full").expect("it is there").into(), Stdio::from(writer.try_clone().expect("a copy"))]
+        {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+            command.arg0(words[0]).args(words[1..].iter().map(|word| match *word {
+                "IMAGE" => demo(),
+                word => word.into(),
+            }));
+            let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).spawn().expect("it runs");
+            let status = within(move || child.wait());
+            assert_eq!(status.expect("it ends").code(), Some(1), "{words:?}");
+        }
+    }
+    assert_eq!(fs::read(in_the_way.path().join("README.txt")).expect("there"), b"old");
 }

@@ -1,4 +1,5 @@
 //! Remote images and their caches, by the built program.
+#![allow(clippy::disallowed_macros, reason = "tests may print")]
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,5 @@
 //! Replays of recorded launches: `floe mount -o profile=…`, `--learn`, and profiles in images.
+#![allow(clippy::disallowed_macros, reason = "tests may print")]
 
 #[path = "../support/mod.rs"]
 mod support;

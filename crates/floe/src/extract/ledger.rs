@@ -124,6 +124,11 @@ impl<'a> Ledger<'a> {
         self.cancel.load(Relaxed) || self.is_fatal.load(Relaxed)
     }
 
+    /// Starts no further work, because a thread panicked.
+    pub(super) fn abandon(&self) {
+        self.is_fatal.store(true, Relaxed);
+    }
+
     pub(super) fn tell(&self, event: ExtractEvent<'_>) {
         (self.tell)(event);
     }

@@ -222,7 +222,7 @@ impl<'a> Planner<'a> {
     fn flush(&mut self) {
         let items = std::mem::take(&mut self.items);
         tasks(items, self.threads, |task| {
-            // The workers run until the sender is dropped, so sending does not fail.
+            // Sending fails only if all workers panicked.
             let _ = self.sender.send(task);
         });
     }

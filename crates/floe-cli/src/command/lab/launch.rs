@@ -147,7 +147,7 @@ pub(super) fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<u8, Fai
         }
     });
     if is_shown {
-        eprint!("\r\x1b[K");
+        crate::say::part(format_args!("\r\x1b[K"));
     }
     let report = report.map_err(failed)?;
     arguments.outputs.write(&launch_text(&report), || launch_page(&report), &report)?;

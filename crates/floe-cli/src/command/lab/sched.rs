@@ -64,7 +64,7 @@ pub(super) fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<u8, Fai
     let is_shown = stderr().is_terminal();
     let report = watch(&options, interrupt, &mut |report| {
         if is_shown {
-            eprintln!("\x1b[H\x1b[2J{}", report.table(LIVE_ROWS_MAX));
+            say!("\x1b[H\x1b[2J{}", report.table(LIVE_ROWS_MAX));
         }
     });
     let report = report.map_err(failed)?;

@@ -71,7 +71,7 @@ impl Launch {
                 return Ok(status);
             }
             if start.elapsed() >= GRACE || self.signals.pending().any(|origin| asks_to_end(&origin)) {
-                eprintln!("floe: the command does not end; killing it");
+                say!("floe: the command does not end; killing it");
                 child.kill()?;
                 return child.wait();
             }

@@ -234,11 +234,11 @@ impl Arguments {
             match links::follow(image, name.as_bytes()) {
                 Ok(found) => paths.extend(found.into_iter().map(OsString::from_vec)),
                 Err(message) if self.must_resolve => {
-                    eprintln!("FATAL ERROR: {message}");
+                    say!("FATAL ERROR: {message}");
                     return Err(FATAL);
                 }
                 Err(message) => {
-                    eprintln!("{message}");
+                    say!("{message}");
                     paths.push(name.clone());
                 }
             }
@@ -303,7 +303,7 @@ fn told(text: &str) -> u8 {
 
 /// Reports an error in the command line.
 fn wrong(message: &str) -> u8 {
-    eprintln!("unsquashfs: {message}; see unsquashfs -help");
+    say!("unsquashfs: {message}; see unsquashfs -help");
     FATAL
 }
 

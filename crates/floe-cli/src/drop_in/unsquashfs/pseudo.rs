@@ -40,7 +40,7 @@ pub(super) fn write(image: &Image, arguments: &Arguments, target: Option<OutputF
             Ok(exit)
         }
         Err(Failure::Output(error)) => {
-            eprintln!("FATAL ERROR: {}: {error}", Shown(arguments.pseudo_file.as_encoded_bytes()));
+            say!("FATAL ERROR: {}: {error}", Shown(arguments.pseudo_file.as_encoded_bytes()));
             Ok(FATAL)
         }
         Err(failure @ Failure::Image(_)) => Ok(told(failure).unwrap_or(FATAL)),
@@ -65,7 +65,7 @@ fn told(failure: Failure) -> io::Result<u8> {
     match failure {
         Failure::Output(error) => Err(error),
         Failure::Image(message) => {
-            eprintln!("FATAL ERROR: {message}");
+            say!("FATAL ERROR: {message}");
             Ok(FATAL)
         }
     }
