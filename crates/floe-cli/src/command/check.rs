@@ -41,7 +41,7 @@ const PRINTED_MAX: u64 = 10_000;
     Exit codes: those of fsck\n  \
     0   no errors\n  \
     4   errors\n  \
-    8   the image could not be checked: a file, a permission, no image at all\n  \
+    8   the image could not be checked, or the report not be written: a file, a permission, no image at all\n  \
     16  wrong usage\n  \
     32  ended by a signal")]
 pub(crate) struct Arguments {
@@ -98,7 +98,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     }
     let start = Instant::now();
     let files = arguments.image.open_files(confinement::reading()).map_err(|fail| fail.with_exit(Exit::NotChecked))?;
-    Output::run(|output| {
+    let mut verdict = Exit::NotChecked;
+    let written = Output::run(|output| {
         let (told, output) = (AtomicU64::new(0), Mutex::new(output));
         // If a line cannot be written, the error also occurs when the summary is written.
         let tell = |finding: &Finding| {
@@ -112,11 +113,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         let output = output.into_inner().unwrap_or_else(PoisonError::into_inner);
         match result {
             Ok(summary) => {
+                verdict = exit_of(&summary);
                 write_summary(arguments, &summary, start.elapsed().as_secs_f64(), output)?;
             }
-        }
-    })
             Err(error) => say!("floe: {error}"),
+        }
+        Ok(Exit::Done.code())
+    });
+    match (written, verdict) {
+        // Success is only reported if the report is complete. A closed pipe is no error.
+        (Err(fail), Exit::Done) => Err(fail.with_exit(Exit::NotChecked)),
+        (Err(fail), verdict) => Err(fail.with_exit(verdict)),
+        (Ok(_), verdict) => Ok(verdict.code()),
+    }
 }
 
 fn exit_of(summary: &CheckSummary) -> Exit {
