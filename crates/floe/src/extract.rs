@@ -23,7 +23,7 @@ use std::{
 };
 
 use crate::{
-    Attr, Image, Nid, Timestamp,
+    Attr, FileType, Image, Nid, Timestamp,
     memory_limit::{check_thread_start, threads_within_limit},
 };
 
@@ -56,6 +56,9 @@ pub struct ExtractOptions {
     pub time: Option<Timestamp>,
     /// Which extended attributes are set.
     pub xattrs: XattrSelection,
+    /// Whether a target that has entries gets the attributes of the root. A target that is created, or empty, always
+    /// gets them.
+    pub finish_root: bool,
     /// The directory of the image that serves as the root of the extraction.
     pub root: Option<Nid>,
 }
@@ -124,6 +127,7 @@ impl Default for ExtractOptions {
             times: true,
             time: None,
             xattrs: XattrSelection::All,
+            finish_root: true,
             root: None,
         }
     }
@@ -186,7 +190,7 @@ pub enum ExtractError {
 /// each block is decoded once. The extraction ends soon after `cancel` is set.
 ///
 /// # Errors
-/// The target cannot be used, a path is not in the image, or the extraction was cancelled. All other failures are
+/// The root of the extraction is not a directory, the target cannot be used, a path is not in the image, or the extraction was cancelled. All other failures are
 /// counted in the summary and reported as [`ExtractEvent::Warning`].
 pub fn extract(
     image: &Image,
@@ -200,6 +204,9 @@ pub fn extract(
     let selection = selection::select(image, root_nid, parts).map_err(ExtractError::Path)?;
     let at_target = |error: io::Error| ExtractError::Target { path: target.to_owned(), error };
     let root_attr = image.attr(root_nid).map_err(|error| ExtractError::Path(error.into()))?;
+    if root_attr.file_type != FileType::Directory {
+        return Err(ExtractError::Path(crate::PathError::NotADirectory { path: b"/".to_vec() }));
+    }
     let root = TreeDirectory::open_root(target, root_attr).map_err(at_target)?;
     let ledger = Ledger::new(tell, cancel);
     let descriptors = Descriptors::for_jobs(threads_within_limit(options.jobs));
@@ -210,23 +217,24 @@ pub fn extract(
     let receiver = Arc::new(Mutex::new(receiver));
     let planned = thread::scope(|scope| {
         for index in 0..descriptors.threads {
+            let receiver = Arc::clone(&receiver);
             let run = || {
+                let receiver = receiver;
+                let _guard = EndOnPanic(&ledger);
                 let mut worker = worker(Directories::new(descriptors.directories_max));
                 while let Some(task) = next(&receiver) {
                     worker.run(task);
                 }
             };
             let builder = thread::Builder::new().name(format!("floe-extract-{index}"));
-            let receiver = Arc::clone(&receiver);
             let started = check_thread_start().and_then(|()| builder.spawn_scoped(scope, run));
-                let receiver = receiver;
-                let _guard = EndOnPanic(&ledger);
             if let Err(error) = started
                 && index == 0
             {
                 return Err(at_target(error));
             }
         }
+        drop(receiver);
         let mut planner = Planner::new(image, options, &ledger, sender, root, descriptors);
         planner.plan(&selection, matches!(parts, Parts::Only(_)));
         Ok(planner.into_rest())
@@ -234,7 +242,6 @@ pub fn extract(
     // The workers are done. Links and directory attributes need all files to exist.
     let mut worker = worker(planned.directories);
     for link in planned.links {
-        drop(receiver);
         worker.link(link);
     }
     for directory in planned.made.iter().rev() {
@@ -246,13 +253,6 @@ pub fn extract(
     })
 }
 
-fn next(receiver: &Mutex<Receiver<Task>>) -> Option<Task> {
-    receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
-}
-
-impl fmt::Display for ExtractError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
 /// Ends the extraction if its thread panics.
 struct EndOnPanic<'a>(&'a Ledger<'a>);
 
@@ -264,6 +264,13 @@ impl Drop for EndOnPanic<'_> {
     }
 }
 
+fn next(receiver: &Mutex<Receiver<Task>>) -> Option<Task> {
+    receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+}
+
+impl fmt::Display for ExtractError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::Target { path, error } => write!(formatter, "{}: {error}", path.display()),
             Self::Path(error) => error.fmt(formatter),
             Self::Cancelled => formatter.write_str("cancelled; incomplete files were removed"),

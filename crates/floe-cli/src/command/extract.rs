@@ -4,7 +4,7 @@ use std::{
     ffi::OsString,
     io::{self, IsTerminal},
     num::NonZeroUsize,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::{Duration, Instant},
 };
@@ -57,9 +57,10 @@ pub(crate) struct Arguments {
     #[arg(value_name = "PATH")]
     paths: Vec<OsString>,
 
-    /// Extract into this directory; it is created if it is missing
-    #[arg(short = 'C', long = "directory", value_name = "DIR", default_value = ".")]
-    directory: PathBuf,
+    /// Extract into this directory, which gets the attributes of the image's root; it is created if it is missing
+    /// [default: the current directory, which keeps its attributes unless it is empty]
+    #[arg(short = 'C', long = "directory", value_name = "DIR")]
+    directory: Option<PathBuf>,
 
     /// The number of threads that decode and write [default: the number of CPUs]
     #[arg(short, long, value_name = "N")]
@@ -115,7 +116,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     if arguments.no_xattrs {
         options.xattrs = XattrSelection::None;
     }
-    let target = Target::new(&arguments.directory);
+    // The current directory may be in use for other things.
+    options.finish_root = arguments.directory.is_some();
+    let directory = arguments.directory.as_deref().unwrap_or(Path::new("."));
+    let target = Target::new(directory);
     let policy = confinement::extracting(&target, &options);
     let image = Image::of(arguments.image.open_files(policy)??, &arguments.image.open_options().engine)?;
     target.keep();
@@ -135,7 +139,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         ExtractEvent::Planned { .. } | ExtractEvent::Made => {}
     };
     let start = Instant::now();
-    let result = extract(&image, parts, &arguments.directory, &options, &tell, &cancel);
+    let result = extract(&image, parts, directory, &options, &tell, &cancel);
     bar.finish_and_clear();
     let unprinted = told.into_inner().saturating_sub(PRINTED_MAX);
     if unprinted > 0 {

@@ -7,8 +7,8 @@ use std::{
 };
 
 use floe::{
-    CheckOptions, ExtractError, ExtractEvent, ExtractOptions, Finding, Format, Image, ImageFiles, OpenError, Parts,
-    Severity, XattrSelection, check_files, extract,
+    CheckOptions, ExtractError, ExtractEvent, ExtractOptions, FileType, Finding, Format, Image, ImageFiles, OpenError,
+    Parts, Severity, XattrSelection, check_files, extract,
 };
 use floe_sandbox::Mode;
 
@@ -29,7 +29,7 @@ Check an EROFS image, or extract it. This is floe under the name of fsck.erofs.
  --device=X             an extra device, in the order of the device table
  --extract[=X]          decode all data; with X, extract to X
  --offset=#             offset of the image in bytes
- --nid=#, --path=X      check or extract only what lies below this directory
+ --nid=#, --path=X      check only this, or extract only what lies below this directory
  --no-sandbox           do not confine the process that reads the image
  --no-sbcrc             ignore a wrong checksum of the superblock
  --[no-]xattrs          extract extended attributes (not by default)
@@ -191,6 +191,12 @@ fn extract_image(
     match find(&image, order) {
         Ok(root) => options.root = root,
         Err(message) => return tool.failed(&message, 1),
+    }
+    // The target was confined before the type of the inode could be read.
+    if let Some(Ok(attr)) = options.root.map(|root| image.attr(root))
+        && attr.file_type != FileType::Directory
+    {
+        return tool.failed("--extract=X extracts only a directory; dump.erofs --cat prints a file", 1);
     }
     made.keep();
     let tell = |event: ExtractEvent<'_>| {

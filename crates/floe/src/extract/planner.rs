@@ -171,10 +171,6 @@ impl<'a> Planner<'a> {
             };
             let Some(depth) = (if name.is_some() { Some(entry.depth) } else { entry.depth.checked_sub(1) }) else {
                 self.ledger.tell(ExtractEvent::Planned { path: &entry.path, attr: &entry.attr });
-                if entry.attr.file_type != FileType::Directory {
-                    self.ledger.fail(entry.path, ExtractWarningCause::Refused("root that is not a directory"));
-                    return;
-                }
                 continue;
             };
             levels.truncate(depth + 1);

@@ -96,8 +96,7 @@ impl<'a> Worker<'a> {
             return;
         }
         let opened = match directory.parent_and_name() {
-            // A directory that existed before keeps its attributes.
-            None if directory.is_old => return,
+            None if directory.is_old && !self.options.finish_root => return,
             None => self.directories.open(directory).and_then(|inside| inside.try_clone_to_owned()),
             Some((parent, name)) => self.directories.open(parent).and_then(|inside| {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -112,6 +111,12 @@ impl<'a> Worker<'a> {
         };
         match finished {
             Ok(()) => self.ledger.count_made(FileType::Directory),
+            // The target may be another user's directory.
+            Err(ExtractWarningCause::Target(_, error))
+                if directory.is_old && directory.parent_and_name().is_none() && is_denied(&error) =>
+            {
+                self.ledger.count_denied(Denied::Owner);
+            }
             Err(cause) => self.ledger.fail(directory.path(), cause),
         }
     }
