@@ -7,20 +7,23 @@ use std::{
 };
 
 use signal_hook::{
-    consts::{SIGABRT, SIGINT, SIGTERM},
+    consts::{SIGABRT, SIGHUP, SIGINT, SIGTERM},
     flag,
     iterator::Signals,
 };
 
 use crate::{ending_signals::unless_ignored, exit::Exit, fail::Fail};
 
-/// Returns a flag that SIGINT and SIGTERM set, unless they are ignored. A second signal ends the program at once.
+/// The signals that end a program in an orderly way.
+const ENDING: &[i32] = &[SIGHUP, SIGINT, SIGTERM];
+
+/// Returns a flag that SIGHUP, SIGINT and SIGTERM set, unless they are ignored. A second signal ends the program at once.
 ///
 /// # Errors
 /// Signal handlers cannot be installed.
 pub(crate) fn on_signals() -> Result<Arc<AtomicBool>, Fail> {
     let cancel = Arc::new(AtomicBool::new(false));
-    for signal in unless_ignored(&[SIGINT, SIGTERM]) {
+    for signal in unless_ignored(ENDING) {
         let code = Exit::Interrupted.code().into();
         let armed = flag::register_conditional_shutdown(signal, code, Arc::clone(&cancel))
             .and_then(|_| flag::register(signal, Arc::clone(&cancel)));
@@ -49,7 +52,7 @@ pub(crate) fn end_after_signal(
     cleanup: impl FnOnce() -> String + Send + 'static,
 ) -> Result<(), Fail> {
     let failed = |error: std::io::Error| Fail::failed(format!("cannot install signal handlers: {error}"));
-    let mut signals = Signals::new(unless_ignored(&[SIGINT, SIGTERM])).map_err(failed)?;
+    let mut signals = Signals::new(unless_ignored(ENDING)).map_err(failed)?;
     let watch = move || {
         if signals.forever().next().is_some() {
             thread::sleep(patience);

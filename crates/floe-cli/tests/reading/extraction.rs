@@ -319,7 +319,7 @@ fn holes_stay_holes_in_files_of_any_size() {
 
 #[test]
 fn an_interruption_leaves_only_whole_files() {
-    if !skip::ready(&[Need::Corpus, Need::Signal(rustix::process::Signal::INT)]) {
+    if !skip::ready(&[Need::Corpus, Need::Signal(Signal::INT), Need::Signal(Signal::HUP)]) {
         return;
     }
     let corpus = Corpus::locate_or_fixtures();
@@ -329,14 +329,17 @@ fn an_interruption_leaves_only_whole_files() {
     if !skip::ready(&[Need::Signal(Signal::INT)]) {
         return;
     }
-    for delay_ms in [0, 5, 20, 50, 100, 200, 400] {
+    let hangups = [(Signal::HUP, 0), (Signal::HUP, 50)];
+    for (signal, delay_ms) in
+        [0, 5, 20, 50, 100, 200, 400].map(|delay_ms| (Signal::INT, delay_ms)).into_iter().chain(hangups)
+    {
         let scene = Scene::new();
         let child =
             command(&image, &scene.target(), &["--jobs", "2"]).stderr(Stdio::piped()).stdout(Stdio::null()).spawn();
         let child = child.expect("floe runs");
-        wait_until_caught(child.id(), Signal::INT);
+        wait_until_caught(child.id(), signal);
         thread::sleep(Duration::from_millis(delay_ms));
-        kill_process(Pid::from_child(&child), Signal::INT).expect("its process id is still in use");
+        kill_process(Pid::from_child(&child), signal).expect("its process id is still in use");
         let output = child.wait_with_output().expect("it ends");
         match output.status.code() {
             Some(130) => was_interrupted = true,
