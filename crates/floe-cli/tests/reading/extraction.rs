@@ -292,6 +292,32 @@ fn users_without_privileges_get_what_they_may_have() {
 }
 
 #[test]
+fn special_files_get_their_modes_without_proc() {
+    if !skip::ready(&[Need::Root]) {
+        return;
+    }
+    let scene = Scene::new();
+    let (tree, image) = (scene.folder.path().join("tree"), scene.folder.path().join("image"));
+    fs::create_dir(&tree).expect("made");
+    rustix::fs::mkfifoat(rustix::fs::CWD, tree.join("fifo"), rustix::fs::Mode::RUSR).expect("made");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+    assert!(command.arg("mkfs").arg(&image).arg(&tree).output().expect("floe runs").status.success());
+    let mut command = Command::new("unshare");
+    command.args([
+        "--mount",
+        "sh",
+        "-c",
+        "umount -l /proc && exec \"$@\"",
+        "sh",
+        env!("CARGO_BIN_EXE_floe"),
+        "extract",
+    ]);
+    let output = command.arg(&image).arg("-C").arg(scene.target()).output().expect("unshare runs");
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), String::new()));
+    assert_eq!(fs::symlink_metadata(scene.target().join("fifo")).expect("there").mode() & 0o7777, 0o400);
+}
+
+#[test]
 fn holes_stay_holes_in_files_of_any_size() {
     let corpus = Corpus::locate_or_fixtures();
     // If everything is compressed, holes are compressed zeros.

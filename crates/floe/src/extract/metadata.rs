@@ -8,11 +8,11 @@ use std::{
 
 use rustix::fs::{
     AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod, fchown,
-    fsetxattr, futimens, openat, setxattr, utimensat,
+    fsetxattr, fstat, futimens, openat, setxattr, utimensat,
 };
 use rustix::io::Errno;
 
-use super::{ExtractOptions, Ledger, XattrSelection, ledger::Denied};
+use super::{ExtractOptions, Ledger, XattrSelection, ledger::Denied, tree::Identity};
 use crate::{Attr, FileType, Image, Timestamp, Xattr};
 
 /// The set-user-id and set-group-id bits.
@@ -64,11 +64,20 @@ impl<'a> Metadata<'a> {
         let mut handle = None;
         self.set_xattrs(attr, |name_of_xattr, value| {
             let handle = open_handle(&mut handle, directory, name)?;
-            setxattr(magic_link(handle), name_of_xattr, value, XattrFlags::empty())
+            match setxattr(magic_link(handle), name_of_xattr, value, XattrFlags::empty()) {
+                // Without /proc there is no way to it.
+                Err(Errno::NOENT) => Err(Errno::NOTSUP),
+                set => set,
+            }
         })?;
         if attr.file_type != FileType::Symlink {
+            let mode = self.mode(attr, owned);
             open_handle(&mut handle, directory, name)
-                .and_then(|handle| chmodat(CWD, magic_link(handle), self.mode(attr, owned), AtFlags::empty()))
+                .and_then(|handle| match chmodat(CWD, magic_link(handle), mode, AtFlags::empty()) {
+                    // /proc is not mounted.
+                    Err(Errno::NOENT) => set_mode_by_name(handle, directory, name, mode),
+                    set => set,
+                })
                 .map_err(|error| failed("cannot set the mode", error))?;
         }
         if self.options.times {
@@ -160,6 +169,21 @@ fn open_handle<'h>(
         None => openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?,
     };
     Ok((*handle.insert(opened)).as_fd())
+}
+
+/// Sets the mode of the entry that `handle` refers to, by its name, which no link has taken over.
+fn set_mode_by_name(
+    handle: BorrowedFd<'_>,
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+    mode: Mode,
+) -> rustix::io::Result<()> {
+    if rustix::fs::FileType::from_raw_mode(fstat(handle)?.st_mode).is_symlink()
+        || Identity::of(handle)? != Identity::of_entry(directory, name)?
+    {
+        return Err(Errno::LOOP);
+    }
+    chmodat(directory, name, mode, AtFlags::empty())
 }
 
 /// The path in `/proc` that leads to exactly the object of a handle.
