@@ -13,7 +13,7 @@ use std::{
     io::{self, Write},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use floe::{
@@ -53,10 +53,6 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let owners = Owners::new(&arguments);
     let (mut target, mut pseudo_file) = (None, None);
     let policy = match arguments.task {
-        Task::Extract if arguments.target.exists() && !arguments.force => {
-            eprintln!("FATAL ERROR: {} already exists; use -f to overwrite files", arguments.target.display());
-            return Ok(FATAL);
-        }
         Task::Extract => {
             let target = target.insert(Target::new(&arguments.target));
             confinement::extracting(target, &extract_options(&arguments))
@@ -187,7 +183,7 @@ fn extract_all(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u
     }
     let form = arguments.form.filter(|_| arguments.info);
     let listing = Listing::new(arguments, image, owners);
-    let failures = AtomicU64::new(0);
+    let is_in_the_way = AtomicBool::new(false);
     let tell = |event: ExtractEvent<'_>| match event {
         ExtractEvent::Planned { path, attr } if form.is_some() => {
             let entry = WalkEntry { path: path.to_vec(), depth: 0, attr: arguments.with_time(*attr) };
@@ -197,7 +193,11 @@ fn extract_all(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u
             let _ = io::stdout().write_all(&line);
         }
         ExtractEvent::Warning(warning) => {
-            failures.fetch_add(1, Relaxed);
+            if matches!(&warning.cause, ExtractWarningCause::Target(_, error) if error.kind() == io::ErrorKind::AlreadyExists)
+            {
+                // At such a file, the original ends.
+                is_in_the_way.store(true, Relaxed);
+            }
             let kind = if matches!(warning.cause, ExtractWarningCause::Image(_)) { "FATAL ERROR" } else { "ERROR" };
             say!("{kind}: {}: {}", Shown(&warning.path), warning.cause);
         }
@@ -214,10 +214,17 @@ fn extract_all(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u
     if !arguments.quiet {
         say_created(&summary);
     }
-    let exit = match (summary.failures, summary.denied()) {
-        _ if has_fault => FATAL,
-        (0, 0) => 0,
-        (0, _) if !arguments.strict => 0,
+    // The original never sets owners as another user than root, and does not report them.
+    let ExtractSummary { devices_denied, xattrs_denied, .. } = summary;
+    if devices_denied > 0 || xattrs_denied > 0 {
+        say!(
+            "ERROR: left out because of missing privileges or missing support in the target: {devices_denied} devices, \
+             {xattrs_denied} extended attributes"
+        );
+    }
+    let exit = match summary.failures + devices_denied + xattrs_denied {
+        _ if has_fault || is_in_the_way.into_inner() => FATAL,
+        0 if !arguments.strict || summary.owners_denied == 0 => 0,
         _ if arguments.strict => FATAL,
         _ => NOT_FATAL,
     };

@@ -292,6 +292,31 @@ fn users_without_privileges_get_what_they_may_have() {
 }
 
 #[test]
+fn unsquashfs_reports_devices_that_a_user_may_not_create() {
+    if !skip::ready(&[Need::Root]) {
+        return;
+    }
+    let corpus = Corpus::fixtures();
+    let image = corpus.materialise(&corpus.image("sqfs-cbase-gzip")).path;
+    let programs = tempfile::tempdir().expect("a folder that programs may run from");
+    fs::set_permissions(programs.path(), fs::Permissions::from_mode(0o755)).expect("set");
+    let program = programs.path().join("floe");
+    copy_program(env!("CARGO_BIN_EXE_floe"), &program);
+    for (options, code) in [(&["-q", "-n"][..], 2), (&["-q", "-n", "-no-exit-code"], 0)] {
+        let scene = Scene::new();
+        let copy = scene.folder.path().join("image");
+        fs::copy(&image, &copy).expect("copied");
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o644)).expect("set");
+        let mut command = Command::new(&program);
+        command.arg0("unsquashfs").args(options).arg("-d").arg(scene.target()).arg(&copy).uid(65_534).gid(65_534);
+        let output = command.output().expect("floe runs");
+        let complaints = text(&output.stderr);
+        assert_eq!((output.status.code(), complaints.lines().count()), (Some(code), 1), "{complaints}");
+        assert!(complaints.contains("left out because of missing privileges"), "{complaints}");
+    }
+}
+
+#[test]
 fn special_files_get_their_modes_without_proc() {
     if !skip::ready(&[Need::Root]) {
         return;

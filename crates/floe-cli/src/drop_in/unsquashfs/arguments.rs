@@ -22,7 +22,7 @@ SYNTAX: unsquashfs [OPTIONS] FILESYSTEM [files to extract, to exclude (with -exc
 Extract or list a SquashFS image. This is floe under the name of unsquashfs.
 
   -d[est] DIR        extract to DIR [squashfs-root]; also the prefix of listings
-  -f[orce]           extract into an existing directory, and replace files
+  -f[orce]           replace existing files
   -max[-depth] N     no deeper than N directories
   -excludes          exclude the files on the command line
   -ex[clude-list] FILE… ;      -exc[f] FILE, -exclude-file FILE
