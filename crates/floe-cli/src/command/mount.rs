@@ -404,12 +404,12 @@ fn unmount_on_signals(mut signals: Signals, unmounter: Unmounter, directory: Pat
             };
             match result {
                 Err(UnmountError::NotMounted(_)) if unmounter.is_mounted() => {
-                    eprintln!("floe: {} is covered by another mount: unmount that first", directory.display());
+                    say!("floe: {} is covered by another mount: unmount that first", directory.display());
                     is_second = false;
                 }
                 Ok(()) | Err(UnmountError::NotMounted(_)) => {}
                 Err(UnmountError::Failed { error, .. }) if error.kind() == io::ErrorKind::BrokenPipe => {
-                    eprintln!(
+                    say!(
                         "floe: the process that unmounts has ended: run floe umount {}, or signal again to stop now",
                         directory.display()
                     );
