@@ -274,7 +274,8 @@ impl Squashfs {
                     position = end;
                 }
                 Err(error) => {
-                    let block_count = (self.directory_table.end - position).wrapping_div(METADATA_BLOCK_BYTES_MIN);
+                    let block_count =
+                        self.directory_table.end.saturating_sub(position).wrapping_div(METADATA_BLOCK_BYTES_MIN);
                     let rest = block_count.saturating_add(1).saturating_mul(METADATA_BYTES.into());
                     return (bytes.saturating_add(rest), !error.is_transient());
                 }

@@ -36,7 +36,7 @@ impl Squashfs {
             };
             return export.cursor_at(&self.metadata, index)?.read_u64().map(|reference| Some(Nid(reference)));
         }
-        if self.superblock.inode_count as usize > INODES_MAX {
+        if usize::try_from(self.superblock.inode_count).is_ok_and(|count| count > INODES_MAX) {
             return Err(Error::unsupported(TOO_MANY_INODES));
         }
         if number == 0 {
