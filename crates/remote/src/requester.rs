@@ -264,10 +264,18 @@ impl Requester {
         };
         let Answer { response, url } = client.send(request).await?;
         let headers = response.headers().clone();
-        let reply = RangeReply::judge(response.status(), &headers, wanted)?;
+        let is_redirected = url.origin() != target.url.origin();
+        let mut reply = RangeReply::judge(response.status(), &headers, wanted);
+        if let Err(Fault { kind: FaultKind::Unauthorized { challenge }, .. }) = &mut reply
+            && is_redirected
+        {
+            // The credentials are not for the target of a redirect, nor for the token server that it names.
+            *challenge = None;
+        }
+        let reply = reply?;
         let first_byte = sent.elapsed();
         self.counters.took(Stage::FirstByte, first_byte);
-        if url.origin() != target.url.origin() {
+        if is_redirected {
             self.redirect(Some(Target { url, secrets: HeaderMap::new() }));
         }
         let began = Instant::now();

@@ -198,6 +198,41 @@ fn tokens_are_not_sent_to_blob_hosts() {
 }
 
 #[test]
+fn the_target_of_a_redirect_cannot_ask_for_credentials() {
+    let layer = object(1 << 20, 9);
+    let mut content = Content::default();
+    content.image("v1", &layer, "");
+    let (asked_for_token, refusals) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(1)));
+    let (token_seen, left) = (Arc::clone(&asked_for_token), Arc::clone(&refusals));
+    let own = Arc::new(Mutex::new(String::new()));
+    let realm = Arc::clone(&own);
+    let storage = Server::start(move |asked| {
+        if asked.path.starts_with("/token") {
+            token_seen.store(true, Relaxed);
+            return Answer::new(200, &[], r#"{"token":"stolen"}"#);
+        }
+        if left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+            let challenge = format!("Bearer realm=\"{}\"", realm.lock().expect("no panic"));
+            return Answer::new(401, &[("www-authenticate", &challenge)], "");
+        }
+        Answer::of_object(asked, &layer, "\"blob\"")
+    });
+    *own.lock().expect("no panic") = storage.url("/token");
+    let target = storage.url("/x");
+    let server = Server::start(move |asked| match asked.path.contains("/blobs/") {
+        true => Answer::new(307, &[("location", &target)], ""),
+        false => content.answer(asked),
+    });
+    let remote = RemoteOptions { outage: Outage::Eio, ..options() };
+    let network = Network::new(remote).expect("a network");
+    let object = open(&network, &server, ":v1").expect("opened");
+    fetch(&object, 1000, 10).expect("the registry is asked for another redirect");
+    refusals.store(u64::MAX, Relaxed);
+    let error = fetch(&object, 300_000, 10).expect_err("refused").to_string();
+    assert!(error.contains("401") && !asked_for_token.load(Relaxed), "{error}");
+}
+
+#[test]
 fn wrong_documents_and_tables_are_refused() {
     type Change = fn(&Asked, Answer) -> Answer;
     fn when(asked: &Asked, part: &str, answer: Answer, change: impl Fn(Answer) -> Answer) -> Answer {
