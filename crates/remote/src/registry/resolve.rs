@@ -17,7 +17,7 @@ use crate::{
     range_reply::refusal,
     registry::{
         BlobOrigin, Registries,
-        document::{ACCEPTED, Descriptor, Document, Manifest, machine},
+        document::{ACCEPTED, Document, Manifest, machine},
         endpoint::{Endpoint, pull_scope, repository_of},
         manifest::{Layer, choose_layer, choose_manifest},
     },
@@ -28,9 +28,6 @@ const MANIFEST_BYTES_MAX: u64 = 4 << 20;
 
 /// The maximum number of indexes between a reference and its manifest.
 const INDEXES_MAX: usize = 2;
-
-/// The maximum number of tables of other layers that are examined.
-const REFERRERS_MAX: usize = 8;
 
 /// A resolved layer.
 pub(crate) struct ResolvedBlob {
@@ -75,7 +72,7 @@ impl Registries {
         let repository = self.repository(reference)?;
         let (digest, manifest) = repository.manifest(&reference.version).await?;
         let layer = choose_layer(&manifest, reference.layer.as_ref())?;
-        let trust = repository.trust(&digest, &layer, shared).await;
+        let trust = repository.trust(&layer, shared);
         let name = ImageReference {
             version: Version::Digest(digest),
             layer: Some(LayerChoice::Digest(layer.digest)),
@@ -198,17 +195,13 @@ impl Repository {
         self.registries.client.body(answer.response, bytes_max).await
     }
 
-    /// The root of trust of a layer: the hash tree or the table that the manifest names, or else a table that refers to
-    /// the manifest.
-    async fn trust(&self, manifest: &Digest, layer: &Layer, shared: &Arc<Shared>) -> Trust {
+    /// The root of trust of a layer: the hash tree or the table that the manifest names. A table that refers to the manifest is
+    /// no root: the digest of the manifest does not pin the list of referrers, so the registry could choose the table.
+    fn trust(&self, layer: &Layer, shared: &Arc<Shared>) -> Trust {
         if let Some(root) = layer.verity {
             return Trust::Verity(root);
         }
-        let table = match layer.table {
-            Some(digest) => Some(digest),
-            None => self.table_from_referrers(manifest, layer).await,
-        };
-        let Some(digest) = table else {
+        let Some(digest) = layer.table else {
             let url = format!("oci://{}/{}@sha256:{}", self.registry, self.name, layer.digest);
             return Trust::Location(Location { url, etag: layer.digest.to_string() });
         };
@@ -232,34 +225,6 @@ impl Repository {
                 Err(fault) => drop(patience.after(fault).await?),
             }
         }
-    }
-
-    /// The digest of the layer's table among the referrers of its manifest. There may be none, and registries may not
-    /// support referrers.
-    async fn table_from_referrers(&self, manifest: &Digest, layer: &Layer) -> Option<Digest> {
-        let headers = HeaderMap::new();
-        let may = |endpoint: &Endpoint| endpoint.can_pull;
-        let path = format!("referrers/sha256:{manifest}");
-        let listed = match self.get(&path, &headers, MANIFEST_BYTES_MAX, None, may).await {
-            Ok((_, bytes)) => bytes,
-            // For registries without a referrers API, the list is under a tag.
-            Err(_) => self.document(&Version::Tag(format!("sha256-{manifest}"))).await.ok()?.1,
-        };
-        let Ok(Document::Index(index)) = Document::parse(&listed) else { return None };
-        let is_table = |entry: &&Descriptor| entry.artifact_type.as_deref() == Some(DigestTable::MEDIA_TYPE);
-        for entry in index.manifests.iter().filter(is_table).take(REFERRERS_MAX) {
-            let digest = entry.digest().ok()?;
-            let (_, bytes) = self.document(&Version::Digest(digest)).await.ok()?;
-            let Ok(Document::Manifest(referrer)) = Document::parse(&bytes) else { continue };
-            let is_about = |table: &&Descriptor| {
-                let subject = table.annotations.get(SUBJECT_ANNOTATION);
-                subject.is_none_or(|subject| *subject == format!("sha256:{}", layer.digest))
-            };
-            if let Some(table) = referrer.layers.iter().find(is_about) {
-                return table.digest().ok();
-            }
-        }
-        None
     }
 }
 

@@ -13,12 +13,12 @@ use std::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use floe_image::{ByteRange, ImageSource};
 use floe_remote::{ImageOptions, Network, Outage, RemoteImage, RemoteObject, RemoteOptions};
-use floe_remote_cache::{Cause, Digest, RangeFetcher, Trust};
+use floe_remote_cache::{Cause, Digest, DigestTable, RangeFetcher, Trust};
 use floe_testkit::{Random, check_rows};
 
 use crate::support::{
     Answer, Asked, Server,
-    content::{Content, INDEX},
+    content::{Content, INDEX, MANIFEST},
     object,
 };
 
@@ -230,6 +230,41 @@ fn the_target_of_a_redirect_cannot_ask_for_credentials() {
     refusals.store(u64::MAX, Relaxed);
     let error = fetch(&object, 300_000, 10).expect_err("refused").to_string();
     assert!(error.contains("401") && !asked_for_token.load(Relaxed), "{error}");
+}
+
+#[test]
+fn a_table_that_only_refers_to_the_manifest_is_no_root() {
+    let (layer, other) = (object(1 << 20, 10), object(1 << 20, 11));
+    let mut content = Content::default();
+    let index = content.image("v1", &layer, "");
+    let manifest = format!("sha256:{}", Digest::of(&content.manifests["v1-manifest"].1));
+    let (table, empty) = (DigestTable::of(&mut &*other).expect("read").to_bytes(), content.blob(b"{}"));
+    let (digest, kind, len) = (content.blob(&table), DigestTable::MEDIA_TYPE, table.len());
+    let referrer = format!(
+        r#"{{"schemaVersion":2,"artifactType":"{kind}","config":{{"mediaType":"x","digest":"{empty}","size":2}},
+        "layers":[{{"mediaType":"{kind}","digest":"{digest}","size":{len}}}]}}"#
+    );
+    let referrer_digest = content.manifest("referrer", MANIFEST, &referrer);
+    let list = format!(
+        r#"{{"schemaVersion":2,"manifests":[{{"mediaType":"{MANIFEST}","artifactType":"{kind}",
+        "digest":"{referrer_digest}","size":{}}}]}}"#,
+        referrer.len()
+    );
+    content.manifest(&manifest.replace(':', "-"), INDEX, &list);
+    let server = Server::start(move |asked| match asked.path.contains("/referrers/") {
+        true => Answer::new(200, &[], list.as_str()),
+        false => content.answer(asked),
+    });
+    let directory = tempfile::tempdir().expect("a directory");
+    for version in [":v1", &format!("@{index}")] {
+        let url = format!("oci://{}/team/image{version}", server.address);
+        let cache_directory = Some(directory.path().to_owned());
+        let options = ImageOptions { remote: options(), cache_directory, ..ImageOptions::default() };
+        let image = RemoteImage::open(&url, &options, |_| ()).expect("opened");
+        assert_eq!(image.about().verified_by, None);
+        let options = ImageOptions { require_verified: true, ..options };
+        assert!(RemoteImage::open(&url, &options, |_| ()).is_err());
+    }
 }
 
 #[test]
