@@ -12,6 +12,7 @@ mod counters;
 mod fault;
 mod host_limit;
 mod http_client;
+mod identity;
 mod late_connector;
 mod launch;
 mod launch_bundle;

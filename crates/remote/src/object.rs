@@ -76,14 +76,14 @@ impl RemoteObject {
     pub(crate) fn open_any(shared: &Arc<Shared>, location: &RemoteLocation) -> io::Result<(Self, Option<Layer>)> {
         let opened = shared.block_on(async {
             let object = match location {
-                RemoteLocation::Web { url, table } => Self::of_web(shared, url, *table).await,
+                RemoteLocation::Web { url, table } => Self::of_web(shared, location, url, *table).await,
                 RemoteLocation::Object { service, bucket, key, table } => {
                     let origin = |key: &str| ObjectOrigin::new(*service, bucket, key).map(Origin::Object);
                     let table = match table {
                         None => None,
                         Some(digest) => Some((origin(&format!("{key}{TABLE_SUFFIX}"))?, *digest)),
                     };
-                    Self::of_origin(shared, location.to_string(), origin(key)?, table).await
+                    Self::of_origin(shared, location, origin(key)?, table).await
                 }
                 RemoteLocation::Registry(reference) => {
                     let began = Instant::now();
@@ -97,27 +97,32 @@ impl RemoteObject {
         opened.map_err(|fault| fault.at(location))
     }
 
-    async fn of_web(shared: &Arc<Shared>, url: &Url, table: Option<Digest>) -> Result<Self, Fault> {
+    async fn of_web(
+        shared: &Arc<Shared>,
+        location: &RemoteLocation,
+        url: &Url,
+        table: Option<Digest>,
+    ) -> Result<Self, Fault> {
         let table = table.map(|digest| {
             let mut url = url.clone();
             url.set_path(&format!("{}{TABLE_SUFFIX}", url.path()));
             (Origin::Web(Target::of_url(&url)), digest)
         });
-        let name = crate::location::shown(url);
-        Self::of_origin(shared, name, Origin::Web(Target::of_url(url)), table).await
+        Self::of_origin(shared, location, Origin::Web(Target::of_url(url)), table).await
     }
 
     async fn of_origin(
         shared: &Arc<Shared>,
-        name: String,
+        location: &RemoteLocation,
         origin: Origin,
         table: Option<(Origin, Digest)>,
     ) -> Result<Self, Fault> {
+        let name = location.to_string();
         let image = Opened::probe(shared, name.clone(), origin);
         let Some((table, digest)) = table else {
             let image = image.await?;
             let etag = image.validator.word();
-            let trust = Trust::Location(Location { url: name, etag });
+            let trust = Trust::Location(Location { url: location.identity()?, etag });
             return Ok(Self::new(image, trust));
         };
         // Both requests in parallel take one round trip.

@@ -115,6 +115,22 @@ impl ObjectOrigin {
         Ok(Store::S3 { store, is_anonymous, endpoint })
     }
 
+    /// The URL of the object, without credentials.
+    ///
+    /// # Errors
+    /// The configured endpoint is not a URL.
+    pub(crate) fn url(&self) -> Result<Url, Fault> {
+        match &self.store {
+            Store::S3 { endpoint: Some(endpoint), .. } => self.url_at(endpoint, Some(&self.bucket)),
+            Store::S3 { endpoint: None, .. } => self.url_at(&format!("https://{}.s3.amazonaws.com", self.bucket), None),
+            Store::Gcs(_) => self.url_at("https://storage.googleapis.com", Some(&self.bucket)),
+            Store::Azure { endpoint: Some(endpoint), .. } => self.url_at(endpoint, Some(&self.bucket)),
+            Store::Azure { account, endpoint: None, .. } => {
+                self.url_at(&format!("https://{account}.blob.core.windows.net"), Some(&self.bucket))
+            }
+        }
+    }
+
     /// The current target of requests.
     ///
     /// # Errors
@@ -143,19 +159,18 @@ impl ObjectOrigin {
     async fn make_target(&self) -> Result<Target, Fault> {
         let mut secrets = HeaderMap::new();
         let url = match &self.store {
-            Store::S3 { is_anonymous: true, endpoint, .. } => self.plain_s3_url(endpoint.as_deref())?,
+            Store::S3 { is_anonymous: true, .. } => self.url()?,
             Store::S3 { store, .. } => signed(store.as_ref(), &self.key).await?,
             Store::Gcs(store) => {
                 let credential = store.credentials().get_credential().await.map_err(no_credentials)?;
                 if !credential.bearer.is_empty() {
                     secrets.insert(header::AUTHORIZATION, bearer(&credential.bearer)?);
                 }
-                self.url("https://storage.googleapis.com", Some(&self.bucket))?
+                self.url()?
             }
-            Store::Azure { store, account, endpoint } => {
+            Store::Azure { store, .. } => {
                 let credential = store.credentials().get_credential().await.map_err(no_credentials)?;
-                let own = format!("https://{account}.blob.core.windows.net");
-                let mut url = self.url(endpoint.as_deref().unwrap_or(&own), Some(&self.bucket))?;
+                let mut url = self.url()?;
                 match credential.as_ref() {
                     AzureCredential::AccessKey(_) => url = signed(store.as_ref(), &self.key).await?,
                     AzureCredential::SASToken(pairs) => {
@@ -172,15 +187,7 @@ impl ObjectOrigin {
         Ok(Target { url, secrets })
     }
 
-    /// The URL of a publicly readable object.
-    fn plain_s3_url(&self, endpoint: Option<&str>) -> Result<Url, Fault> {
-        match endpoint {
-            Some(endpoint) => self.url(endpoint, Some(&self.bucket)),
-            None => self.url(&format!("https://{}.s3.amazonaws.com", self.bucket), None),
-        }
-    }
-
-    fn url(&self, base: &str, bucket: Option<&str>) -> Result<Url, Fault> {
+    fn url_at(&self, base: &str, bucket: Option<&str>) -> Result<Url, Fault> {
         let mut url = Url::parse(base).map_err(|error| Fault::refused(format!("'{base}': {error}")))?;
         let mut path = url.path_segments_mut().map_err(|()| Fault::refused(format!("'{base}' has no host")))?;
         path.pop_if_empty().extend(bucket).extend(self.key.parts().map(|part| part.as_ref().to_owned()));

@@ -96,18 +96,17 @@ impl RemoteImage {
             location.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let network = Network::new(options.remote.clone())?;
         let cache = open_cache(options, notice);
-        let remembered_as = location.to_string();
         let (mut key, name, bundle, object) = match network.open(&location) {
             Ok(object) => {
                 if let Some(cache) = &cache {
-                    Resolution::of(&object).remember(cache, &remembered_as);
+                    Resolution::of(&object).remember(cache, &location);
                 }
                 (object.key().clone(), object.name(), object.bundle().cloned(), Some(Arc::new(object)))
             }
             Err(error) => {
                 let is_outage = FetchError::inside(&error).is_some_and(|error| error.fault() == FetchFault::Outage);
                 let recalled = cache.as_ref().filter(|_| is_outage);
-                let recalled = recalled.and_then(|cache| Resolution::recall(cache, &remembered_as));
+                let recalled = recalled.and_then(|cache| Resolution::recall(cache, &location));
                 let Some(Resolution { key, name, bundle }) = recalled else { return Err(error) };
                 notice(&format!("{error}; going on with what is in the cache"));
                 (key, name, bundle, None)

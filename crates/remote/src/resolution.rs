@@ -6,7 +6,7 @@ use floe_remote_cache::{Cache, Digest, DigestTable, Location, ObjectKey, RangeFe
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    RemoteObject,
+    RemoteLocation, RemoteObject,
     launch_bundle::{BundleText, LaunchBundle},
 };
 
@@ -40,8 +40,9 @@ impl Resolution {
         Self { key: object.key().clone(), name: object.name(), bundle: object.bundle().cloned() }
     }
 
-    /// Stores the resolution in the cache, under the URL `location`. A failure has no other effect.
-    pub(crate) fn remember(&self, cache: &Cache, location: &str) {
+    /// Stores the resolution of `location` in the cache. A failure has no other effect.
+    pub(crate) fn remember(&self, cache: &Cache, location: &RemoteLocation) {
+        let Ok(remembered_as) = location.identity() else { return };
         let root = match &self.key.trust {
             Trust::Verity(root) => {
                 Root::Verity { root_hash: root.root_hash.to_string(), hash_offset: root.hash_offset }
@@ -54,13 +55,14 @@ impl Resolution {
         let bundle = self.bundle.as_deref().map(LaunchBundle::text);
         let memory = Memory { name: self.name.clone(), len: self.key.len, root, bundle };
         if let Ok(text) = serde_json::to_string(&memory) {
-            cache.remember(location, &text);
+            cache.remember(&remembered_as, &text);
         }
     }
 
     /// The remembered resolution of `location`.
-    pub(crate) fn recall(cache: &Cache, location: &str) -> Option<Self> {
-        let Memory { name, len, root, bundle } = serde_json::from_str(&cache.recall(location)?).ok()?;
+    pub(crate) fn recall(cache: &Cache, location: &RemoteLocation) -> Option<Self> {
+        let memory = cache.recall(&location.identity().ok()?)?;
+        let Memory { name, len, root, bundle } = serde_json::from_str(&memory).ok()?;
         let trust = match root {
             Root::Verity { root_hash, hash_offset } => {
                 Trust::Verity(VerityRoot { root_hash: root_hash.parse().ok()?, hash_offset })
@@ -72,6 +74,12 @@ impl Resolution {
             }
             Root::Location { url, etag } => Trust::Location(Location { url, etag }),
         };
+        if let RemoteLocation::Web { table: Some(pinned), .. } | RemoteLocation::Object { table: Some(pinned), .. } =
+            location
+            && !matches!(&trust, Trust::Table(table) if table.digest() == pinned)
+        {
+            return None;
+        }
         let bundle = bundle.and_then(|text| LaunchBundle::parse(&text, len)).map(Arc::new);
         Some(Self { key: ObjectKey { trust, len }, name, bundle })
     }

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod cached_names;
 mod launch;
 mod many_clients;
 mod process;
