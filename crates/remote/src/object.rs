@@ -305,7 +305,7 @@ impl RangeFetcher for RemoteObject {
 
     fn fetch_elsewhere(&self, range: ByteRange, cause: Cause) -> io::Result<Bytes> {
         *self.head.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.requester.turn_away();
+        self.requester.turn_away(None);
         self.fetch_now(range, cause)
     }
 

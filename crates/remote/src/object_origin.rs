@@ -184,7 +184,7 @@ impl ObjectOrigin {
                 url
             }
         };
-        Ok(Target { url, secrets })
+        Ok(Target { url, secrets, mirror: 0 })
     }
 
     fn url_at(&self, base: &str, bucket: Option<&str>) -> Result<Url, Fault> {

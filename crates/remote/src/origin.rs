@@ -22,6 +22,8 @@ pub(crate) enum Origin {
 pub(crate) struct Target {
     pub(crate) url: Url,
     pub(crate) secrets: HeaderMap,
+    /// The index of the mirror that it belongs to; 0 if there are none.
+    pub(crate) mirror: usize,
 }
 
 impl Origin {
@@ -49,10 +51,19 @@ impl Origin {
         }
     }
 
-    /// Switches to another mirror after an error or wrong bytes from this one. Returns whether there is another one.
-    pub(crate) fn turn_away(&self) -> bool {
+    /// The number of mirrors, the registry itself included.
+    pub(crate) fn mirrors(&self) -> usize {
         match self {
-            Self::Blob(blob) => blob.turn_away(),
+            Self::Blob(blob) => blob.mirrors(),
+            Self::Web(_) | Self::Object(_) => 1,
+        }
+    }
+
+    /// Switches to another mirror after an error or wrong bytes from `mirror`, unless another request has already done so;
+    /// `None` stands for the current one. Returns whether there is another one.
+    pub(crate) fn turn_away(&self, mirror: Option<usize>) -> bool {
+        match self {
+            Self::Blob(blob) => blob.turn_away(mirror),
             Self::Web(_) | Self::Object(_) => false,
         }
     }
@@ -70,7 +81,7 @@ impl Target {
             let _ = url.set_username("");
             let _ = url.set_password(None);
         }
-        Self { url, secrets }
+        Self { url, secrets, mirror: 0 }
     }
 }
 

@@ -51,6 +51,16 @@ impl Patience {
         self.began.checked_add(self.busy.patience())
     }
 
+    /// Whether the fault leads to another attempt at the same place at once, because the credentials are new.
+    pub(crate) fn will_renew(&self, fault: &Fault) -> bool {
+        matches!(fault.kind, FaultKind::Unauthorized { .. }) && !self.has_renewed
+    }
+
+    /// The next attempt is made at another place, which may need other credentials.
+    pub(crate) fn is_elsewhere(&mut self) {
+        self.has_renewed = false;
+    }
+
     /// Waits until a retry is due. Returns the fault.
     ///
     /// # Errors

@@ -61,6 +61,14 @@ enum Outcome {
     MadeWay,
 }
 
+/// The mirrors that one fetch has asked.
+#[derive(Default)]
+struct Mirrors {
+    last: Option<usize>,
+    /// Those whose answer was final.
+    refused: Vec<usize>,
+}
+
 impl Requester {
     pub(crate) fn new(shared: Arc<Shared>, origin: Origin) -> Self {
         let (counters, outage) = (Arc::new(Counters::new()), shared.options.outage);
@@ -106,10 +114,10 @@ impl Requester {
         fetched
     }
 
-    /// Switches to another mirror for the next attempt. Returns whether there is one.
-    pub(crate) fn turn_away(&self) -> bool {
+    /// Switches to another mirror than `mirror`, or than the current one, for the next attempt. Returns whether there is one.
+    pub(crate) fn turn_away(&self, mirror: Option<usize>) -> bool {
         self.redirect(None);
-        self.origin.turn_away()
+        self.origin.turn_away(mirror)
     }
 
     /// Notes that a reader now waits for `range`.
@@ -136,10 +144,13 @@ impl Requester {
         cause: Cause,
         (mut patience, mut came): (Patience, Arrival),
     ) -> Result<Fetched, Fault> {
+        let mut asked = Mirrors::default();
         loop {
             // Bytes that arrived before an answer broke off are not requested again.
             let range = ByteRange::between(wanted.range.offset() + came.len() as u64, wanted.range.end());
-            let mut fault = match self.attempt(&Wanted { range, ..*wanted }, cause, patience.until(), &mut came).await {
+            let wanted_now = Wanted { range, ..*wanted };
+            let attempt = self.attempt(&wanted_now, cause, patience.until(), &mut came, &mut asked);
+            let mut fault = match attempt.await {
                 Ok(Outcome::Fetched(reply, headers)) => {
                     return Ok(Fetched { reply, headers, bytes: came.into_bytes() });
                 }
@@ -153,19 +164,29 @@ impl Requester {
             if !is_partly_here || wanted.object_len.is_none() || !matches!(fault.kind, FaultKind::Transient { .. }) {
                 came.clear();
             }
+            let will_renew = patience.will_renew(&fault);
             match &mut fault.kind {
                 FaultKind::Transient { retry_after, .. } => {
                     self.counters.out_of_reach();
-                    if self.turn_away() {
+                    if self.turn_away(asked.last) {
                         // The pause is one host's, and the next attempt goes to another one.
                         *retry_after = None;
                     }
                 }
                 FaultKind::WrongBytes => {
                     self.counters.was_wrong();
-                    self.turn_away();
+                    self.turn_away(asked.last);
                 }
-                _ => {}
+                // Mirrors may lack the object, or be closed to this user. The answer of the last one decides.
+                FaultKind::Gone | FaultKind::Refused | FaultKind::Unauthorized { .. } => {
+                    if !will_renew && asked.leaves_another(self.origin.mirrors()) {
+                        self.turn_away(asked.last);
+                        patience.is_elsewhere();
+                        self.counters.retried();
+                        continue;
+                    }
+                }
+                FaultKind::Closed => {}
             }
             patience.after(fault).await?;
             self.counters.retried();
@@ -180,6 +201,7 @@ impl Requester {
         cause: Cause,
         latest: Option<Instant>,
         came: &mut Arrival,
+        asked: &mut Mirrors,
     ) -> Result<Outcome, Fault> {
         let began = Instant::now();
         let redirected = self.redirected.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -188,6 +210,7 @@ impl Requester {
             Some(target) => target,
             None => self.origin.target().await?,
         };
+        asked.last = Some(target.mirror);
         self.counters.took(Stage::Resolve, began.elapsed());
         let host = host_of(&target);
         let limit = self.shared.limits.of(&host);
@@ -276,7 +299,7 @@ impl Requester {
         let first_byte = sent.elapsed();
         self.counters.took(Stage::FirstByte, first_byte);
         if is_redirected {
-            self.redirect(Some(Target { url, secrets: HeaderMap::new() }));
+            self.redirect(Some(Target { url, secrets: HeaderMap::new(), mirror: target.mirror }));
         }
         let began = Instant::now();
         let body = Body::new(response, client.stall());
@@ -285,6 +308,17 @@ impl Requester {
         self.counters.took(Stage::Transfer, began.elapsed());
         limit.went_well(first_byte, began.elapsed(), reply.len);
         Ok((reply, headers))
+    }
+}
+
+impl Mirrors {
+    /// Notes that the last answer was final. Returns whether one of `count` mirrors has not given a final answer.
+    fn leaves_another(&mut self, count: usize) -> bool {
+        let Some(last) = self.last else { return false };
+        if !self.refused.contains(&last) {
+            self.refused.push(last);
+        }
+        self.refused.len() < count
     }
 }
 

@@ -38,14 +38,14 @@ impl BlobOrigin {
     /// # Errors
     /// No host may be contacted.
     pub(crate) async fn target(&self) -> Result<Target, Fault> {
-        let endpoint = self.endpoint()?;
+        let (mirror, endpoint) = self.endpoint()?;
         let url = endpoint.url(&self.repository.name, &format!("blobs/sha256:{}", self.digest))?;
         let mut secrets = endpoint.headers.clone();
         let tokens = &self.repository.registries.tokens;
         if let Some(authorization) = tokens.authorization(endpoint, &pull_scope(&self.repository.name)).await {
             secrets.insert(header::AUTHORIZATION, authorization);
         }
-        Ok(Target { url, secrets })
+        Ok(Target { url, secrets, mirror })
     }
 
     /// Gets a new token to replace the refused one.
@@ -53,7 +53,7 @@ impl BlobOrigin {
     /// # Errors
     /// No token can be obtained.
     pub(crate) async fn renew(&self, target: &Target, challenge: Option<&str>) -> Result<(), Fault> {
-        let endpoint = self.endpoint()?;
+        let endpoint = self.endpoints().get(target.mirror).ok_or_else(no_endpoint)?;
         if challenge.is_none() {
             // The refusal came from the target of a redirect. Another request to the registry leads to a new redirect.
             return Ok(());
@@ -63,16 +63,34 @@ impl BlobOrigin {
         self.repository.registries.tokens.renew(endpoint, &scope, refused, challenge).await
     }
 
-    /// Switches to the next endpoint. Returns whether there is more than one.
-    pub(crate) fn turn_away(&self) -> bool {
-        self.turn.fetch_add(1, Relaxed);
-        self.repository.endpoints.len() > 1
+    /// The number of endpoints.
+    pub(crate) fn mirrors(&self) -> usize {
+        self.endpoints().len()
     }
 
-    fn endpoint(&self) -> Result<&Endpoint, Fault> {
-        let endpoints = &self.repository.endpoints;
-        let turn = self.turn.load(Relaxed).checked_rem(endpoints.len());
-        let endpoint = turn.and_then(|turn| endpoints.get(turn));
-        endpoint.ok_or_else(|| Fault::refused("hosts.toml names no host that has blobs"))
+    /// Switches to the endpoint after `mirror` if that is still in use; `None` stands for the one in use. Returns whether there
+    /// is more than one.
+    pub(crate) fn turn_away(&self, mirror: Option<usize>) -> bool {
+        let count = self.mirrors();
+        let turned = |turn: usize| {
+            let is_in_use = mirror.is_none_or(|mirror| mirror == turn);
+            if is_in_use { (turn + 1).checked_rem(count) } else { None }
+        };
+        let _ = self.turn.fetch_update(Relaxed, Relaxed, turned);
+        count > 1
     }
+
+    fn endpoints(&self) -> &[Endpoint] {
+        &self.repository.endpoints
+    }
+
+    /// The endpoint in use, with its index.
+    fn endpoint(&self) -> Result<(usize, &Endpoint), Fault> {
+        let turn = self.turn.load(Relaxed);
+        self.endpoints().get(turn).map(|endpoint| (turn, endpoint)).ok_or_else(no_endpoint)
+    }
+}
+
+fn no_endpoint() -> Fault {
+    Fault::refused("hosts.toml names no host that has blobs")
 }

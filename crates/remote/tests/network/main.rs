@@ -4,6 +4,7 @@
 mod support;
 
 mod cached_names;
+mod environment;
 mod launch;
 mod many_clients;
 mod process;
