@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, header};
 use reqwest::{Client, ClientBuilder, Response, redirect::Policy};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use url::Url;
 
 use crate::{fault::Fault, location::shown};
@@ -19,6 +19,9 @@ const REDIRECTS_MAX: usize = 5;
 
 /// The timeout for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The minimum transfer rate of a server, in bytes per second.
+pub(crate) const BYTES_PER_S_MIN: u64 = 16 << 10;
 
 /// The minimum rate at which a server must accept bytes, per second.
 const SENT_BYTES_PER_S_MIN: u64 = 64 << 10;
@@ -122,11 +125,16 @@ impl HttpClient {
     /// Reads a whole body of at most `bytes_max` bytes.
     ///
     /// # Errors
-    /// The body is longer, or ends early.
+    /// The body is longer, ends early, or comes too slowly.
     pub(crate) async fn body(&self, response: Response, bytes_max: u64) -> Result<Bytes, Fault> {
-        let mut body = Body::new(response, self.stall);
+        let (mut body, began) = (Body::new(response, self.stall), Instant::now());
         let mut bytes = Vec::new();
-        while let Some(piece) = body.next().await? {
+        loop {
+            // A pause within the body is limited too, but many short pauses may not add up.
+            let end = began + 2 * self.stall + Duration::from_secs(bytes.len() as u64 / BYTES_PER_S_MIN);
+            let piece = timeout_at(end, body.next()).await;
+            let piece = piece.map_err(|_| Fault::congestion("the answer comes too slowly", None))??;
+            let Some(piece) = piece else { break };
             if bytes.len() as u64 + piece.len() as u64 > bytes_max {
                 return Err(Fault::refused(format!("an answer of more than {bytes_max} bytes")));
             }

@@ -9,16 +9,13 @@ use crate::{
     arrival::Arrival,
     content_range::ContentRange,
     fault::{Fault, FaultKind},
-    http_client::Body,
+    http_client::{BYTES_PER_S_MIN, Body},
     retry_after::retry_after,
     validator::Validator,
 };
 
 /// The maximum number of bytes that are skipped to reach a range if a server sends the whole object.
 const SKIPPED_BYTES_MAX: u64 = 16 << 20;
-
-/// The minimum transfer rate of a server, in bytes per second.
-const BYTES_PER_S_MIN: u64 = 16 << 10;
 
 /// The expected answer.
 pub(crate) struct Wanted<'a> {

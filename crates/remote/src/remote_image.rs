@@ -92,9 +92,18 @@ impl RemoteImage {
     /// [`io::ErrorKind::InvalidInput`] if `location` is invalid; otherwise the image does not exist, or cannot be
     /// verified as required.
     pub fn open(location: &str, options: &ImageOptions, notice: fn(&str)) -> io::Result<Self> {
+        Self::open_over(Network::new(options.remote.clone())?, location, options, notice)
+    }
+
+    /// Like [`RemoteImage::open`], over a network with these options; closing it ends the attempt.
+    pub(crate) fn open_over(
+        network: Network,
+        location: &str,
+        options: &ImageOptions,
+        notice: fn(&str),
+    ) -> io::Result<Self> {
         let location: RemoteLocation =
             location.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let network = Network::new(options.remote.clone())?;
         let cache = open_cache(options, notice);
         let (mut key, name, bundle, object) = match network.open(&location) {
             Ok(object) => {

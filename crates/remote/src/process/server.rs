@@ -10,10 +10,14 @@ use std::{
 };
 
 use floe_image::ImageSource;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
+};
 
 use crate::{
-    RemoteImage,
+    Network, RemoteImage,
     process::message::{Failure, LANE_COUNT, Order, Question, READ_BYTES_MAX, Reply, Report, Verb, receive, send},
 };
 
@@ -27,10 +31,21 @@ const STACK_BYTES: usize = 1 << 20;
 /// # Errors
 /// The other process violates the protocol, or no threads can be started. Errors of the image are sent to that process.
 pub fn serve(control: OwnedFd, notice: fn(&str)) -> io::Result<()> {
+    match serve_until_end(control, notice) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Ok(()),
+        result => result,
+    }
+}
+
+fn serve_until_end(control: OwnedFd, notice: fn(&str)) -> io::Result<()> {
     let lanes = receive_lanes(&control)?;
     let control = File::from(control);
     let Some(Order::Open { location, options }) = receive(&control)? else { return Ok(()) };
-    let image = match RemoteImage::open(&location, &options, notice) {
+    let opened = Network::new(options.remote.clone()).and_then(|network| {
+        close_at_end(&control, &network)?;
+        RemoteImage::open_over(network, &location, &options, notice)
+    });
+    let image = match opened {
         Ok(image) => Arc::new(image),
         Err(error) => return send(&control, &Report::Failed(Failure::of(&error))),
     };
@@ -45,6 +60,18 @@ pub fn serve(control: OwnedFd, notice: fn(&str)) -> io::Result<()> {
         send(&control, &Report::Counts(image.counts()))?;
     }
     image.close();
+    Ok(())
+}
+
+/// Starts a thread that closes the network when the other process ends, also while the image is being opened.
+fn close_at_end(control: &File, network: &Network) -> io::Result<()> {
+    let (control, network) = (control.try_clone()?, network.clone());
+    let builder = thread::Builder::new().name("floe-end".to_owned()).stack_size(STACK_BYTES);
+    builder.spawn(move || {
+        let mut watched = [PollFd::new(&control, PollFlags::RDHUP)];
+        while poll(&mut watched, None) == Err(Errno::INTR) {}
+        network.close();
+    })?;
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! An image fetched by another process: in these tests, a thread at the other end of the sockets.
 
-use std::{os::fd::OwnedFd, os::unix::net::UnixStream, thread, time::Duration};
+use std::{os::fd::OwnedFd, os::unix::net::UnixStream, sync::mpsc, thread, time::Duration};
 
 use floe_image::ImageSource;
 use floe_remote::{ImageOptions, Outage, RemoteOptions, RemoteProcess, serve};
@@ -88,4 +88,22 @@ fn the_end_of_the_other_process_is_an_error() {
     copy.shutdown(std::net::Shutdown::Both).expect("shut down");
     let error = image.counts().expect_err("ended").to_string();
     assert!(error.contains("has ended"), "{error}");
+}
+
+#[test]
+fn opening_ends_silently_with_the_other_process() {
+    let (asked, was_asked) = mpsc::channel();
+    let server = Server::start(move |_| {
+        let _ = asked.send(());
+        Answer { stall: Duration::from_secs(60), ..Answer::new(200, &[], "") }
+    });
+    let (ours, theirs) = UnixStream::pair().expect("sockets");
+    let copy = ours.try_clone().expect("a copy");
+    let serving = thread::spawn(move || serve(OwnedFd::from(theirs), |_| ()));
+    let url = server.url("/image");
+    let opening = thread::spawn(move || RemoteProcess::over(OwnedFd::from(ours), &url, &options()).err());
+    was_asked.recv().expect("the image is being opened");
+    copy.shutdown(std::net::Shutdown::Both).expect("shut down");
+    serving.join().expect("no panic").expect("no complaint");
+    assert!(opening.join().expect("no panic").is_some());
 }

@@ -268,6 +268,15 @@ fn a_table_that_only_refers_to_the_manifest_is_no_root() {
 }
 
 #[test]
+fn documents_that_come_byte_by_byte_are_given_up() {
+    let server =
+        Server::start(|_| Answer { pace: Duration::from_millis(100), ..Answer::new(200, &[], vec![b' '; 300]) });
+    let network = Network::new(RemoteOptions { stall: Duration::from_secs(4), ..options() }).expect("a network");
+    let error = open(&network, &server, ":v1").err().expect("given up").to_string();
+    assert!(error.contains("too slowly") || error.contains("silent for"), "{error}");
+}
+
+#[test]
 fn wrong_documents_and_tables_are_refused() {
     type Change = fn(&Asked, Answer) -> Answer;
     fn when(asked: &Asked, part: &str, answer: Answer, change: impl Fn(Answer) -> Answer) -> Answer {

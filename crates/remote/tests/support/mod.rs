@@ -37,6 +37,8 @@ pub(crate) struct Answer {
     pub(crate) cut: Option<usize>,
     /// Waits this long before the last byte, or before the head if there is no body.
     pub(crate) stall: Duration,
+    /// Waits this long before each byte of the body.
+    pub(crate) pace: Duration,
     /// Closes the connection without an answer.
     pub(crate) hangs_up: bool,
 }
@@ -130,7 +132,14 @@ fn send(mut stream: &TcpStream, answer: &Answer) -> Option<()> {
         thread::sleep(answer.stall);
     }
     stream.write_all(head.as_bytes()).ok()?;
-    stream.write_all(early).ok()?;
+    if answer.pace.is_zero() {
+        stream.write_all(early).ok()?;
+    } else {
+        for byte in early {
+            thread::sleep(answer.pace);
+            stream.write_all(&[*byte]).ok()?;
+        }
+    }
     if !late.is_empty() {
         thread::sleep(answer.stall);
         stream.write_all(late).ok()?;
