@@ -21,7 +21,8 @@ pub(crate) struct Patience {
     outage: Outage,
     /// The policy after an answer that asks for a pause, because such a server works.
     busy: Outage,
-    began: Instant,
+    /// The start of the time that is limited; `None` if it starts with the next failure.
+    began: Option<Instant>,
     attempts: u32,
     wrong_attempts: u32,
     has_renewed: bool,
@@ -38,7 +39,7 @@ enum Next {
 
 impl Patience {
     pub(crate) fn new(outage: Outage) -> Self {
-        Self { outage, busy: outage, began: Instant::now(), attempts: 0, wrong_attempts: 0, has_renewed: false }
+        Self { outage, busy: outage, began: Some(Instant::now()), attempts: 0, wrong_attempts: 0, has_renewed: false }
     }
 
     /// For opening an image: gives up early, unless the server asks for a pause.
@@ -46,9 +47,15 @@ impl Patience {
         Self { busy: outage, ..Self::new(outage.at_open()) }
     }
 
+    /// Part of the work is done and need not be repeated. The attempts and the time count anew from the next failure on.
+    pub(crate) fn progressed(&mut self) {
+        self.began = None;
+        self.attempts = 0;
+    }
+
     /// The time of the last possible retry; `None` if it is too far away to be represented.
     pub(crate) fn until(&self) -> Option<Instant> {
-        self.began.checked_add(self.busy.patience())
+        self.began.unwrap_or_else(Instant::now).checked_add(self.busy.patience())
     }
 
     /// Whether the fault leads to another attempt at the same place at once, because the credentials are new.
@@ -67,9 +74,10 @@ impl Patience {
     /// The fault, if there is no retry.
     pub(crate) async fn after(&mut self, fault: Fault) -> Result<Fault, Fault> {
         let outage = self.outage_after(&fault);
+        let began = *self.began.get_or_insert_with(Instant::now);
         match self.next(&fault, fastrand::f64()) {
             Next::AtOnce => Ok(fault),
-            Next::After(pause) if self.began.elapsed().saturating_add(pause) <= outage.patience() => {
+            Next::After(pause) if began.elapsed().saturating_add(pause) <= outage.patience() => {
                 sleep(pause).await;
                 Ok(fault)
             }
@@ -143,6 +151,33 @@ mod tests {
         let busy = Fault::congestion("", Some(Duration::from_secs(1)));
         assert!((0..50).all(|_| matches!(patience.next(&busy, 0.0), Next::After(_))));
         assert_eq!(patience.next(&Fault::transient(""), 0.0), Next::Never);
+    }
+
+    #[test]
+    fn progress_renews_patience() {
+        let mut patience = Patience::new(Outage::Eio);
+        for _ in 0..3 {
+            let attempts = (0..10).take_while(|_| patience.next(&Fault::transient(""), 0.0) != Next::Never).count();
+            assert_eq!(attempts, 4);
+            patience.progressed();
+        }
+        // Time before the first failure that follows progress does not count.
+        let mut patience = Patience::new(Outage::Wait(Duration::from_secs(60)));
+        patience.began = Instant::now().checked_sub(Duration::from_secs(120));
+        let polled = |patience: &mut Patience| {
+            let mut waiting = std::pin::pin!(patience.after(Fault::congestion("", Some(Duration::from_secs(1)))));
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            match waiting.as_mut().poll(&mut context) {
+                std::task::Poll::Ready(Err(_)) => false,
+                std::task::Poll::Ready(Ok(_)) | std::task::Poll::Pending => true,
+            }
+        };
+        assert!(!polled(&mut patience), "the time is over");
+        patience.progressed();
+        assert!(patience.until().is_some_and(|until| until > Instant::now()));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let _entered = runtime.enter();
+        assert!(polled(&mut patience), "it waits for a retry");
     }
 
     #[test]

@@ -24,6 +24,9 @@ use crate::{
     range_reply::{RangeReply, Wanted},
 };
 
+/// The number of bytes that an answer must contain before it breaks off, to count as progress.
+const PROGRESS_BYTES_MIN: usize = 32 << 10;
+
 /// Requests ranges of one object, with retries.
 pub(crate) struct Requester {
     pub(crate) shared: Arc<Shared>,
@@ -144,7 +147,7 @@ impl Requester {
         cause: Cause,
         (mut patience, mut came): (Patience, Arrival),
     ) -> Result<Fetched, Fault> {
-        let mut asked = Mirrors::default();
+        let (mut asked, mut before) = (Mirrors::default(), 0);
         loop {
             // Bytes that arrived before an answer broke off are not requested again.
             let range = ByteRange::between(wanted.range.offset() + came.len() as u64, wanted.range.end());
@@ -164,6 +167,10 @@ impl Requester {
             if !is_partly_here || wanted.object_len.is_none() || !matches!(fault.kind, FaultKind::Transient { .. }) {
                 came.clear();
             }
+            if came.len() >= before + PROGRESS_BYTES_MIN {
+                patience.progressed();
+            }
+            before = came.len();
             let will_renew = patience.will_renew(&fault);
             match &mut fault.kind {
                 FaultKind::Transient { retry_after, .. } => {

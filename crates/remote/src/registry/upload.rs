@@ -1,6 +1,6 @@
 //! Uploads blobs and manifests to a registry.
 
-use std::{fs::File, os::unix::fs::FileExt};
+use std::{cell::Cell, fs::File, os::unix::fs::FileExt};
 
 use bytes::Bytes;
 use floe_remote_cache::Digest;
@@ -76,14 +76,25 @@ impl Upload {
         progress: &dyn Fn(u64),
     ) -> Result<(), Fault> {
         let mut patience = Patience::new(self.outage);
+        // A piece may take longer than retries may.
+        patience.progressed();
         // Where an interrupted upload continues.
-        let mut place = None;
+        let (mut place, accepted) = (None, Cell::new(0));
+        let mut accepted_before = 0;
+        let counted = |done: u64| {
+            accepted.set(accepted.get().max(done));
+            progress(done);
+        };
         loop {
-            match self.blob_from(digest, content, &mut place, progress).await {
+            match self.blob_from(digest, content, &mut place, &counted).await {
                 Ok(()) => return Ok(()),
                 Err(fault) => {
                     if !matches!(fault.kind, FaultKind::Transient { .. }) {
                         place = None;
+                    }
+                    if accepted.get() > accepted_before {
+                        accepted_before = accepted.get();
+                        patience.progressed();
                     }
                     patience.after(fault).await?;
                 }

@@ -11,3 +11,4 @@ mod process;
 mod ranges;
 mod registry;
 mod rude;
+mod uploads;

@@ -255,6 +255,16 @@ fn truncated_answers_are_continued() {
 }
 
 #[test]
+fn progress_renews_the_attempts() {
+    const PART: usize = 40_000;
+    let (server, bytes) = server_after_open(|_, sound| Answer { cut: Some(PART.min(sound.body.len())), ..sound });
+    let object = open(options(Outage::Eio), &server.url("/image")).expect("opened");
+    let opened = server.requests();
+    assert!(fetch(&object, 1000, 600_000).expect("read") == bytes[1000..601_000]);
+    assert_eq!(server.requests() - opened, 15, "more than the attempts without progress");
+}
+
+#[test]
 fn reads_wait_for_the_server_as_long_as_configured() {
     let is_up = Arc::new(AtomicBool::new(true));
     let up = Arc::clone(&is_up);
