@@ -118,6 +118,9 @@ impl FromStr for RemoteLocation {
             "s3" => object(ObjectService::S3, rest, fragment).map_err(bad),
             "gs" => object(ObjectService::Gcs, rest, fragment).map_err(bad),
             "az" => object(ObjectService::Azure, rest, fragment).map_err(bad),
+            "oci" if without_user(text) != text => {
+                Err(bad("credentials do not belong in the URL: use 'docker login' or REGISTRY_AUTH_FILE"))
+            }
             "oci" => ImageReference::parse(rest, fragment).map(Self::Registry).map_err(|problem| bad(&problem)),
             _ => Err(bad(&format!("no scheme '{scheme}' here; there are {}", SCHEMES.join(", ")))),
         }
@@ -128,9 +131,6 @@ impl ImageReference {
     fn parse(rest: &str, fragment: Option<&str>) -> Result<Self, String> {
         let expected = "expected oci://registry/repository[:tag|@sha256:…][#layer]";
         let Some((registry, path)) = rest.split_once('/') else { return Err(format!("no repository; {expected}")) };
-        if registry.contains('@') {
-            return Err("credentials do not belong in the URL: use 'docker login' or REGISTRY_AUTH_FILE".to_owned());
-        }
         // An invalid host must not get into the URLs of requests.
         let is_host = Url::parse(&format!("https://{registry}/"))
             .is_ok_and(|url| url.path() == "/" && url.query().is_none() && url.username().is_empty() && url.has_host());
@@ -235,13 +235,18 @@ fn check_tag(tag: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Removes user and password from a URL.
+/// Removes user and password from a text that may be no valid URL: a password may contain '/', '?', '#' and '@' by mistake.
 fn without_user(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
-    let authority_len = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(authority_len);
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    format!("{scheme}://{host}{path}")
+    let Some((user, host)) = rest.rsplit_once('@') else { return text.to_owned() };
+    let authority = user.split(['/', '?', '#']).next().unwrap_or_default();
+    let (_, port) = authority.rsplit_once(':').unwrap_or_default();
+    // Digests in references follow an '@' too, but these URLs have no password.
+    let is_reference = scheme.eq_ignore_ascii_case("oci") && user.len() > authority.len();
+    if is_reference && port.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.to_owned();
+    }
+    format!("{scheme}://{host}")
 }
 
 /// A URL for display: without user, password, and the query, which may contain signatures.
@@ -349,6 +354,12 @@ mod tests {
             ("oci://host", "no repository"),
             ("oci://host/", "no repository"),
             ("oci://user:pw@host/a", "docker login"),
+            ("http://alice:top#secret@host/a", "'http://host/a'"),
+            ("http://alice:top/secret@host/a", "'http://host/a'"),
+            ("http://alice:top?se@cret@host/a b", "'http://host/a b'"),
+            ("http://alice:top secret@host/a", "'http://host/a'"),
+            ("oci://alice:top/secret@host/a", "'oci://host/a'"),
+            ("oci://host:5000/a@sha256:12", "'oci://host:5000/a@sha256:12'"),
             ("oci:///a", "is no registry"),
             ("oci://host?x/a", "is no registry"),
             ("oci://host\\evil/a", "is no registry"),
@@ -365,7 +376,13 @@ mod tests {
             ("oci://host/a#+1", "chooses no layer"),
         ] {
             let error = text.parse::<RemoteLocation>().expect_err(text).to_string();
-            assert!(error.contains(expected) && !error.contains("secret") && !error.contains(":pw"), "{text}: {error}");
+            assert!(
+                error.contains(expected)
+                    && !error.contains("secret")
+                    && !error.contains(":pw")
+                    && !error.contains("top"),
+                "{text}: {error}"
+            );
         }
         assert!(!RemoteLocation::is_meant_by("image.erofs") && !RemoteLocation::is_meant_by("/a://b"));
     }
