@@ -69,7 +69,8 @@ pub(crate) fn choose_manifest<'a>(index: &'a Index, machine: &str) -> Result<&'a
     best.ok_or_else(|| {
         let platforms = index.manifests.iter().filter_map(|descriptor| descriptor.platform.as_ref());
         let platforms = platforms.take(LISTED_LAYERS_MAX);
-        let platforms = platforms.map(|platform| format!("{}/{}", platform.os, platform.architecture));
+        let platforms = platforms
+            .map(|platform| format!("{}/{}", platform.os.escape_debug(), platform.architecture.escape_debug()));
         let platforms = platforms.collect::<Vec<_>>().join(", ");
         Fault::refused(format!(
             "it has no image for linux/{machine}, only for {platforms}; name one by its digest, @sha256:…"
@@ -86,7 +87,7 @@ pub(crate) fn choose_layer(manifest: &Manifest, choice: Option<&LayerChoice>) ->
     let digests = layers.iter().map(Descriptor::digest).collect::<Result<Vec<_>, _>>()?;
     let listed = || {
         let shown = layers.iter().enumerate().take(LISTED_LAYERS_MAX);
-        let shown = shown.map(|(index, layer)| format!("#{index} {}", layer.media_type));
+        let shown = shown.map(|(index, layer)| format!("#{index} {}", layer.media_type.escape_debug()));
         shown.collect::<Vec<_>>().join(", ")
     };
     let index = match choice {
@@ -184,7 +185,9 @@ fn verity(annotations: &Annotations) -> Result<Option<VerityRoot>, Fault> {
     let (Some(root), Some(offset)) = (one_of(VERITY_ROOT_ANNOTATIONS), one_of(VERITY_OFFSET_ANNOTATIONS)) else {
         return Ok(None);
     };
-    let hash_offset = offset.parse().map_err(|_| Fault::refused(format!("'{offset}' is no place of a hash tree")))?;
+    let hash_offset = offset
+        .parse()
+        .map_err(|_| Fault::refused(format!("'{}' is no place of a hash tree", offset.escape_debug())))?;
     Ok(Some(VerityRoot { root_hash: parse_digest(root)?, hash_offset }))
 }
 
@@ -302,6 +305,31 @@ mod tests {
             let chosen = choose_manifest(&index, "amd64").and_then(Descriptor::digest).ok();
             let chosen = chosen.map(|digest| digest.to_string());
             assert_eq!(chosen, expected.map(|digit| digit.to_string().repeat(64)), "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_contain_no_control_characters_of_manifests() {
+        let escapes = "\\u001b[31m\\nfloe: done";
+        let layer = format!("text/{escapes}");
+        let offset =
+            format!(r#""org.erofs.dmverity.root_digest":"{}","org.erofs.dmverity.hash_offset":"{escapes}""#, hex('a'));
+        let of =
+            |layers: &[(&str, &str)], choice| choose_layer(&manifest(layers), choice).expect_err("refused").message;
+        let entry = format!(
+            r#"{{"mediaType":"{}","digest":"{}","size":7,"platform":{{"os":"{escapes}","architecture":"{escapes}"}}}}"#,
+            crate::registry::document::MANIFEST,
+            hex('1')
+        );
+        let index = format!(r#"{{"schemaVersion":2,"manifests":[{entry}]}}"#);
+        let Document::Index(index) = Document::parse(index.as_bytes()).expect("an index") else { panic!() };
+        for message in [
+            of(&[(&layer, ""), (&layer, "")], None),
+            of(&[(&layer, "")], Some(&LayerChoice::Index(7))),
+            of(&[(EROFS_LAYER, &offset)], None),
+            choose_manifest(&index, "amd64").expect_err("refused").message,
+        ] {
+            assert!(message.contains("[31m") && !message.contains(char::is_control), "{message:?}");
         }
     }
 
