@@ -81,6 +81,9 @@ impl About {
     }
 }
 
+/// How many names of new files to try.
+const NAME_ATTEMPTS_MAX: u32 = 1000;
+
 /// Creates a file in a directory, under a name that no other thread or process uses.
 pub(crate) fn tempfile_in(directory: &Path) -> io::Result<(std::path::PathBuf, fs::File)> {
     use std::{
@@ -88,16 +91,36 @@ pub(crate) fn tempfile_in(directory: &Path) -> io::Result<(std::path::PathBuf, f
         sync::atomic::{AtomicU64, Ordering},
     };
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let name = format!(".new-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    let path = directory.join(name);
-    let file = fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-    Ok((path, file))
+    for _ in 0..NAME_ATTEMPTS_MAX {
+        let name = format!(".new-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = directory.join(name);
+        // Killed processes leave files, and another PID namespace has processes with the same IDs.
+        match fs::File::options().write(true).create_new(true).mode(0o600).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            file => return Ok((path, file?)),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Location, Trust};
+
+    #[test]
+    fn files_that_exist_are_never_opened_as_new() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let victim = directory.path().join("victim");
+        fs::write(&victim, "text").expect("written");
+        for number in 0..100 {
+            let link = directory.path().join(format!(".new-{}-{number}", std::process::id()));
+            std::os::unix::fs::symlink(&victim, link).expect("linked");
+        }
+        let (path, _file) = tempfile_in(directory.path()).expect("it is made");
+        assert!(fs::symlink_metadata(path).expect("it is there").is_file());
+        assert_eq!(fs::read(&victim).expect("read"), b"text");
+    }
 
     #[test]
     fn keys_are_read_back() {

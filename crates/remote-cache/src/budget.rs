@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::fs::OFlags;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
@@ -21,9 +22,10 @@ use crate::{
     sweep::{Hand, allocated_bytes, sweep},
 };
 
-/// The bytes of the state file that serve as locks: one for its content, one for evicting.
+/// The bytes of the state file that serve as locks: one for its content, one for evicting, and one to try whether locks work.
 const CONTENT_BYTE: u64 = 0;
 const EVICTION_BYTE: u64 = 1;
+const PROBE_BYTE: u64 = 1 << 41;
 
 /// How long a process waits for the state, or for another process's eviction.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -64,8 +66,9 @@ struct State {
 
 impl Budget {
     pub(crate) fn open(root: &Path, size_bytes_max: u64, boot: BootId) -> io::Result<Self> {
-        let state =
-            File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(root.join("state"))?;
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let state = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(root.join("state"))?;
         Ok(Self {
             root: root.to_owned(),
             size_bytes_max,
@@ -78,6 +81,11 @@ impl Budget {
             pending_bytes: AtomicU64::new(0),
             evicted_chunks: Counter::default(),
         })
+    }
+
+    /// Checks that the file system supports locks.
+    pub(crate) fn check_locks(&self) -> io::Result<()> {
+        FileLock::try_new(&self.state, PROBE_BYTE, Exclusion::Shared).map(drop)
     }
 
     /// Reserves `bytes` and evicts if necessary. Returns `false` if the space is not available now. If it is,

@@ -4,7 +4,7 @@ use std::{
     env, fmt,
     fs::{self, DirBuilder, File},
     io::{self, Read, Write},
-    os::unix::fs::DirBuilderExt,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -19,7 +19,6 @@ use crate::{
     BootId, Digest, ObjectKey,
     about::{About, tempfile_in},
     budget::Budget,
-    locks_sys::{Exclusion, FileLock},
     stored_object::StoredObject,
 };
 
@@ -28,6 +27,9 @@ const VERSION: &str = "v1";
 
 /// The maximum number of bytes that are remembered for a name.
 const MEMORY_BYTES_MAX: u64 = 64 << 10;
+
+/// The permissions of a directory's group and of others to write to it.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// The pause after a failed write to the cache, in milliseconds.
 const FAILURE_PAUSE_MS: u64 = 10_000;
@@ -100,10 +102,15 @@ impl Cache {
     /// Opens the cache.
     ///
     /// # Errors
-    /// The directory cannot be created or written, or its file system does not support locks.
+    /// The directory cannot be created or written, others may write to it, or its file system does not support locks.
     pub fn open(options: CacheOptions) -> io::Result<Arc<Self>> {
         let CacheOptions { directory, size_bytes_max, boot, notice } = options;
         let root = directory.join(VERSION);
+        DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
+        match DirBuilder::new().mode(0o700).create(&root) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => check_owner(&root)?,
+        }
         for folder in ["objects", "blobs", "names"] {
             DirBuilder::new().recursive(true).mode(0o700).create(root.join(folder))?;
         }
@@ -114,8 +121,7 @@ impl Cache {
             None => default_bytes(&root)?,
         };
         let budget = Budget::open(&root, size_bytes_max, boot)?;
-        let probe = Arc::new(File::options().read(true).write(true).open(root.join("state"))?);
-        drop(FileLock::try_new(&probe, 1 << 41, Exclusion::Shared)?);
+        budget.check_locks()?;
         let failing_until_ms = AtomicU64::new(0);
         let has_told = AtomicBool::new(false);
         let opened = Instant::now();
@@ -235,6 +241,22 @@ impl fmt::Debug for Cache {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Cache").field("root", &self.root).finish_non_exhaustive()
     }
+}
+
+/// Checks that no other user can put files into a directory.
+fn check_owner(directory: &Path) -> io::Result<()> {
+    let metadata = fs::symlink_metadata(directory)?;
+    let problem = if !metadata.is_dir() {
+        "it is not a directory"
+    } else if metadata.uid() != rustix::process::geteuid().as_raw() {
+        "it belongs to another user"
+    } else if metadata.mode() & OTHERS_WRITE != 0 {
+        "others may write to it"
+    } else {
+        return Ok(());
+    };
+    let message = format!("{}: {problem}, so its content cannot be trusted", directory.display());
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
 }
 
 /// Reads a file of at most `bytes_max` bytes, and marks it as used.

@@ -11,4 +11,5 @@ mod power_loss;
 mod processes;
 mod reads;
 mod scene;
+mod unsafe_directories;
 mod verity_trees;
