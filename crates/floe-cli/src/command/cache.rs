@@ -51,7 +51,7 @@ enum Command {
         #[arg(value_name = "ID")]
         ids: Vec<String>,
     },
-    /// Remove leftovers of killed processes and objects unused for 30 days, and evict data down to a size
+    /// Remove leftovers of killed processes, and digest tables and names unused for 30 days; evict data down to a size
     Prune {
         /// The size [default: the current size]
         #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
