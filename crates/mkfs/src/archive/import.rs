@@ -1,7 +1,7 @@
 //! Imports the members of an archive into a tree.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     ffi::OsStr,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -46,14 +46,21 @@ impl Archive {
         excludes: &Excludes,
         progress: &mut dyn Progress,
     ) -> Result<Vec<String>> {
-        let mut importer =
-            Importer { archive: self, tree, options, excludes, hidden: HashMap::new(), warnings: Vec::new() };
-        let whiteouts = options.whiteouts;
-        if whiteouts != Whiteouts::Keep {
+        let mut importer = Importer {
+            archive: self,
+            tree,
+            options,
+            excludes,
+            hidden: HashMap::new(),
+            replaced: HashSet::new(),
+            warnings: Vec::new(),
+        };
+        if importer.find_replaced()? {
             let mut members = Members::new(self);
             while let Some(member) = members.next()? {
                 importer.put_whiteout(&member)?;
             }
+            importer.replaced.clear();
         }
         let mut members = Members::new(self);
         let mut count = 0u64;
@@ -75,10 +82,37 @@ struct Importer<'a> {
     excludes: &'a Excludes,
     /// Excluded members, which may have hard links that are not excluded.
     hidden: HashMap<PathBuf, NodeId>,
+    /// While whiteouts are applied: the paths at which this archive has a directory or removes an entry. What earlier
+    /// sources have there, unless it is a directory, does not lead to the parent of a whiteout.
+    replaced: HashSet<PathBuf>,
     warnings: Vec<String>,
 }
 
 impl Importer<'_> {
+    /// Collects the paths for [`Importer::replaced`]. Returns whether the archive has whiteouts.
+    fn find_replaced(&mut self) -> Result<bool> {
+        if self.options.whiteouts == Whiteouts::Keep {
+            return Ok(false);
+        }
+        let mut has_whiteouts = false;
+        let mut members = Members::new(self.archive);
+        while let Some(member) = members.next()? {
+            let mut components = self.components(&member.path, &member.path)?;
+            let whiteout = components.last().and_then(|name| Whiteout::of(name, self.options.whiteouts));
+            has_whiteouts |= whiteout.is_some();
+            match (whiteout, member.kind) {
+                (Some(Whiteout::Entry(hidden)), _) => {
+                    components.pop();
+                    components.push(hidden);
+                }
+                (None, MemberKind::Directory) => {}
+                _ => continue,
+            }
+            self.replaced.insert(inner_path(&components));
+        }
+        Ok(has_whiteouts)
+    }
+
     fn put_whiteout(&mut self, member: &Member) -> Result<()> {
         let components = self.components(&member.path, &member.path)?;
         let Some((name, parents)) = components.split_last() else { return Ok(()) };
@@ -233,9 +267,11 @@ impl Importer<'_> {
     /// created; otherwise returns `None` if one is missing.
     fn directory(&mut self, components: &[&[u8]], create: Option<Timestamp>, path: &[u8]) -> Result<Option<NodeId>> {
         let mut way = vec![Tree::ROOT];
-        let mut ahead: VecDeque<Vec<u8>> = components.iter().map(|name| name.to_vec()).collect();
+        // A name of the path itself, not of a link's target, has its number in the path.
+        let mut ahead: VecDeque<(Vec<u8>, Option<usize>)> =
+            components.iter().enumerate().map(|(number, name)| (name.to_vec(), Some(number))).collect();
         let mut links = 0;
-        while let Some(name) = ahead.pop_front() {
+        while let Some((name, number)) = ahead.pop_front() {
             let here = way.last().copied().unwrap_or(Tree::ROOT);
             if name == b".." {
                 if way.len() > 1 {
@@ -243,7 +279,15 @@ impl Importer<'_> {
                 }
                 continue;
             }
-            let Some(next) = self.tree.lookup(here, &name) else {
+            let mut next = self.tree.lookup(here, &name);
+            let is_directory = |id: NodeId| matches!(self.tree.node(id).body, Body::Directory(_));
+            let is_replaced =
+                || number.is_some_and(|number| self.replaced.contains(&inner_path(&components[..=number])));
+            if next.is_some_and(|next| !is_directory(next)) && !self.replaced.is_empty() && is_replaced() {
+                self.tree.unlink(here, &name);
+                next = None;
+            }
+            let Some(next) = next else {
                 let Some(modified) = create else { return Ok(None) };
                 let metadata = Metadata { permissions: IMPLIED_PERMISSIONS, uid: 0, gid: 0, modified };
                 let body = Body::Directory(Default::default());
@@ -268,7 +312,7 @@ impl Importer<'_> {
                         return Err(self.archive.unfit(path, "its path crosses a dangling symbolic link"));
                     }
                     for part in parts.into_iter().rev() {
-                        ahead.push_front(part);
+                        ahead.push_front((part, None));
                     }
                 }
                 _ if create.is_none() => return Ok(None),

@@ -146,6 +146,9 @@ fn listing(root: &Path) -> BTreeMap<String, String> {
 /// A layer: names with content; a trailing slash marks a directory, the prefix -> a link.
 type Layer = &'static [(&'static str, &'static str)];
 
+/// A layer with a link to a directory.
+const BEHIND_A_LINK: Layer = &[("usr/lib/a", "1"), ("lib", "->usr/lib")];
+
 #[test]
 fn layers_are_merged_and_whiteouts_apply_to_lower_layers() {
     if !can_mount() {
@@ -191,6 +194,36 @@ fn layers_are_merged_and_whiteouts_apply_to_lower_layers() {
             Whiteouts::Apply,
             &[&[("d/a", "1"), ("d/e/b", "1"), ("f", "1")], &[("d/c", "2"), ("d/.wh..wh..opq", ""), ("d/e/g", "2")]],
             &[("d", "/"), ("d/c", "2"), ("d/e", "/"), ("d/e/g", "2"), ("f", "1")],
+        ),
+        (
+            "an opaque directory replaces a link",
+            Whiteouts::Apply,
+            &[BEHIND_A_LINK, &[("lib/", ""), ("lib/.wh..wh..opq", ""), ("lib/b", "2")]],
+            &[("lib", "/"), ("lib/b", "2"), ("usr", "/"), ("usr/lib", "/"), ("usr/lib/a", "1")],
+        ),
+        (
+            "a directory with a whiteout replaces a link",
+            Whiteouts::Apply,
+            &[BEHIND_A_LINK, &[("lib/.wh.a", ""), ("lib/", ""), ("lib/b", "2")]],
+            &[("lib", "/"), ("lib/b", "2"), ("usr", "/"), ("usr/lib", "/"), ("usr/lib/a", "1")],
+        ),
+        (
+            "a removed link is not followed",
+            Whiteouts::Apply,
+            &[BEHIND_A_LINK, &[("lib/.wh.a", ""), (".wh.lib", "")]],
+            &[("usr", "/"), ("usr/lib", "/"), ("usr/lib/a", "1")],
+        ),
+        (
+            "a directory behind a link",
+            Whiteouts::Apply,
+            &[BEHIND_A_LINK, &[("usr/lib/", ""), ("lib/.wh.a", "")]],
+            &[("lib", "-> usr/lib"), ("usr", "/"), ("usr/lib", "/")],
+        ),
+        (
+            "a directory for overlayfs replaces a link",
+            Whiteouts::Overlay,
+            &[BEHIND_A_LINK, &[("lib/", ""), ("lib/.wh.a", "")]],
+            &[("lib", "/"), ("lib/a", "device"), ("usr", "/"), ("usr/lib", "/"), ("usr/lib/a", "1")],
         ),
         ("other names of aufs", Whiteouts::Apply, &[&[(".wh..wh.plnk", ""), ("a", "1")]], &[("a", "1")]),
         ("whiteouts are kept", Whiteouts::Keep, &[&[("a", "1")], &[(".wh.a", "")]], &[(".wh.a", ""), ("a", "1")]),
