@@ -9,6 +9,7 @@ use crate::tree::Xattr;
 /// The extended headers of a member, or those of global headers, which apply to all following members.
 #[derive(Clone, Default)]
 pub(super) struct Extensions {
+    /// The values by name. An empty value cancels a global record.
     records: BTreeMap<Vec<u8>, Vec<u8>>,
     xattrs: BTreeMap<Box<[u8]>, Box<[u8]>>,
     /// The records of sparse format 0.0, which repeat for each run.
@@ -27,6 +28,8 @@ const XATTR_PREFIX: &[u8] = b"SCHILY.xattr.";
 const XATTR_PREFIX_CODED: &[u8] = b"LIBARCHIVE.xattr.";
 /// The record with the SELinux label, written by GNU tar.
 const SELINUX: &[u8] = b"RHT.security.selinux";
+/// The memory of a record in addition to its name and value, in bytes.
+const RECORD_OVERHEAD: usize = 64;
 
 impl Extensions {
     /// Adds the records of an extended header; an error names the violated rule.
@@ -60,18 +63,17 @@ impl Extensions {
             self.xattrs.entry(b"security.selinux"[..].into()).or_insert_with(|| value.into());
         } else if name == b"GNU.sparse.offset" || name == b"GNU.sparse.numbytes" {
             self.sparse_numbers.push(decimal(value).ok_or("the map of a sparse file has an invalid number")?);
-        } else if value.is_empty() {
-            self.records.remove(name);
         } else {
             self.records.insert(name.into(), value.into());
         }
         Ok(())
     }
 
-    /// The total length of the records in bytes.
+    /// The approximate memory of the records in bytes.
     pub(super) fn len(&self) -> usize {
-        let records: usize = self.records.iter().map(|(name, value)| name.len() + value.len()).sum();
-        let xattrs: usize = self.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let len = |name: &[u8], value: &[u8]| name.len() + value.len() + RECORD_OVERHEAD;
+        let records: usize = self.records.iter().map(|(name, value)| len(name, value)).sum();
+        let xattrs: usize = self.xattrs.iter().map(|(name, value)| len(name, value)).sum();
         records + xattrs + size_of_val(self.sparse_numbers.as_slice())
     }
 
@@ -85,9 +87,9 @@ impl Extensions {
         }
     }
 
-    /// The value of a record.
+    /// The value of a record, unless it is empty.
     pub(super) fn text(&self, name: &str) -> Option<&[u8]> {
-        self.records.get(name.as_bytes()).map(Vec::as_slice)
+        self.records.get(name.as_bytes()).map(Vec::as_slice).filter(|value| !value.is_empty())
     }
 
     /// The value of a record as a number; an error if it is not a number.

@@ -19,8 +19,8 @@ use crate::{
 
 /// The longest extended header or long name, in bytes.
 const EXTENSION_LEN_MAX: u64 = 16 << 20;
-/// The maximum size of global records in bytes: every member gets a copy.
-const GLOBALS_LEN_MAX: usize = 64 << 10;
+/// The maximum size of global records in bytes: every member gets a copy, and a member needs only 512 bytes.
+const GLOBALS_LEN_MAX: usize = 4 << 10;
 
 /// A member of an archive.
 pub(super) struct Member {
@@ -84,7 +84,7 @@ impl<'a> Members<'a> {
                     let data = self.extension(own_size, start)?;
                     self.globals.add(&data).map_err(broken)?;
                     if self.globals.len() > GLOBALS_LEN_MAX {
-                        return Err(broken("global extended headers exceed 64 KiB"));
+                        return Err(broken("global extended headers exceed 4 KiB"));
                     }
                 }
                 b'L' => extensions.long_name = Some(self.extension(own_size, start)?),

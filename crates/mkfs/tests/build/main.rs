@@ -5,6 +5,7 @@ mod differences;
 mod environment;
 mod failures;
 mod matrix;
+mod raw_archives;
 mod repeats;
 mod sample_tree;
 mod sharing;

@@ -1,0 +1,69 @@
+//! Archives whose headers are unusual, and files that only resemble an archive.
+
+use std::{fs, path::Path};
+
+use floe_mkfs::{Error, NoProgress, Options, Source, Summary, build};
+
+/// A member with a header in the format of ustar.
+fn member(name: &str, kind: u8, data: &[u8]) -> Vec<u8> {
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(tar::EntryType::new(kind));
+    header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+    header.set_mode(0o644);
+    header.set_uid(7);
+    header.set_gid(7);
+    header.set_mtime(1_600_000_000);
+    header.set_size(data.len() as u64);
+    header.set_cksum();
+    let mut bytes = [header.as_bytes(), data].concat();
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes
+}
+
+/// An extended header with these records.
+fn records(kind: u8, records: impl IntoIterator<Item = (String, Vec<u8>)>) -> Vec<u8> {
+    let mut data = Vec::new();
+    for (name, value) in records {
+        let rest = name.len() + value.len() + 3;
+        let len = (rest + 1..).find(|len| len.to_string().len() + rest == *len).unwrap();
+        data.extend(format!("{len} {name}=").bytes().chain(value).chain([b'\n']));
+    }
+    member("records", kind, &data)
+}
+
+fn record(name: &str, value: &[u8]) -> (String, Vec<u8>) {
+    (name.to_owned(), value.to_vec())
+}
+
+/// Builds an image of an archive with these members.
+fn built(folder: &Path, members: &[Vec<u8>]) -> Result<Summary, Error> {
+    let path = folder.join("made.tar");
+    fs::write(&path, [members.concat(), vec![0; 1024]].concat()).unwrap();
+    build(&Options::new(folder.join("image")), &[Source::Tar(path)], &mut NoProgress)
+}
+
+#[test]
+fn global_records_cannot_multiply_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = || member("file", b'0', b"");
+    let few = records(b'g', [record("comment", &[b'c'; 1000]), record("SCHILY.xattr.user.a", b"1")]);
+    assert_eq!(built(folder.path(), &[few, file()]).unwrap().inodes, 2);
+    // Few bytes each, but many.
+    let many = records(b'g', (0..3000).map(|number| (format!("SCHILY.xattr.{number}"), Vec::new())));
+    let error = built(folder.path(), &[many, file()]).expect_err("there are too many").to_string();
+    assert!(error.contains("global extended headers exceed") && error.contains("byte 0"), "{error}");
+}
+
+#[test]
+fn an_empty_record_cancels_a_global_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = built(folder.path(), &[member("file", b'0', b"")]).unwrap();
+    let global = || records(b'g', [record("uid", b"1234")]);
+    let changed = built(folder.path(), &[global(), member("file", b'0', b"")]).unwrap();
+    assert_ne!(plain.uuid, changed.uuid);
+    let cancel = |kind| records(kind, [record("uid", b"")]);
+    for (what, kind) in [("for one member", b'x'), ("for all members", b'g')] {
+        let cancelled = built(folder.path(), &[global(), cancel(kind), member("file", b'0', b"")]).unwrap();
+        assert_eq!(plain.uuid, cancelled.uuid, "{what}");
+    }
+}
