@@ -1,7 +1,8 @@
 //! Tar archives as sources.
 
-mod acl;
+pub(crate) mod acl;
 mod extensions;
+mod gzip;
 mod header;
 mod import;
 mod member;
@@ -44,7 +45,7 @@ impl Archive {
             return Err(Error::unfit(path, "the source is a directory, not a tar archive"));
         }
         if status.is_file() {
-            let mut head = [0; unpack::MAGIC_LEN];
+            let mut head = [0; unpack::HEAD_LEN];
             let len = read_up_to(&file, &mut head).map_err(Error::source(path, "read"))?;
             if unpack::is_plain(&head[..len]) {
                 let identity = Some(Identity::of_file(&file).map_err(Error::source(path, "look at"))?);

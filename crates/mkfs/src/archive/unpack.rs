@@ -6,14 +6,19 @@ use std::{
     path::Path,
 };
 
+use super::{
+    gzip::GzipMembers,
+    header::{self, BLOCK_LEN},
+};
 use crate::{
     error::{Error, Result},
     image_file::scratch_file,
     progress::{Phase, Progress, report},
 };
 
-/// How many bytes identify the compression of an archive.
-pub(super) const MAGIC_LEN: usize = 6;
+/// How many bytes identify the compression of an archive: the first header, because the name of its member may begin
+/// with the magic of a compression.
+pub(super) const HEAD_LEN: usize = BLOCK_LEN;
 /// The read size in bytes.
 const BUFFER_LEN: usize = 1 << 20;
 /// The largest memory for decoding xz, in bytes; the highest preset needs 65 MiB.
@@ -42,8 +47,8 @@ pub(super) fn unpacked(
     output: &Path,
     progress: &mut dyn Progress,
 ) -> Result<(File, u64)> {
-    let mut head = Vec::with_capacity(MAGIC_LEN);
-    let begun = input.by_ref().take(MAGIC_LEN as u64).read_to_end(&mut head);
+    let mut head = Vec::with_capacity(HEAD_LEN);
+    let begun = input.by_ref().take(HEAD_LEN as u64).read_to_end(&mut head);
     begun.map_err(Error::source(path, "read"))?;
     let packing = Packing::of(&head);
     let whole = BufReader::with_capacity(BUFFER_LEN, io::Cursor::new(head).chain(input));
@@ -72,6 +77,9 @@ pub(super) fn unpacked(
 
 impl Packing {
     fn of(head: &[u8]) -> Self {
+        if head.first_chunk().is_some_and(header::is_whole) {
+            return Self::Plain;
+        }
         match head {
             [0x1f, 0x8b, ..] => Self::Gzip,
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Self::Xz,
@@ -89,7 +97,7 @@ impl Packing {
         let failed = |error: io::Error| Error::source(path, "decompress")(error);
         Ok(match self {
             Self::Plain => Box::new(input),
-            Self::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(input)),
+            Self::Gzip => Box::new(GzipMembers::new(input)),
             Self::Xz => {
                 let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY_MAX, liblzma::stream::CONCATENATED);
                 let stream = stream.map_err(|error| failed(error.into()))?;

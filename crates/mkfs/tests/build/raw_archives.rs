@@ -67,3 +67,43 @@ fn an_empty_record_cancels_a_global_one() {
         assert_eq!(plain.uuid, cancelled.uuid, "{what}");
     }
 }
+
+#[test]
+fn names_of_members_are_not_mistaken_for_compression() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["]", "LZIP/a", "BZh9.txt", "\x04\"M\x18", "\x1f"] {
+        let summary = built(folder.path(), &[member(name, b'0', b"data")]);
+        let summary = summary.unwrap_or_else(|error| panic!("{name:?}: {error}"));
+        assert_eq!(summary.content_bytes, 4, "{name:?}");
+    }
+}
+
+#[test]
+fn zeros_may_follow_a_gzip_archive() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("made.tar");
+    let archive = [member("one", b'0', b"1"), member("two", b'0', b"2"), vec![0; 1024]].concat();
+    let gzip = |bytes: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        std::io::Write::write_all(&mut encoder, bytes).unwrap();
+        encoder.finish().unwrap()
+    };
+    let (first, second) = archive.split_at(700);
+    let zeros = vec![0; 3 << 20];
+    for (what, bytes, is_sound) in [
+        ("zeros", [gzip(&archive), zeros.clone()].concat(), true),
+        ("members", [gzip(first), gzip(second)].concat(), true),
+        ("members, zeros", [gzip(first), gzip(second), vec![0; 5]].concat(), true),
+        ("zeros, text", [gzip(&archive), vec![0; 5], b"text".to_vec()].concat(), false),
+        ("half a member", [gzip(first), gzip(second)[..12].to_vec()].concat(), false),
+    ] {
+        fs::write(&path, bytes).unwrap();
+        let options = Options::new(folder.path().join("image"));
+        let result = build(&options, &[Source::Tar(path.clone())], &mut NoProgress);
+        match (result, is_sound) {
+            (Ok(summary), true) => assert_eq!(summary.files, 2, "{what}"),
+            (Err(error), false) => assert!(error.to_string().contains("cannot decompress"), "{what}: {error}"),
+            (result, _) => panic!("{what}: {result:?}"),
+        }
+    }
+}
