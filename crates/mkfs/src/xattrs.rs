@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use floe_erofs::write::{LongPrefix, StoredName, filter_bit, xattr_body, xattr_entry};
 
 use crate::{
+    archive::acl,
     error::{Error, Result},
     options::Xattrs,
     tree::{Tree, Visit, Xattr},
@@ -12,6 +13,10 @@ use crate::{
 
 /// The maximum number of shared xattrs of one inode.
 const SHARED_MAX: usize = 255;
+/// The longest name of an xattr in bytes.
+const NAME_LEN_MAX: usize = 255;
+/// Prefixes that are no names by themselves.
+const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 /// The longest xattr body in bytes.
 const BODY_LEN_MAX: usize = 8 + 4 * u16::MAX as usize;
 
@@ -23,6 +28,13 @@ pub(crate) struct XattrTable {
     shared: BTreeMap<Xattr, u32>,
     shared_bytes: Vec<u8>,
     left_out: u64,
+}
+
+/// Whether Linux accepts an xattr. Archives may contain others.
+fn is_valid(name: &[u8], value: &[u8]) -> bool {
+    let is_bare = PREFIXES.contains(&name);
+    let is_list = name == acl::ACCESS || name == acl::DEFAULT;
+    !is_bare && name.len() <= NAME_LEN_MAX && !name.contains(&0) && (!is_list || acl::is_valid(value))
 }
 
 impl XattrTable {
@@ -110,6 +122,9 @@ impl XattrTable {
     }
 
     fn entry(&self, name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
+        if !is_valid(name, value) {
+            return None;
+        }
         xattr_entry(StoredName::new(name, &self.long_prefixes)?, value)
     }
 }

@@ -5,8 +5,8 @@ use std::{collections::HashMap, fs, path::Path, sync::OnceLock};
 use super::extensions::decimal;
 
 /// The xattr names of access control lists.
-pub(super) const ACCESS: &[u8] = b"system.posix_acl_access";
-pub(super) const DEFAULT: &[u8] = b"system.posix_acl_default";
+pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
+pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// The version of the attribute's format.
 const VERSION: u32 = 2;
@@ -22,6 +22,18 @@ const GROUP_OWNER: u16 = 0x04;
 const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
+
+/// Whether the value of an attribute is a list that the kernel can read.
+pub(crate) fn is_valid(value: &[u8]) -> bool {
+    let Some((version, entries)) = value.split_first_chunk() else { return false };
+    let (entries, rest) = entries.as_chunks::<8>();
+    let is_entry = |[tag_low, tag_high, rights_low, rights_high, ..]: &[u8; 8]| {
+        let tag = u16::from_le_bytes([*tag_low, *tag_high]);
+        let is_tag = matches!(tag, USER_OWNER | USER | GROUP_OWNER | GROUP | MASK | OTHER);
+        is_tag && u16::from_le_bytes([*rights_low, *rights_high]) <= 7
+    };
+    u32::from_le_bytes(*version) == VERSION && rest.is_empty() && entries.iter().all(is_entry)
+}
 
 /// User and group ids by name, from `/etc/passwd` and `/etc/group` of this machine.
 #[derive(Default)]

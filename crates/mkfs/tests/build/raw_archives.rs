@@ -107,3 +107,32 @@ fn zeros_may_follow_a_gzip_archive() {
         }
     }
 }
+
+#[test]
+fn invalid_attributes_are_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let long = format!("user.{}", "x".repeat(251));
+    let longest = &long[..255];
+    let acl = |entries: &[[u8; 8]]| [&[2, 0, 0, 0][..], &entries.concat()].concat();
+    let entry = |tag: u8, permissions: u8| [tag, 0, permissions, 0, 255, 255, 255, 255];
+    let sound = acl(&[entry(1, 6), entry(4, 4), entry(0x20, 4)]);
+    for (name, value, is_kept) in [
+        ("user.a", vec![], true),
+        (longest, b"1".to_vec(), true),
+        (&long, b"1".to_vec(), false),
+        ("user.", b"1".to_vec(), false),
+        ("security.", b"1".to_vec(), false),
+        ("user.a\0b", b"1".to_vec(), false),
+        ("system.posix_acl_access", sound.clone(), true),
+        ("system.posix_acl_access", b"text".to_vec(), false),
+        ("system.posix_acl_access", sound[..11].to_vec(), false),
+        ("system.posix_acl_access", acl(&[entry(3, 6)]), false),
+        ("system.posix_acl_access", acl(&[entry(1, 8)]), false),
+        ("system.posix_acl_access", [&[1][..], &sound[1..]].concat(), false),
+        ("system.posix_acl_access.", b"1".to_vec(), false),
+    ] {
+        let header = records(b'x', [record(&format!("SCHILY.xattr.{name}"), &value)]);
+        let summary = built(folder.path(), &[header, member("file", b'0', b"")]).unwrap();
+        assert_eq!(summary.xattrs_left_out, u64::from(!is_kept), "{name:?} {value:?}");
+    }
+}
