@@ -40,7 +40,10 @@ impl Archive {
     pub(super) fn recognize(self) -> Result<Self> {
         let mut block = [0; BLOCK_LEN];
         if self.len < block.len() as u64 {
-            return Err(self.magic().map_or_else(|| self.truncated(), |what| self.not_an_archive(what)));
+            return Err(match self.magic() {
+                _ if self.len == 0 => Error::unfit(&*self.path, "it is empty; an archive without members is not"),
+                what => self.not_an_archive(what.unwrap_or_default()),
+            });
         }
         self.read_at(0, &mut block)?;
         if block == [0; BLOCK_LEN] {

@@ -27,7 +27,11 @@ impl Profile {
         let has_names = match lines.next() {
             Some((FIRST_LINE, _)) => false,
             Some((FIRST_LINE_WITH_NAMES, _)) => true,
-            _ => return Err(Error::Option(format!("the first line of the profile must be '{FIRST_LINE}'"))),
+            _ => {
+                return Err(Error::Option(format!(
+                    "the first line of a profile must be '{FIRST_LINE_WITH_NAMES}' or '{FIRST_LINE}'"
+                )));
+            }
         };
         let mut profile = Self::default();
         for (line, number) in lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#')) {

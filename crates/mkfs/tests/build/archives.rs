@@ -412,10 +412,9 @@ fn broken_archives_are_refused() {
         fs::write(&path, bytes).unwrap();
         check_refused(what, Source::Tar(path.clone()), &output, words);
     };
-    for len in [1, 511, 512, 1024, 1536, 60_000, 200_000, (end + 1).next_multiple_of(512)] {
+    for len in [512, 1024, 1536, 60_000, 200_000, (end + 1).next_multiple_of(512)] {
         check("a part", &whole[..len], &["truncated"]);
     }
-    check("nothing", b"", &["truncated"]);
     check("something else", &text(5000, 3), &["neither a directory nor a tar archive"]);
     check("bzip2", b"BZh91AY&SY", &["bzip2", "decompress it first"]);
     for at in [0, 124, 148, 156, 257] {

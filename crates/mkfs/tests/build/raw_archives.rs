@@ -136,3 +136,15 @@ fn invalid_attributes_are_left_out() {
         assert_eq!(summary.xattrs_left_out, u64::from(!is_kept), "{name:?} {value:?}");
     }
 }
+
+#[test]
+fn short_files_are_no_archives() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notes");
+    for (content, words) in [("", "it is empty"), ("some words\n", "neither a directory nor a tar archive")] {
+        fs::write(&path, content).unwrap();
+        let options = Options::new(folder.path().join("image"));
+        let error = build(&options, &[Source::Tar(path.clone())], &mut NoProgress).expect_err("no archive").to_string();
+        assert!(error.contains(words) && !error.contains("truncated"), "{content:?}: {error}");
+    }
+}
