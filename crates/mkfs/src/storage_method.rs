@@ -20,6 +20,8 @@ const SPARSE_CHUNKS_MAX: u64 = 1 << 20;
 const COMPRESSED_SPARSE_SIZE_MIN: u64 = 16 << 20;
 /// The minimum ratio of such a file's size to its data.
 const COMPRESSED_SPARSE_FACTOR: u64 = 1024;
+/// log2 of the most blocks in a chunk: the format has five bits for this number.
+const CHUNK_BLOCKS_LOG2_MAX: u32 = 31;
 
 /// How a piece is stored.
 #[derive(Clone, Copy)]
@@ -75,9 +77,35 @@ fn sparse_chunk_len(content: &Content, options: &Options, coding: Option<usize>)
     if content.stored_len() > stored_len_max {
         return Ok(None);
     }
-    let chunk_len = (size / SPARSE_CHUNKS_MAX).next_power_of_two().max(SPARSE_CHUNK_LEN_MIN).max(options.block_size());
+    let chunk_len = hole_chunk_len(size, options.block_size());
     // Only an empty chunk becomes a hole, and the block count does not show whether there is one.
     let data = content.data_ranges(chunk_len)?;
     let data_len: u64 = data.iter().map(|range| range.end - range.start).sum();
     Ok(usize::try_from(chunk_len).ok().filter(|_| data_len < size))
+}
+
+/// The chunk size for a file of this size with holes.
+fn hole_chunk_len(size: u64, block_size: u64) -> u64 {
+    let wanted = (size / SPARSE_CHUNKS_MAX).next_power_of_two();
+    wanted.max(SPARSE_CHUNK_LEN_MIN).max(block_size).min(block_size << CHUNK_BLOCKS_LOG2_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_of_huge_files_have_a_size_that_the_format_has() {
+        for (size, block_size, expected) in [
+            (0, 512, 64 << 10),
+            (1 << 40, 4096, 1 << 20),
+            (1 << 60, 512, 1 << 40),
+            (1 << 60, 4096, 1 << 40),
+            ((1 << 60) + (1 << 20), 512, 1 << 40),
+            (i64::MAX as u64, 512, 1 << 40),
+            (i64::MAX as u64, 4096, 1 << 43),
+        ] {
+            assert_eq!(hole_chunk_len(size, block_size), expected, "{size} {block_size}");
+        }
+    }
 }
