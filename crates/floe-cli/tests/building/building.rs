@@ -163,7 +163,7 @@ fn invalid_sources_are_reported_in_one_line() {
     for (arguments, exit, words) in [
         (&["image", "nothing"][..], 1, "nothing: No such file"),
         (&["image", "text"], 1, "text: it is neither a directory nor a tar archive"),
-        (&["image", "-"], 1, "standard input: the archive is truncated"),
+        (&["image", "-"], 1, "standard input: it is empty"),
         (&["image", "-", "-"], 2, "only once"),
         (&["image"], 2, "SOURCE"),
         (&["image", "source", "-z", "brotli"], 2, "'brotli' is unknown"),

@@ -41,7 +41,7 @@ impl Archive {
         let mut block = [0; BLOCK_LEN];
         if self.len < block.len() as u64 {
             return Err(match self.magic() {
-                _ if self.len == 0 => Error::unfit(&*self.path, "it is empty; an archive without members is not"),
+                _ if self.len == 0 => Error::unfit(&*self.path, "it is empty; a tar archive has at least 1024 bytes"),
                 what => self.not_an_archive(what.unwrap_or_default()),
             });
         }

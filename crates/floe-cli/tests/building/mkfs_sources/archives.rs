@@ -143,7 +143,7 @@ fn files_that_are_not_archives_are_refused_by_type() {
         ("late", &late, "neither a directory nor a tar archive"),
         ("zeros", &vec![0; 2 << 20], "neither a directory nor a tar archive"),
         ("text", &b"text\n".repeat(1000), "neither a directory nor a tar archive"),
-        ("cut", b"", "truncated"),
+        ("cut", b"", "it is empty"),
     ];
     for (name, bytes, _) in files {
         fs::write(folder.path().join(name), bytes).expect("written");
