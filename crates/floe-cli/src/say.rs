@@ -18,7 +18,7 @@ pub(crate) fn line(text: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
-/// As [`line`], without the end of the line.
+/// As [`line()`], without the end of the line.
 pub(crate) fn part(text: fmt::Arguments<'_>) {
     let _ = write!(io::stderr().lock(), "{text}");
 }
