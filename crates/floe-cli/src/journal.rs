@@ -40,7 +40,7 @@ impl Journal {
     pub(crate) fn connect() -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.connect(SOCKET)?;
-        // Nor must it block the keeper.
+        // A journal that does not take messages must not block the keeper, which shares this setting.
         socket.set_nonblocking(true)?;
         Ok(Self { socket: socket.into() })
     }

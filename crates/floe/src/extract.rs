@@ -190,7 +190,8 @@ pub enum ExtractError {
 /// each block is decoded once. The extraction ends soon after `cancel` is set.
 ///
 /// # Errors
-/// The root of the extraction is not a directory, the target cannot be used, a path is not in the image, or the extraction was cancelled. All other failures are
+/// The root of the extraction is not a directory, the target cannot be used, a path is not in the image, or the extraction
+/// was cancelled. All other failures are
 /// counted in the summary and reported as [`ExtractEvent::Warning`].
 pub fn extract(
     image: &Image,

@@ -17,8 +17,9 @@ use std::{
 };
 
 /// Makes, on this thread, the attempts that a compromised decoder would make. Writes one line for each: its name, and
-/// `allowed` or the error. `place` is a directory outside the policy that contains a listening socket `listener.sock`, a datagram
-/// socket `datagram.sock`, and perhaps the target of an extraction, `target`; `port` is a listening TCP port of this machine. Undoes successful attempts where possible.
+/// `allowed` or the error. `place` is a directory outside the policy that contains a listening socket `listener.sock`, a
+/// datagram socket `datagram.sock`, and perhaps the target of an extraction, `target`; `port` is a listening TCP port of this
+/// machine. Undoes successful attempts where possible.
 ///
 /// # Errors
 /// The output cannot be written.
@@ -47,7 +48,7 @@ fn attempts(place: &Path, port: u16) -> Vec<(&'static str, Attempt)> {
         ("read /proc/1/environ", Box::new(|| fs::read("/proc/1/environ").map(drop))),
         ("list a directory", Box::new(move || fs::read_dir(&bystander).map(drop))),
         ("create a file", Box::new(move || File::create(&made).map(drop).and_then(|()| fs::remove_file(&made)))),
-        ("mknod", Box::new(move || make_node(&node))),
+        ("mknod", Box::new(move || make_node(&node).and_then(|()| fs::remove_file(&node)))),
         ("open a device", Box::new(move || open_node(&beneath))),
         ("change a mode", Box::new(move || fs::set_permissions(&changed, fs::Permissions::from_mode(0o777)))),
         ("connect over TCP", Box::new(move || TcpStream::connect(("127.0.0.1", port)).map(drop))),
@@ -88,14 +89,12 @@ fn make_node(path: &PathBuf) -> io::Result<()> {
     let device = rustix::fs::makedev(1, 3);
     let mode = rustix::fs::Mode::RUSR;
     rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::CharacterDevice, mode, device)?;
-    fs::remove_file(path)
+    Ok(())
 }
 
 /// Makes a device and opens it.
 fn open_node(path: &PathBuf) -> io::Result<()> {
-    let device = rustix::fs::makedev(1, 3);
-    let mode = rustix::fs::Mode::RUSR;
-    rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::CharacterDevice, mode, device)?;
+    make_node(path)?;
     let opened = File::open(path);
     fs::remove_file(path)?;
     opened.map(drop)

@@ -367,7 +367,7 @@ fn say_ready(
     }
 }
 
-/// Reports the result to a process that reads from the pipe, as squashfuse does. Waits for such a process, as squashfuse does.
+/// Reports the result to a process that reads from the pipe. Waits for such a process, as squashfuse does.
 pub(crate) fn notify(pipe: &Path, works: bool) {
     if is_upgrade() {
         // The reader got its message long ago; opening the pipe would wait for another one.
