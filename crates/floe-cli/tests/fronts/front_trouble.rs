@@ -2,6 +2,7 @@
 //! and all mounts can be unmounted.
 
 use std::{
+    collections::BTreeSet,
     fs,
     os::fd::AsRawFd,
     path::{Path, PathBuf},
@@ -92,11 +93,17 @@ fn wait_until_stuck(serving: &Serving) {
     });
 }
 
-/// The tasks that the kernel has reported as hung.
-fn hung_tasks() -> String {
+/// What the kernel has reported of hung tasks and of faults of its own. Each task counts once, although the kernel repeats its
+/// report, so tasks that hung before are no difference.
+fn hung_tasks() -> BTreeSet<String> {
     let log = run(Command::new("dmesg").arg("--notime"));
     let log = String::from_utf8_lossy(&log.stdout).into_owned();
-    log.lines().filter(|line| line.contains("blocked for more than") || line.contains("WARNING:")).collect()
+    let reported = log.lines().filter_map(|line| {
+        let is_fault = line.contains("WARNING:");
+        let task = line.split_once(" blocked for more than").map(|(task, _)| task);
+        task.or(is_fault.then_some(line)).map(str::to_owned)
+    });
+    reported.collect()
 }
 
 #[test]
