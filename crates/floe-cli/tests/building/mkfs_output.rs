@@ -262,7 +262,7 @@ fn an_image_is_synced_before_success_is_reported() {
     let earlier = {
         let _mount = Mount::new(&device.path, &directory);
         succeed(&floe(&folder, &["disk/earlier", "source/a"]));
-        run("sync", &[]);
+        run("sync", &["--file-system", directory.to_str().expect("plain")]);
         fs::read(directory.join("earlier")).expect("read")
     };
     for image in ["new", "earlier"] {

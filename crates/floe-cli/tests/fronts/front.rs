@@ -251,6 +251,22 @@ fn a_daemon_and_mount_of_fstab_have_a_front() {
     }
 }
 
+/// A ring lasts as long as something refers to it, and with it the requests in it. The keeper must unmount after the end of its
+/// program, for which these requests must have ended.
+#[test]
+fn a_keeper_has_no_ring_of_its_program() {
+    if !ready() {
+        return;
+    }
+    let scene = scene();
+    let serving = scene.fronted("ro");
+    let maps_of = |process| fs::read_to_string(format!("/proc/{process}/maps")).expect("its memory");
+    if !maps_of(serving.pid.as_raw_nonzero()).contains("[io_uring]") {
+        return skip::skipped("the mount does not use io_uring");
+    }
+    assert!(!maps_of(serving.keeper().as_raw_nonzero()).contains("[io_uring]"));
+}
+
 #[test]
 fn users_without_the_right_to_mount_get_the_reason() {
     if !ready() {
