@@ -1,19 +1,26 @@
 //! SquashFS images that are damaged, or hold what EROFS cannot express, with the kernel's EROFS in front.
 
-use std::{collections::BTreeMap, fs, io, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
 
-use floe_testkit::check_rows;
+use floe_testkit::{
+    check_rows,
+    corpus::{Format, Materialised},
+};
 use rustix::fs::{lgetxattr, llistxattr};
 
 use crate::support::{
+    Served,
     front::ready,
     hostile_squashfs::{self, Squashfs},
-    program::Serving,
 };
 
 /// A mount of an image.
 struct Scene {
-    serving: Serving,
+    served: Served,
     _folder: tempfile::TempDir,
 }
 
@@ -22,12 +29,12 @@ impl Scene {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("image");
         fs::write(&path, image).expect("written");
-        let serving = Serving::new(&path, ["-o".to_owned(), format!("front={front}")]);
-        Self { serving, _folder: folder }
+        let image = Materialised { path, format: Format::Squashfs, offset: 0, devices: Vec::new() };
+        Self { served: Served::new(&image, front).expect("mounted"), _folder: folder }
     }
 
-    fn path(&self) -> &Path {
-        &self.serving.place.path
+    fn path(&self) -> PathBuf {
+        self.served.path()
     }
 }
 
@@ -54,7 +61,7 @@ fn a_damaged_listing_does_not_hide_the_others() {
     // There is no export table, so inodes after this one are not found.
     hostile_squashfs::damage_directory(&mut image, DAMAGED_DIRECTORY);
     let scene = Scene::new(&image, "kernel");
-    assert_eq!(names(scene.path()).expect("the root is sound").len(), COUNT);
+    assert_eq!(names(&scene.path()).expect("the root is sound").len(), COUNT);
     let listed: Vec<bool> = (0..DAMAGED_DIRECTORY)
         .map(|number| match names(&scene.path().join(format!("w{number:06}"))) {
             Ok(names) => {
@@ -92,13 +99,21 @@ fn attributes_that_do_not_fit_are_left_out_singly() {
     }
     /// User attributes with values of these lengths, and the numbers of those that the front has.
     type Row = (&'static [usize], &'static [usize]);
-    let rows: [Row; 5] = [
+    const LATE: [usize; 18] = {
+        let mut lens = [65_536; 18];
+        lens[17] = 5;
+        lens
+    };
+    let rows: [Row; 7] = [
         (&[3, 65_536, 4], &[0, 2]),
         (&[65_536], &[]),
         (&[65_535], &[0]),
         // All attributes of an inode have 256 KiB.
         (&[60_000, 60_000, 60_000, 60_000, 60_000, 5], &[0, 1, 2, 3, 5]),
         (&[65_535, 65_535, 65_535, 65_535, 9], &[0, 1, 2, 4]),
+        // The first MiB of values is looked at.
+        (&LATE[3..], &[14]),
+        (&LATE, &[]),
     ];
     check_rows(
         &rows,
@@ -137,7 +152,7 @@ fn names_of_256_bytes_are_left_out_singly() {
         |(front, expected): &(&str, Vec<String>)| {
             let scene = Scene::new(&image, front);
             let mut told = Vec::new();
-            match names(scene.path()) {
+            match names(&scene.path()) {
                 Ok(found) if found == *expected => {}
                 other => told.push(format!("listed {other:?}")),
             }
@@ -150,4 +165,19 @@ fn names_of_256_bytes_are_left_out_singly() {
             told
         },
     );
+}
+
+#[test]
+fn a_listing_does_not_hold_the_attributes_of_its_files() {
+    if !ready() {
+        return;
+    }
+    const FILE_COUNT: u32 = 1000;
+    const GROWTH_BYTES_MAX: u64 = 40 << 20;
+    // Each file has nearly as many attributes as fit in EROFS.
+    let scene = Scene::new(&Squashfs::with_shared_attributes(FILE_COUNT, 4, 64_000), "kernel");
+    let before = scene.served.resident_bytes_max();
+    assert_eq!(names(&scene.path()).expect("listed").len(), FILE_COUNT as usize);
+    let growth = scene.served.resident_bytes_max() - before;
+    assert!(growth <= GROWTH_BYTES_MAX, "a listing takes {} MiB", growth >> 20);
 }

@@ -212,18 +212,30 @@ impl Squashfs {
     /// A file with `count` attributes of one value that is stored once.
     pub(crate) fn with_attributes(count: u32, name_len: usize, value_len: u32) -> Vec<u8> {
         let mut squashfs = Self::new();
-        squashfs.attributes.bytes.extend(XattrVal { vsize: value_len }.to_bytes());
-        squashfs.attributes.bytes.extend(vec![7; value_len as usize]);
-        let (block, offset) = Table::reference(squashfs.attributes.bytes.len());
+        let set = squashfs.set_of_one_value(count, name_len, value_len);
+        squashfs.files_with(set, &["f".to_owned()])
+    }
+
+    /// `file_count` files with the same `count` attributes of one value.
+    pub(crate) fn with_shared_attributes(file_count: u32, count: u32, value_len: u32) -> Vec<u8> {
+        let mut squashfs = Self::new();
+        let set = squashfs.set_of_one_value(count, 4, value_len);
+        squashfs.files_with(set, &(0..file_count).map(|number| format!("{number:06}")).collect::<Vec<_>>())
+    }
+
+    fn set_of_one_value(&mut self, count: u32, name_len: usize, value_len: u32) -> XattrId {
+        self.attributes.bytes.extend(XattrVal { vsize: value_len }.to_bytes());
+        self.attributes.bytes.extend(vec![7; value_len as usize]);
+        let (block, offset) = Table::reference(self.attributes.bytes.len());
         for number in 0..count {
             let name = format!("{number:0name_len$}");
             let entry = XattrEntry { kind: 0x100, size: name.len() as u16 };
-            squashfs.attributes.bytes.extend(entry.to_bytes());
-            squashfs.attributes.bytes.extend(name.as_bytes());
-            squashfs.attributes.bytes.extend(XattrVal { vsize: 8 }.to_bytes());
-            squashfs.attributes.bytes.extend(0_u64.to_le_bytes());
+            self.attributes.bytes.extend(entry.to_bytes());
+            self.attributes.bytes.extend(name.as_bytes());
+            self.attributes.bytes.extend(XattrVal { vsize: 8 }.to_bytes());
+            self.attributes.bytes.extend(0_u64.to_le_bytes());
         }
-        squashfs.file_with(XattrId { xattr: u64::from(block) << 16 | u64::from(offset), count, size: 1 })
+        XattrId { xattr: u64::from(block) << 16 | u64::from(offset), count, size: 1 }
     }
 
     /// A file with an attribute for each type and value length. Their names are numbers of four digits.
@@ -235,17 +247,18 @@ impl Squashfs {
             squashfs.attributes.bytes.extend(XattrVal { vsize: *len as u32 }.to_bytes());
             squashfs.attributes.bytes.extend(vec![7; *len]);
         }
-        squashfs.file_with(XattrId { xattr: 0, count: attributes.len() as u32, size: 1 })
+        squashfs.files_with(XattrId { xattr: 0, count: attributes.len() as u32, size: 1 }, &["f".to_owned()])
     }
 
-    /// The image with a file that has the attributes of a set.
-    fn file_with(mut self, set: XattrId) -> Vec<u8> {
+    /// The image with files of these names, which must ascend. All have the attributes of a set.
+    fn files_with(mut self, set: XattrId, names: &[String]) -> Vec<u8> {
         self.sets.bytes.extend(set.to_bytes());
         let file =
             LRegInode { start_block: 0, file_size: 0, sparse: 0, nlink: 1, fragment: u32::MAX, offset: 0, xattr: 0 };
-        let file = self.inode(LONG_FILE, &file.to_bytes());
-        let listing = self.list(&[("f".to_owned(), file, FILE)]);
-        let root = self.directory(listing, 3, 2);
+        let names: Vec<_> =
+            names.iter().map(|name| (name.clone(), self.inode(LONG_FILE, &file.to_bytes()), FILE)).collect();
+        let listing = self.list(&names);
+        let root = self.directory(listing, self.inode_count + 2, 2);
         self.finish(root)
     }
 
