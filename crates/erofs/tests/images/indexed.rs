@@ -1,13 +1,17 @@
 //! Files with a full index, built record by record.
 
-use std::sync::Arc;
+use std::{fs, sync::Arc};
 
 use floe_erofs::{
     Erofs,
     format::{self, Dirent, InodeCompact, LclusterIndex, MapHeader, SuperBlock},
 };
 use floe_image::{BlockReader, ByteRange, FileSystem, Finding};
-use floe_testkit::{DirectReader, Random, check_rows};
+use floe_testkit::{
+    DirectReader, KernelMount, Random, check_rows,
+    corpus::{Format, Materialised},
+    skip::{self, Need},
+};
 
 use crate::check::findings;
 
@@ -37,19 +41,24 @@ struct Indexed<'bytes> {
     records: Vec<LclusterIndex>,
     /// The bytes after the index.
     inline: &'bytes [u8],
+    /// The block to which plain records refer; empty if there is none.
+    plain: &'bytes [u8],
     /// The content of the packed inode.
     packed: &'bytes [u8],
 }
 
 impl Indexed<'_> {
     fn image(&self) -> Vec<u8> {
-        let records: Vec<u8> = self.records.iter().flat_map(LclusterIndex::to_bytes).collect();
-        let behind = [&self.header.to_bytes()[..], &[0; 8], &records, self.inline].concat();
         let at = BLOCK + (FILE + 1) * 32;
+        let listing = (at + 16 + self.records.len() * LclusterIndex::SIZE + self.inline.len()).div_ceil(BLOCK);
+        let record = |record: &LclusterIndex| match (record.di_advise, self.plain) {
+            (PLAIN, [_, ..]) => LclusterIndex { di_u: listing as u32 + 1, ..*record },
+            _ => *record,
+        };
+        let records: Vec<u8> = self.records.iter().flat_map(|entry| record(entry).to_bytes()).collect();
         let mut image = vec![0; at];
-        image.extend(&behind);
-        image.resize(image.len().next_multiple_of(BLOCK), 0);
-        let listing = image.len() / BLOCK;
+        image.extend([&self.header.to_bytes()[..], &[0; 8], &records, self.inline].concat());
+        image.resize(listing * BLOCK, 0);
         let names = [(".", u64::from(ROOT), format::FT_DIR), ("..", u64::from(ROOT), format::FT_DIR)];
         let names = names.into_iter().chain([("f", FILE as u64, format::FT_REG_FILE)]);
         let mut nameoff = 3 * Dirent::SIZE as u16;
@@ -61,12 +70,15 @@ impl Indexed<'_> {
         }
         image.extend(&texts);
         image.resize((listing + 1) * BLOCK, 0);
+        image.extend(self.plain);
         let packed = image.len() / BLOCK;
         image.extend(self.packed);
         image.resize(image.len().next_multiple_of(BLOCK), 0);
         let superblock = SuperBlock {
             magic: format::SUPER_MAGIC_V1,
-            feature_incompat: format::FEATURE_INCOMPAT_FRAGMENTS | format::FEATURE_INCOMPAT_ZTAILPACKING,
+            feature_incompat: format::FEATURE_INCOMPAT_FRAGMENTS
+                | format::FEATURE_INCOMPAT_ZTAILPACKING
+                | format::FEATURE_INCOMPAT_ZERO_PADDING,
             blkszbits: 12,
             rb: ROOT,
             inos: 3,
@@ -151,7 +163,7 @@ fn inline_data_that_is_not_rotated_is_read_and_reported() {
                 h_advise: format::ADVISE_INLINE_PCLUSTER | rotation,
                 ..MapHeader::default()
             };
-            let file = Indexed { size, header, records, inline: &inline[..*len], packed: &[] };
+            let file = Indexed { size, header, records, inline: &inline[..*len], plain: &[], packed: &[] };
             let (content, findings) = file.read(1000);
             let mut told = Vec::new();
             if content != Ok([&vec![0; *hole as usize][..], expected].concat()) {
@@ -171,10 +183,10 @@ fn inline_data_that_is_not_rotated_is_read_and_reported() {
 
 #[test]
 fn a_tail_fragment_may_exceed_the_limit_of_pclusters() {
-    const START: u32 = 5000;
     const OFFSET: u32 = 100;
+    let plain = Random::new(7).noise(BLOCK);
     let packed = Random::new(6).noise((20 << 20) + OFFSET as usize);
-    let size = START + (20 << 20);
+    let size = LCLUSTER + (20 << 20);
     let fragment = format::ADVISE_FRAGMENT_PCLUSTER;
     let too_much = Err("decodes to more than 12 MiB");
     for (name, head, advise, distance_max, expected) in [
@@ -183,18 +195,19 @@ fn a_tail_fragment_may_exceed_the_limit_of_pclusters() {
         ("fragment with short distances", HEAD, fragment, 1, too_much),
         ("no fragment", HOLE, 0, DISTANCE_MAX, too_much),
     ] {
-        let mut records = extent(HOLE, 0, START, DISTANCE_MAX);
-        records.truncate((START / LCLUSTER) as usize);
-        records.extend(extent(head, START, size, distance_max));
+        let mut records = extent(PLAIN, 0, LCLUSTER, DISTANCE_MAX);
+        records.extend(extent(head, LCLUSTER, size, distance_max));
         let header = MapHeader { h_u: OFFSET, h_advise: advise, ..MapHeader::default() };
-        let file = Indexed { size, header, records, inline: &[], packed: &packed };
+        let file = Indexed { size, header, records, inline: &[], plain: &plain, packed: &packed };
         let (content, findings) = file.read(999_983);
         match expected {
             Ok(()) => {
                 let content = content.unwrap_or_else(|error| panic!("{name}: {error}"));
-                assert!(content[..START as usize].iter().all(|byte| *byte == 0), "{name}: the hole");
-                assert!(content[START as usize..] == packed[OFFSET as usize..], "{name}: the fragment");
+                assert!(content == [&plain[..], &packed[OFFSET as usize..]].concat(), "{name}");
                 assert_eq!(findings, Vec::<String>::new(), "{name}");
+                if let Some(in_kernel) = in_kernel(&file.image()) {
+                    assert!(in_kernel == content, "{name}: the kernel reads other bytes");
+                }
             }
             Err(rule) => {
                 let error = content.expect_err(name);
@@ -202,4 +215,16 @@ fn a_tail_fragment_may_exceed_the_limit_of_pclusters() {
             }
         }
     }
+}
+
+/// The file as the kernel reads it; `None` if it mounts no EROFS here.
+fn in_kernel(image: &[u8]) -> Option<Vec<u8>> {
+    if !skip::ready(&[Need::Root, Need::KernelErofs]) {
+        return None;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("image");
+    fs::write(&path, image).expect("written");
+    let mount = KernelMount::new(&Materialised { path, format: Format::Erofs, offset: 0, devices: Vec::new() });
+    Some(fs::read(mount.expect("mounted").path().join("f")).expect("read"))
 }
