@@ -39,7 +39,7 @@ struct Target {
     /// Its nid in the virtual image.
     nid: u64,
     file_type: FileType,
-    /// The inode of the original; `None` for a directory or an inode that cannot be read.
+    /// The inode of the original, if its block has other inodes too. Those of others can have 256 KiB of attributes each.
     node: Option<Node>,
 }
 
@@ -270,7 +270,8 @@ impl View {
         };
         let file_type = child.attr().file_type;
         if file_type != FileType::Directory {
-            return Ok(Target { nid: self.virtual_nid(&child), file_type, node: Some(child) });
+            let is_shared = child.slot.class.stride() < BLOCK_BYTES;
+            return Ok(Target { nid: self.virtual_nid(&child), file_type, node: Some(child).filter(|_| is_shared) });
         }
         let number = child.attr().inode_number;
         let is_ours =

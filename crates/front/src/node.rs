@@ -39,6 +39,10 @@ const XATTR_HEADER_BYTES: usize = XattrIbodyHeader::SIZE;
 /// The maximum size of extended attributes with their header: the largest that the inode's 16-bit count can express.
 const XATTR_BYTES_MAX: usize = XATTR_HEADER_BYTES + 4 * (u16::MAX as usize - 1);
 
+/// How many bytes of values are looked at before the rest of an inode's attributes is left out. Images of other formats can state
+/// many values that do not fit, and each listing of an inode reads them again.
+const XATTR_VALUES_BYTES_MAX: usize = 1 << 20;
+
 /// The claimed length of extended attributes that cannot be read: the shortest for which the kernel reads them.
 const BROKEN_XATTR_BYTES: u64 = 16;
 
@@ -56,7 +60,7 @@ const RULES: InodeRules =
 pub(crate) enum Xattrs {
     /// Their bytes behind the inode; empty if there are none.
     Body(Vec<u8>),
-    /// They break the original's format or are too large.
+    /// They break the original's format.
     Broken,
 }
 
@@ -264,13 +268,14 @@ fn class(outline: &Outline, xattrs: &Xattrs) -> Class {
 }
 
 fn read_xattrs(file_system: &dyn FileSystem, nid: Nid) -> Result<Xattrs> {
-    let mut entries = Vec::new();
+    let (mut entries, mut value_bytes) = (Vec::new(), 0);
     let read = file_system.xattrs(nid, &mut |xattr| {
         // Other formats have longer values. An attribute that does not fit is left out.
         let entry = StoredName::new(xattr.name, &[]).and_then(|name| xattr_entry(name, xattr.value));
         let room = XATTR_BYTES_MAX - XATTR_HEADER_BYTES - entries.len();
         entries.extend(entry.filter(|entry| entry.len() <= room).unwrap_or_default());
-        ControlFlow::Continue(())
+        value_bytes += xattr.value.len();
+        if value_bytes < XATTR_VALUES_BYTES_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     });
     Ok(match lasting(read)? {
         Some(()) if entries.is_empty() => Xattrs::Body(entries),

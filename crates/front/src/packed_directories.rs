@@ -158,7 +158,7 @@ fn visit_sorted(
     let mut cursor = cursor;
     let mut is_over = false;
     file_system.read_dir(nid, cursor, &mut |dirent| {
-        // SquashFS has names of 256 bytes, which no program can open.
+        // SquashFS has names of 256 bytes, which EROFS cannot express.
         if !DOTS.contains(&dirent.name) && dirent.name.len() <= NAME_LEN {
             let before = Some(dirent.name);
             let sorted = Sorted { name: dirent.name, nid: dirent.nid, cursor, dot: None };

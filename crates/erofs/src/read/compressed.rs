@@ -192,7 +192,7 @@ impl CompressedExtent {
             Coding::Shifted => (self.range, 0),
             Coding::Interlaced => match plain::interlaced_run(block_size, self.range, stored_len, position) {
                 Some(run) => run,
-                // mkfs.erofs up to 1.9.4 does not rotate inline data.
+                // mkfs.erofs up to 1.9.4 does not rotate inline data. Longer data is read rotated, as in the kernel.
                 None if inline.is_some() => (self.range, 0),
                 None => return Err(corrupt("interlaced pcluster shorter than its block")),
             },

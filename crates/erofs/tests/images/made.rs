@@ -82,3 +82,40 @@ fn extents_that_have_only_lengths_read_from_the_end_to_the_beginning() {
         assert!(reader.read_file(&erofs, nid, range).expect("it is read") == expected, "{range}");
     }
 }
+
+#[test]
+fn inline_data_of_interlaced_files_reads_as_stored_or_as_in_the_kernel() {
+    let needs = [Need::Root, Need::KernelErofs, Need::PeerOf("mkfs.erofs", Versions::Series("1.9"))];
+    if !skip::ready(&needs) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let (tree, path) = (folder.path().join("tree"), folder.path().join("image"));
+    fs::create_dir(&tree).expect("made");
+    let (mut as_stored, mut as_kernel) = (0, 0);
+    for len in (5000..9000).step_by(500) {
+        // The noise begins in a compressed pcluster, continues in a plain one, and ends in plain inline data. Its file is in the
+        // packed inode, which is interlaced.
+        let source = [Random::new(8).text(3000), Random::new(9).noise(len)].concat();
+        fs::write(tree.join("noise"), &source).expect("written");
+        let mut command = Command::new(peer("mkfs.erofs").expect("it is there"));
+        command.args(["--quiet", "-zlz4", "-Eall-fragments,ztailpacking"]).arg(&path).arg(&tree);
+        assert!(command.status().expect("it runs").success());
+        let image = Materialised { path: path.clone(), format: Format::Erofs, offset: 0, devices: Vec::new() };
+        let mount = KernelMount::new(&image).expect("it is mounted");
+        let in_kernel = fs::read(mount.path().join("noise")).expect("the kernel finds no fault");
+        drop(mount);
+        let reader = Arc::new(DirectReader::of(fs::read(&path).expect("it is read")));
+        let erofs = Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>).expect("it is opened");
+        let nid = erofs.lookup(erofs.root(), b"noise").expect("it is read").expect("it is there");
+        let found = reader.read_file(&erofs, nid, ByteRange::new(0, source.len() as u64)).expect("it is read");
+        assert!(found == source || found == in_kernel, "{len}");
+        as_stored += usize::from(found == source && found != in_kernel);
+        as_kernel += usize::from(found == in_kernel && found != source);
+        let findings: Vec<String> = crate::check::findings(&reader).iter().map(ToString::to_string).collect();
+        let is_told = findings.iter().any(|finding| finding.contains("the kernel reads other bytes"));
+        assert!(is_told || in_kernel == source, "{len}: {findings:?}");
+        fs::remove_file(&path).expect("removed");
+    }
+    assert!(as_stored > 0 && as_kernel > 0, "{as_stored} and {as_kernel}");
+}

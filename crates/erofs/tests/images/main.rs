@@ -7,4 +7,5 @@ mod corrupt;
 mod documentation;
 mod dump;
 mod handmade;
+mod indexed;
 mod made;

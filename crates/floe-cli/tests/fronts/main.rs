@@ -5,4 +5,5 @@
 mod support;
 
 mod front;
+mod front_damage;
 mod front_trouble;

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     hostile_erofs,
-    hostile_squashfs::Squashfs,
+    hostile_squashfs::{self, Squashfs},
     program::{run, told},
 };
 
@@ -108,6 +108,32 @@ fn attributes_are_read_once_and_within_limits() {
         ];
         check(name, &image, &rows);
     }
+}
+
+#[test]
+fn skipped_attributes_count_in_the_limit_of_values() {
+    // No prefix has number 9, so these attributes are not shown.
+    let image = Squashfs::with_values(&[(9, 65_536); 260]);
+    let rule = "attribute values exceed 16 MiB";
+    check("skipped values", &image, &[(&["stat", "IMAGE", "/f"], (1, rule)), (&["check", "IMAGE"], (4, rule))]);
+    let image = Squashfs::with_values(&[(9, 65_536), (0, 3)]);
+    check("one skipped value", &image, &[(&["stat", "IMAGE", "/f"], (0, "user.0001"))]);
+}
+
+#[test]
+fn faults_in_one_place_do_not_hide_the_rest() {
+    // With each directory and its file, more entries than a walk permits to any image.
+    let mut image = Squashfs::with_directories(40_000, 0);
+    for block in [0, 50] {
+        hostile_squashfs::damage_listings(&mut image, block);
+    }
+    let rows: &[(&[&str], Expected)] = &[
+        (&["ls", "-R", "IMAGE"], (1, "/w000000: corrupt image: ")),
+        (&["ls", "-R", "IMAGE"], (1, "/w039999:\nf\n")),
+        (&["check", "IMAGE"], (4, "/w000000: ")),
+        (&["check", "IMAGE"], (4, "/w019700: ")),
+    ];
+    check("damaged listings", &image, rows);
 }
 
 #[test]

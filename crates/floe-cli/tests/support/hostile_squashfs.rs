@@ -8,6 +8,8 @@ use floe_squashfs::format::{
 const METADATA_BYTES: usize = 8192;
 const STORED_METADATA_BYTES: usize = METADATA_BYTES + 2;
 const ABSENT: u64 = u64::MAX;
+/// The inode table follows the superblock.
+const INODES_START: usize = SuperBlock::SIZE;
 const DIRECTORY: u16 = 8;
 const FILE: u16 = 2;
 const LONG_FILE: u16 = 9;
@@ -98,8 +100,9 @@ impl Squashfs {
     }
 
     fn finish(self, root: Place) -> Vec<u8> {
-        let mut image = vec![0; 96];
-        let (inode_table_start, (inodes, _)) = (96, self.inodes.stored(96));
+        let mut image = vec![0; INODES_START];
+        let inode_table_start = INODES_START as u64;
+        let (inodes, _) = self.inodes.stored(inode_table_start);
         image.extend(inodes);
         let directory_table_start = image.len() as u64;
         image.extend(self.listings.stored(directory_table_start).0);
@@ -140,7 +143,7 @@ impl Squashfs {
             fragment_table_start: ABSENT,
             lookup_table_start: ABSENT,
         };
-        image[..96].copy_from_slice(&superblock.to_bytes());
+        image[..INODES_START].copy_from_slice(&superblock.to_bytes());
         image
     }
 
@@ -209,24 +212,78 @@ impl Squashfs {
     /// A file with `count` attributes of one value that is stored once.
     pub(crate) fn with_attributes(count: u32, name_len: usize, value_len: u32) -> Vec<u8> {
         let mut squashfs = Self::new();
-        squashfs.attributes.bytes.extend(XattrVal { vsize: value_len }.to_bytes());
-        squashfs.attributes.bytes.extend(vec![7; value_len as usize]);
-        let (block, offset) = Table::reference(squashfs.attributes.bytes.len());
+        let set = squashfs.set_of_one_value(count, name_len, value_len);
+        squashfs.files_with(set, &["f".to_owned()])
+    }
+
+    /// `file_count` files with the same `count` attributes of one value.
+    pub(crate) fn with_shared_attributes(file_count: u32, count: u32, value_len: u32) -> Vec<u8> {
+        let mut squashfs = Self::new();
+        let set = squashfs.set_of_one_value(count, 4, value_len);
+        squashfs.files_with(set, &(0..file_count).map(|number| format!("{number:06}")).collect::<Vec<_>>())
+    }
+
+    fn set_of_one_value(&mut self, count: u32, name_len: usize, value_len: u32) -> XattrId {
+        self.attributes.bytes.extend(XattrVal { vsize: value_len }.to_bytes());
+        self.attributes.bytes.extend(vec![7; value_len as usize]);
+        let (block, offset) = Table::reference(self.attributes.bytes.len());
         for number in 0..count {
             let name = format!("{number:0name_len$}");
             let entry = XattrEntry { kind: 0x100, size: name.len() as u16 };
-            squashfs.attributes.bytes.extend(entry.to_bytes());
-            squashfs.attributes.bytes.extend(name.as_bytes());
-            squashfs.attributes.bytes.extend(XattrVal { vsize: 8 }.to_bytes());
-            squashfs.attributes.bytes.extend(0_u64.to_le_bytes());
+            self.attributes.bytes.extend(entry.to_bytes());
+            self.attributes.bytes.extend(name.as_bytes());
+            self.attributes.bytes.extend(XattrVal { vsize: 8 }.to_bytes());
+            self.attributes.bytes.extend(0_u64.to_le_bytes());
         }
-        let set = XattrId { xattr: u64::from(block) << 16 | u64::from(offset), count, size: 1 };
-        squashfs.sets.bytes.extend(set.to_bytes());
+        XattrId { xattr: u64::from(block) << 16 | u64::from(offset), count, size: 1 }
+    }
+
+    /// A file with an attribute for each type and value length. Their names are numbers of four digits.
+    pub(crate) fn with_values(attributes: &[(u16, usize)]) -> Vec<u8> {
+        let mut squashfs = Self::new();
+        for (number, (kind, len)) in attributes.iter().enumerate() {
+            squashfs.attributes.bytes.extend(XattrEntry { kind: *kind, size: 4 }.to_bytes());
+            squashfs.attributes.bytes.extend(format!("{number:04}").as_bytes());
+            squashfs.attributes.bytes.extend(XattrVal { vsize: *len as u32 }.to_bytes());
+            squashfs.attributes.bytes.extend(vec![7; *len]);
+        }
+        squashfs.files_with(XattrId { xattr: 0, count: attributes.len() as u32, size: 1 }, &["f".to_owned()])
+    }
+
+    /// The image with files of these names, which must ascend. All have the attributes of a set.
+    fn files_with(mut self, set: XattrId, names: &[String]) -> Vec<u8> {
+        self.sets.bytes.extend(set.to_bytes());
         let file =
             LRegInode { start_block: 0, file_size: 0, sparse: 0, nlink: 1, fragment: u32::MAX, offset: 0, xattr: 0 };
-        let file = squashfs.inode(LONG_FILE, &file.to_bytes());
-        let listing = squashfs.list(&[("f".to_owned(), file, FILE)]);
-        let root = squashfs.directory(listing, 3, 2);
+        let names: Vec<_> =
+            names.iter().map(|name| (name.clone(), self.inode(LONG_FILE, &file.to_bytes()), FILE)).collect();
+        let listing = self.list(&names);
+        let root = self.directory(listing, self.inode_count + 2, 2);
+        self.finish(root)
+    }
+
+    /// Empty files with these names, which must ascend.
+    pub(crate) fn with_names(names: &[String]) -> Vec<u8> {
+        let mut squashfs = Self::new();
+        let names: Vec<_> = names.iter().map(|name| (name.clone(), squashfs.empty_file(), FILE)).collect();
+        let listing = squashfs.list(&names);
+        let root = squashfs.directory(listing, squashfs.inode_count + 2, 2);
         squashfs.finish(root)
     }
+}
+
+/// Makes block `block` of the listings undecodable.
+pub(crate) fn damage_listings(image: &mut [u8], block: usize) {
+    let superblock = SuperBlock::from_prefix(image).expect("a superblock");
+    let at = superblock.directory_table_start as usize + block * STORED_METADATA_BYTES;
+    // Without the highest bit of its length, the block is compressed.
+    image[at + 1] &= 0x7f;
+}
+
+/// Gives an unknown type to one of the `wide` directories of [`Squashfs::with_directories`] without deep ones.
+pub(crate) fn damage_directory(image: &mut [u8], number: usize) {
+    let first = BaseInode::SIZE + RegInode::SIZE;
+    let (block, offset) = Table::reference(first + number * (BaseInode::SIZE + LDirInode::SIZE));
+    let at = INODES_START + block as usize + 2 + usize::from(offset);
+    image[at..at + 2].fill(0xff);
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use floe_engine::Blocking;
-use floe_image::Finding;
+use floe_image::{Encoding, Finding, StoredBlock, StoredLen};
 use floe_squashfs::{Squashfs, check};
 
 use super::{CheckedBytes, Run};
@@ -36,7 +36,16 @@ pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
     let work = |bytes: &mut CheckedBytes<'_>| {
         while let Some(batch) = next() {
             for block in batch.into_iter().take_while(|_| !run.is_cancelled()) {
-                let decoded = bytes.decode(&block.block);
+                let decoded = match block.block {
+                    StoredBlock {
+                        device,
+                        offset,
+                        stored_len: StoredLen::Known(len),
+                        encoding: Encoding::Stored,
+                        ..
+                    } => bytes.read(device, offset, len.into()).map(|()| len as usize),
+                    block => bytes.decode(&block),
+                };
                 if let Some(finding) = block.judge(decoded.as_ref().map(|len| *len)) {
                     run.report(&finding);
                 }

@@ -9,7 +9,8 @@ use super::Finding;
 /// A data or fragment block that the check has found but not decoded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockToDecode {
-    /// The block. The caller decodes all of it, into [`DecodedLen::bytes`] bytes.
+    /// The block. The caller decodes all of it, into [`DecodedLen::bytes`] bytes. If its encoding is
+    /// [`Encoding::Stored`](floe_image::Encoding), it is enough to read it.
     pub block: StoredBlock,
     /// The number of decoded bytes that files use; for a data block, all of them.
     pub needed_bytes: u32,

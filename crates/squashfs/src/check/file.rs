@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use floe_image::{ByteRange, Error, ExtentData, Place, Result, StoredBlock};
+use floe_image::{
+    ByteRange, ByteRangeSet, DecodedLen, DeviceId, Encoding, Error, ExtentData, Place, Result, StoredBlock, StoredLen,
+};
 
 use super::{BlockToDecode, Finding, Reached, tree::Tree};
 use crate::read::{Inode, RegularInode, SizeWord};
@@ -18,6 +20,8 @@ const WORDS_PER_CLAIM: u64 = 64;
 pub(super) struct Files {
     /// The data blocks passed to the caller, with the number of bytes that files use.
     blocks: HashSet<(StoredBlock, u32)>,
+    /// The uncompressed bytes passed to the caller.
+    plain: ByteRangeSet,
     /// The use of each fragment.
     fragments: HashMap<u32, Need>,
 }
@@ -65,15 +69,27 @@ impl Files {
                 return Err(Error::corrupt("data block overlaps the tables", place));
             }
             let data = squashfs.block_data(reached.nid, &block, u64::from(len))?;
-            if let ExtentData::Encoded { block, .. } = data
-                && self.blocks.insert((block, len))
-            {
+            let mut new = Vec::new();
+            match data {
+                ExtentData::Encoded { block, .. } if self.blocks.insert((block, len)) => new.push((block, len)),
+                ExtentData::Plain { offset, .. } => self.add_plain(offset, len, &mut new),
+                _ => {}
+            }
+            for (block, needed_bytes) in new {
                 let path = path.get_or_insert_with(|| tree.paths.path(reached.path).map(Into::into));
                 let (nid, path) = (Some(reached.nid), path.clone());
-                tree.report.decode(BlockToDecode { block, needed_bytes: len, nid, path });
+                tree.report.decode(BlockToDecode { block, needed_bytes, nid, path });
             }
         }
         Ok(())
+    }
+
+    /// Appends the uncompressed bytes that no earlier block has to `new`. Files can claim the same bytes in many ways.
+    fn add_plain(&mut self, offset: u64, len: u32, new: &mut Vec<(StoredBlock, u32)>) {
+        self.plain.insert_each_new(ByteRange::new(offset, len.into()), |range| {
+            let len = u32::try_from(range.len()).unwrap_or(u32::MAX);
+            new.push((uncompressed(range.offset(), len), len));
+        });
     }
 
     fn check_tail(&mut self, tree: &mut Tree<'_, '_>, reached: Reached, file: &RegularInode) -> Result<()> {
@@ -92,7 +108,7 @@ impl Files {
     }
 
     /// Passes the fragment blocks to the caller, each once for all files in it.
-    pub(super) fn check_fragments(self, tree: &mut Tree<'_, '_>) {
+    pub(super) fn check_fragments(mut self, tree: &mut Tree<'_, '_>) {
         let squashfs = tree.squashfs;
         let mut given = HashSet::new();
         for index in 0..squashfs.superblock.fragment_count {
@@ -107,18 +123,36 @@ impl Files {
                 tree.report.add(Finding::error("fragment block overlaps the tables", place));
                 continue;
             }
-            let Some(block) = squashfs.fragment_block(&fragment) else { continue };
-            let need = self.fragments.get(&index);
-            // If several entries refer to one block, it is decoded once for each needed length.
-            if !given.insert((block.offset, block.stored_len, need.map_or(0, |need| need.bytes))) {
-                continue;
+            let needed_bytes = self.fragments.get(&index).map_or(0, |need| need.bytes);
+            let mut new = Vec::new();
+            match squashfs.fragment_block(&fragment) {
+                None => self.add_plain(fragment.offset, fragment.size.stored_len(), &mut new),
+                // If several entries refer to one block, it is decoded once for each needed length.
+                Some(block) if given.insert((block.offset, block.stored_len, needed_bytes)) => {
+                    new.push((block, needed_bytes));
+                }
+                Some(_) => {}
             }
-            tree.report.decode(BlockToDecode {
-                block,
-                needed_bytes: need.map_or(0, |need| need.bytes),
-                nid: need.map(|need| need.file.nid),
-                path: need.and_then(|need| tree.paths.path(need.file.path)).map(Into::into),
-            });
+            for (block, needed_bytes) in new {
+                let need = self.fragments.get(&index);
+                tree.report.decode(BlockToDecode {
+                    block,
+                    needed_bytes,
+                    nid: need.map(|need| need.file.nid),
+                    path: need.and_then(|need| tree.paths.path(need.file.path)).map(Into::into),
+                });
+            }
         }
+    }
+}
+
+/// An uncompressed block.
+const fn uncompressed(offset: u64, len: u32) -> StoredBlock {
+    StoredBlock {
+        device: DeviceId(0),
+        offset,
+        stored_len: StoredLen::Known(len),
+        decoded_len: DecodedLen::Exact(len),
+        encoding: Encoding::Stored,
     }
 }

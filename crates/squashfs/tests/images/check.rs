@@ -1,6 +1,8 @@
 //! A check finds no fault in valid images, and the fault of each corrupt one.
 
-use floe_image::{BlockReader, Finding};
+use floe_image::{
+    BlockReader, ByteRange, ByteRangeSet, Encoding, ExtentData, FileSystem, FileType, Finding, StoredLen,
+};
 use floe_squashfs::{Squashfs, check};
 use floe_testkit::{
     check_rows,
@@ -97,4 +99,37 @@ fn findings_name_severity_path_rule_and_place() {
         let found: Vec<String> = findings(&reader, &squashfs).iter().map(Finding::to_string).collect();
         assert!(found.iter().any(|finding| finding.starts_with(expected)), "{name}: {found:?}");
     }
+}
+
+#[test]
+fn all_uncompressed_data_is_passed_to_the_caller() {
+    let corpus = Corpus::fixtures();
+    let images = corpus.images().into_iter();
+    let images: Vec<ImageRecord> = images.filter(|image| image.format == Format::Squashfs).collect();
+    let mut plain_count = 0;
+    for image in &images {
+        let reader = MemoReader::of_image(&corpus, image);
+        let squashfs = Squashfs::open(reader).expect("opened");
+        let mut passed = ByteRangeSet::default();
+        let mut pass = |block: check::BlockToDecode| {
+            let StoredLen::Known(len) = block.block.stored_len else { panic!("data has a length") };
+            let is_known = passed.insert(ByteRange::new(block.block.offset, len.into()));
+            assert!(!is_known || block.block.encoding != Encoding::Stored, "{}: {block:?}", image.name);
+        };
+        check::run(&squashfs, &mut |_| {}, &mut pass, &|| false);
+        for number in 1..=squashfs.inode_number_max() {
+            let nid = squashfs.find_number(number).expect("found").unwrap_or(squashfs.root());
+            let mut extents = Vec::new();
+            if squashfs.attr(nid).expect("read").file_type == FileType::Regular {
+                squashfs.map(nid, ByteRange::new(0, u64::MAX), &mut extents).expect("mapped");
+            }
+            for extent in extents {
+                let ExtentData::Plain { offset, .. } = extent.data else { continue };
+                plain_count += 1;
+                let range = ByteRange::new(offset, extent.range.len());
+                passed.insert_each_new(range, |new| panic!("{}: {new} is not passed", image.name));
+            }
+        }
+    }
+    assert!(plain_count > 10, "{plain_count} uncompressed extents");
 }

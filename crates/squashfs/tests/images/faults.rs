@@ -1,4 +1,5 @@
-//! A lookup that failed because its source failed once succeeds when it is repeated.
+//! Faults of the source and of single inodes affect only what needs them: a lookup that failed because the source failed once
+//! succeeds when it is repeated, and inodes before an unreadable one are found.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -6,10 +7,10 @@ use floe_image::{BlockReader, DirectoryCursor, Error, FileSystem, FileType, Nid}
 use floe_squashfs::{Squashfs, format};
 use floe_testkit::{DirectReader, FailingSource, Fault, MemorySource, corpus::Corpus};
 
-/// An image without an export table, whose parents are found by reading all inodes.
-fn without_export_table() -> Vec<u8> {
+/// Image `name` without its export table: parents are found by reading all inodes.
+fn without_export_table(name: &str) -> Vec<u8> {
     let corpus = Corpus::fixtures();
-    let mut bytes = corpus.bytes(&corpus.image("sqfs-meta").image);
+    let mut bytes = corpus.bytes(&corpus.image(name).image);
     let mut raw = format::SuperBlock::from_prefix(&bytes).expect("a superblock");
     raw.lookup_table_start = format::ABSENT_TABLE;
     raw.flags &= !format::FLAG_EXPORTABLE;
@@ -18,7 +19,7 @@ fn without_export_table() -> Vec<u8> {
 }
 
 fn open(fault: Fault) -> (Squashfs, Arc<FailingSource>) {
-    let source = Arc::new(FailingSource::new(Arc::new(MemorySource::new(without_export_table())), fault));
+    let source = Arc::new(FailingSource::new(Arc::new(MemorySource::new(without_export_table("sqfs-meta"))), fault));
     let reader = DirectReader::new(vec![Arc::clone(&source) as _]);
     (Squashfs::open(Arc::new(reader) as Arc<dyn BlockReader>).expect("it opens"), source)
 }
@@ -59,5 +60,36 @@ fn a_failed_search_for_a_parent_is_repeated() {
         assert_eq!(source.failure_count(), 1);
         let again = squashfs.lookup(directory, b"..");
         assert_eq!(again.expect("the source works again"), Some(parent), "call {call}");
+    }
+}
+
+#[test]
+fn inodes_before_an_unreadable_one_are_found_by_number() {
+    let open =
+        |bytes: Vec<u8>| Squashfs::open(Arc::new(DirectReader::of(bytes)) as Arc<dyn BlockReader>).expect("opened");
+    // Its inodes are not compressed.
+    let image = without_export_table("sqfs-cbase-noI");
+    let sound = open(image.clone());
+    let find = |squashfs: &Squashfs, number| squashfs.find_number(number).map_err(|error| error.to_string());
+    let mut inodes: Vec<(Nid, u64)> = (1..=sound.inode_number_max())
+        .map(|number| (find(&sound, number).expect("read").expect("each number has an inode"), number))
+        .collect();
+    inodes.sort_unstable();
+    let damaged = [0, inodes.len() / 2, inodes.len() - 1].into_iter().filter(|index| inodes[*index].0 != sound.root());
+    for damaged in damaged {
+        let raw = format::SuperBlock::from_prefix(&image).expect("a superblock");
+        let Nid(reference) = inodes[damaged].0;
+        let at = (raw.inode_table_start + (reference >> 16) + 2 + (reference & 0xffff)) as usize;
+        let mut changed = image.clone();
+        changed[at..at + 2].fill(0xff);
+        let squashfs = open(changed);
+        for (index, (nid, number)) in inodes.iter().enumerate() {
+            let found = find(&squashfs, *number);
+            match index < damaged {
+                true => assert_eq!(found, Ok(Some(*nid)), "inode {number}, before number {}", inodes[damaged].1),
+                false => assert!(found.is_err_and(|error| error.contains("unknown type")), "inode {number}"),
+            }
+        }
+        assert_eq!(find(&squashfs, 0), Ok(None));
     }
 }

@@ -51,6 +51,7 @@ pub(crate) struct ShardedCache<K, V> {
 #[derive(Debug)]
 struct Shard<K, V> {
     slots: HashTable<(K, Slot<V>)>,
+    /// Every cached key once, in the order of the hand.
     ring: Vec<K>,
     hand: usize,
     /// Lookups that found the value. A counter of the whole cache would move from CPU to CPU at each hit.
@@ -167,7 +168,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
     fn find_or_lead(&self, key: K, is_enough: impl Fn(&V) -> bool) -> Lookup<'_, K, V> {
         let hash = self.hasher.hash_one(key);
         let mut shard = self.shard(hash);
-        let Shard { slots, hits, .. } = &mut *shard;
+        let Shard { slots, ring, hits, .. } = &mut *shard;
         match slots.find_mut(hash, |(other, _)| *other == key) {
             Some((_, Slot::Ready { value, was_used })) if is_enough(value) => {
                 *was_used = true;
@@ -180,6 +181,10 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
                 let flight = Arc::new(Flight::new());
                 if let Slot::Ready { value, .. } = std::mem::replace(slot, Slot::InFlight(Arc::clone(&flight))) {
                     self.weight.fetch_sub(value.weight(), Relaxed);
+                }
+                // The longer value gets a place of its own.
+                if let Some(place) = ring.iter().position(|other| *other == key) {
+                    ring.swap_remove(place);
                 }
                 Lookup::Lead(Lead { cache: self, key, flight: Some(flight) })
             }
@@ -337,6 +342,20 @@ mod tests {
             assert!(value.expect("made") >= wanted);
         }
         assert_eq!((made, cache.counters().weight), (3, 1));
+    }
+
+    #[test]
+    fn a_value_has_one_place_in_the_ring_however_often_it_is_replaced() {
+        let cache = ShardedCache::<u32, u32>::new(1000);
+        for _ in 0..100 {
+            for wanted in [1, 5, 9] {
+                let make = || if wanted == 9 { Err(Error::NoMemory) } else { Ok(wanted) };
+                let found = cache.find_or_make(7, Blocking::Allowed, |value| *value >= wanted, make);
+                assert_eq!(found.is_ok(), wanted < 9);
+            }
+        }
+        let place_count: usize = (0..SHARD_COUNT as u64).map(|shard| cache.shard(shard << 32).ring.len()).sum();
+        assert!(place_count <= 1, "{place_count} places");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::{
     format,
     read::{
         chunks,
-        compressed::{self, Pcluster},
+        compressed::{self, Coding, Pcluster},
         content,
         inode::{Inode, Layout},
         map::Mapper,
@@ -20,6 +20,10 @@ use crate::{
 
 /// The known bits of `h_advise`.
 const KNOWN_ADVISE: u16 = 0x3f;
+
+/// A pcluster that the kernel reads rotated, although no released mkfs.erofs rotates it (docs/format/erofs.md, Plain pclusters).
+const UNROTATED_INLINE_DATA: &str =
+    "inline data of an interlaced file is not rotated by mkfs.erofs up to 1.9.4: the kernel reads other bytes";
 
 impl Walker<'_> {
     /// Checks an inode, its xattrs and its map; returns whether its content can be checked.
@@ -139,9 +143,12 @@ impl Walker<'_> {
                     let (device, offset) = volume.devices.resolve(start);
                     self.run(inode, device, ByteRange::new(offset, len))?;
                 }
-                Pcluster::Stored { position: start, len, inline: Some(space), .. } => {
+                Pcluster::Stored { position: start, len, inline: Some(space), coding, .. } => {
                     let len = usize::try_from(len).unwrap_or(usize::MAX);
                     volume.check_metadata(space, start, len, inode.nid)?;
+                    if coding == Coding::Interlaced {
+                        self.add_finding(Severity::Warning, UNROTATED_INLINE_DATA, Place::inode_at(inode.nid, start));
+                    }
                 }
                 Pcluster::Fragment { .. } => self.piece(inode, &piece)?,
                 Pcluster::None => {}
