@@ -78,6 +78,7 @@ pub use floe_engine::{
     BadValue, Counters, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, Reader, SyncDecompress,
     WorkerMode,
 };
+pub use floe_erofs::SuperblockChecksum;
 pub use floe_image::{
     Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Finding,
     ImageSource, Nid, Place, SeekTarget, Severity, Timestamp, Xattr,

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use floe::{FormatImage, Image, Nid};
+use floe::{FormatImage, Image, Nid, SuperblockChecksum};
 use floe_erofs::Erofs;
 use floe_sandbox::Mode;
 
@@ -55,7 +55,7 @@ struct Shown {
 pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let tool = ErofsTool { name: "dump.erofs", help: HELP, usage_exit: 234 };
     let mut shown = Shown::default();
-    let mut wanted = Wanted { sandbox, ..Wanted::default() };
+    let mut wanted = Wanted { sandbox, superblock_checksum: SuperblockChecksum::Ignored, ..Wanted::default() };
     let mut options = Options::new(arguments, "sSehV");
     while let Some(option) = options.next() {
         match option.name.as_str() {

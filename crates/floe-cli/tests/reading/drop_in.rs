@@ -37,6 +37,13 @@ fn demo() -> String {
     workspace_root().join("fixtures/demo.erofs").to_str().expect("a plain path").to_owned()
 }
 
+/// The demonstration image with a wrong checksum of the superblock.
+fn demo_with_wrong_checksum() -> Vec<u8> {
+    let mut bytes = fs::read(demo()).expect("the demonstration image");
+    bytes[1024 + 64] ^= 0xff;
+    bytes
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -157,10 +164,9 @@ fn erofs_tools_have_the_exit_codes_of_the_originals() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let (no_image, broken) = (folder.path().join("none"), folder.path().join("broken"));
     fs::write(&no_image, [1; 8192]).expect("written");
-    let mut bytes = fs::read(demo()).expect("the demonstration image");
-    bytes[1024 + 64] ^= 0xff;
-    fs::write(&broken, bytes).expect("written");
+    fs::write(&broken, demo_with_wrong_checksum()).expect("written");
     let [no_image, broken] = [no_image, broken].map(|path| path.to_str().expect("a plain path").to_owned());
+    let (content, listing) = ("--path=/README.txt", "--path=/");
     for (name, arguments) in [
         ("dump.erofs", vec![]),
         ("dump.erofs", vec!["--frob"]),
@@ -171,6 +177,11 @@ fn erofs_tools_have_the_exit_codes_of_the_originals() {
         ("dump.erofs", vec!["--nid=xyz", &demo()]),
         ("dump.erofs", vec![&demo(), "more"]),
         ("dump.erofs", vec!["-e", &demo()]),
+        ("dump.erofs", vec![&broken]),
+        ("dump.erofs", vec!["-S", &broken]),
+        ("dump.erofs", vec!["--cat", content, &broken]),
+        ("dump.erofs", vec!["-e", content, &broken]),
+        ("dump.erofs", vec!["--ls", listing, &broken]),
         ("fsck.erofs", vec![]),
         ("fsck.erofs", vec!["--frob"]),
         ("fsck.erofs", vec!["/no/such/file"]),
@@ -179,6 +190,10 @@ fn erofs_tools_have_the_exit_codes_of_the_originals() {
         ("fsck.erofs", vec!["-d3", &demo()]),
         ("fsck.erofs", vec!["-a", "-y", "--extract", &demo()]),
         ("fsck.erofs", vec!["--no-sbcrc", &broken]),
+        ("fsck.erofs", vec!["--no-sbcrc", "--extract", &broken]),
+        ("fsck.erofs", vec!["--no-sbcrc", "--path=/records", &broken]),
+        ("fsck.erofs", vec!["--no-sbcrc", "--path=/records", "--extract", &broken]),
+        ("fsck.erofs", vec!["--no-sbcrc", "--path=/nope", &broken]),
         ("fsck.erofs", vec!["--path=/records", "--extract", &demo()]),
         ("fsck.erofs", vec!["--path=/nope", "--extract", &demo()]),
     ] {
@@ -202,8 +217,12 @@ fn fsck_erofs_extracts_what_the_original_extracts() {
     if !skip::ready(&[Need::Root, Need::PeerOf("fsck.erofs", Versions::Since("1.9"))]) {
         return;
     }
+    let broken = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(broken.path(), demo_with_wrong_checksum()).expect("written");
     for options in [
         &["--preserve"][..],
+        &["--no-sbcrc"],
+        &["--no-sbcrc", "--path=/records"],
         &["--no-preserve"],
         &["--xattrs"],
         &["--path=/records"],
@@ -214,7 +233,8 @@ fn fsck_erofs_extracts_what_the_original_extracts() {
         for run in [floe_as as fn(&str, &[String], &Path) -> Output, original] {
             let target = folder.path().join(format!("target{}", found.len()));
             let mut arguments = strings(options);
-            arguments.extend([format!("--extract={}", target.display()), demo()]);
+            let image = if options.contains(&"--no-sbcrc") { broken.path().display().to_string() } else { demo() };
+            arguments.extend([format!("--extract={}", target.display()), image]);
             let output = run("fsck.erofs", &arguments, folder.path());
             assert!(output.status.success(), "{options:?}: {}", text(&output.stderr));
             found.push(walk::directory(&target, DirectoryWalk::default()).expect("readable"));
