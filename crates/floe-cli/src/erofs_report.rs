@@ -227,7 +227,7 @@ pub(crate) fn write_statistics(erofs: &Erofs, output: &mut dyn Write, complain: 
                 if report.attr.file_type == FileType::Regular {
                     original[size_step(report.attr.size)] += 1;
                     stored[size_step(report.stored_len)] += 1;
-                    extensions[extension(&path)] += 1;
+                    extensions[extension(path)] += 1;
                 }
             }
             Err(unreadable) => complain(&format!("read dir failed: {}", unreadable.error)),
