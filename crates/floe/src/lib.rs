@@ -71,7 +71,7 @@ pub use check::{CheckOptions, CheckSummary, check, check_files};
 pub use directory::{DirectoryEntry, ReadDir};
 pub use entry_limit::EntryLimit;
 pub use extract::{
-    ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, ExtractWarning, ExtractWarningCause, Parts,
+    Choice, ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, ExtractWarning, ExtractWarningCause, Parts,
     XattrFilter, XattrSelection, extract,
 };
 pub use floe_engine::{
