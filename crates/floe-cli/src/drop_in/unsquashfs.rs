@@ -159,7 +159,7 @@ fn extract_all(image: &Image, arguments: &Arguments, owners: Owners, zone: Zone)
         ExtractEvent::Warning(warning) => {
             // At faults of the image, and at existing files, the original ends.
             let (kind, ends) = match &warning.cause {
-                ExtractWarningCause::Image(_) => ("FATAL ERROR", !arguments.ignores_errors),
+                ExtractWarningCause::Image(_) if !arguments.ignores_errors => ("FATAL ERROR", true),
                 ExtractWarningCause::Target(_, error) => ("ERROR", error.kind() == io::ErrorKind::AlreadyExists),
                 _ => ("ERROR", false),
             };

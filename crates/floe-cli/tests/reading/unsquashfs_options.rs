@@ -4,7 +4,9 @@ use std::{fs, os::unix::fs::symlink, path::Path};
 
 use floe_testkit::check_rows;
 
-use crate::support::unsquashfs::{differing_extractions, differing_outputs, is_ready, make_image};
+use crate::support::unsquashfs::{
+    Program, differing_extractions, differing_outputs, is_ready, make_image, ours, theirs,
+};
 
 /// What both programs do with options and names: the options are one text.
 type Row<'a> = (&'a str, &'a [&'a str]);
@@ -255,6 +257,60 @@ fn unsquashfs_writes_the_files_that_the_original_writes() {
         |(options, names)| {
             let options: Vec<&str> = options.split_whitespace().collect();
             differing_outputs(&[&["-cat"], &options[..], &["image"], names].concat(), folder)
+        },
+    );
+}
+
+#[test]
+fn unsquashfs_ends_at_faults_as_the_original_does() {
+    if !is_ready() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let folder = folder.path();
+    fs::create_dir(folder.join("tree")).expect("made");
+    // Compressed, the data of each file is longer than what will be broken.
+    let mut state = 1u32;
+    for name in ["f1", "f2", "f3"] {
+        let bytes = (0..100_000).map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            b' ' + (state >> 26) as u8
+        });
+        fs::write(folder.join("tree").join(name), bytes.collect::<Vec<u8>>()).expect("written");
+    }
+    make_image(folder);
+    let mut bytes = fs::read(folder.join("image")).expect("read");
+    // The data of the first file begins behind the superblock.
+    bytes[96..4096].fill(0xff);
+    fs::write(folder.join("image"), bytes).expect("written");
+    let rows: &[Row<'_>] = &[
+        ("", &[]),
+        ("", &["f2"]),
+        ("", &["f1"]),
+        ("-max 1", &["f*"]),
+        ("-excludes", &["f1"]),
+        ("-ignore-errors", &[]),
+        ("-ig -no-exit-code", &[]),
+        ("-no-exit-code", &[]),
+        ("-strict-errors", &[]),
+        ("-cat", &["f1"]),
+        ("-cat", &["f2"]),
+        ("-cat -ig", &["*"]),
+        ("-cat -ig -no-exit", &["*"]),
+    ];
+    check_rows(
+        rows,
+        |(options, names)| format!("{options} {}", names.join(" ")),
+        |(options, names)| {
+            let options: Vec<&str> = options.split_whitespace().collect();
+            let [ours, theirs] = [ours as Program, theirs].map(|run| {
+                let target = tempfile::tempdir().expect("a folder for the target");
+                let target = target.path().to_str().expect("a plain path");
+                let arguments = [&["-q", "-n", "-d", target], &options[..], &["image"], names].concat();
+                let output = run(&arguments, folder);
+                (output.status.code(), output.stdout, output.stderr.is_empty())
+            });
+            if ours == theirs { Vec::new() } else { vec![format!("{:?} instead of {:?}", ours.0, theirs.0)] }
         },
     );
 }

@@ -177,7 +177,8 @@ impl Cat<'_> {
 
     /// Reports a fault of the image, which ends the program unless errors are ignored.
     fn fail(&mut self, path: &[u8], error: &floe::Error) {
-        say!("FATAL ERROR: cat: {}: {error}", Shown(if path.is_empty() { b"/" } else { path }));
-        self.exit = if self.arguments.ignores_errors { NOT_FATAL } else { FATAL };
+        let (kind, exit) = if self.arguments.ignores_errors { ("ERROR", NOT_FATAL) } else { ("FATAL ERROR", FATAL) };
+        say!("{kind}: cat: {}: {error}", Shown(if path.is_empty() { b"/" } else { path }));
+        self.exit = exit;
     }
 }
