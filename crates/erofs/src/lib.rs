@@ -9,4 +9,4 @@ pub mod format;
 mod read;
 pub mod write;
 
-pub use read::{DeviceSlot, Erofs, check, dump, extra_devices};
+pub use read::{DeviceSlot, Erofs, SuperblockChecksum, check, dump, extra_devices};

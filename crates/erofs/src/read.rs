@@ -33,3 +33,4 @@ mod xattr_prefixes;
 
 pub use device_table::{DeviceSlot, extra_devices};
 pub use erofs::Erofs;
+pub use superblock::SuperblockChecksum;

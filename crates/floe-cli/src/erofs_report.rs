@@ -1,6 +1,7 @@
 //! Reports about EROFS images in the format of `dump.erofs`.
 
 use std::{
+    borrow::Cow,
     io::{self, Write},
     ops::ControlFlow,
 };
@@ -8,7 +9,7 @@ use std::{
 use floe::{Attr, FileType, Nid};
 use floe_erofs::{Erofs, dump, format};
 
-use crate::iso_time::IsoTime;
+use crate::{iso_time::IsoTime, shown::Shown, zone::Zone};
 
 /// The features, with the first kernel that supports each: major times 100 plus minor.
 const FEATURES: &[(bool, u32, u32, &str)] = &[
@@ -40,20 +41,36 @@ const EXTENSIONS: [&str; 9] = [".txt", ".so", ".xml", ".apk", ".odex", ".vdex", 
 /// The largest size class of the statistics: 2 to the power of this, in KiB.
 const SIZE_LOG2_MAX: usize = 16;
 
-/// The parts of an inode that are printed besides its attributes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct With {
+/// What is printed of an inode, and how.
+#[derive(Clone, Copy)]
+pub(crate) struct With<'a> {
     /// The entries of a directory.
     pub(crate) entries: bool,
     /// The locations of its bytes.
     pub(crate) extents: bool,
+    /// Whether names are quoted. Otherwise they are printed as they are stored.
+    pub(crate) quotes: bool,
+    /// The time zone of times.
+    pub(crate) zone: &'a Zone,
+}
+
+impl With<'_> {
+    /// A name as it is printed.
+    fn name<'name>(&self, name: &'name [u8]) -> Cow<'name, [u8]> {
+        if self.quotes { Shown(name).to_string().into_bytes().into() } else { name.into() }
+    }
 }
 
 /// Prints the superblock. Parts that cannot be read are reported to `complain`.
 ///
 /// # Errors
 /// The output cannot be written.
-pub(crate) fn write_superblock(erofs: &Erofs, output: &mut dyn Write, complain: &dyn Fn(&str)) -> io::Result<()> {
+pub(crate) fn write_superblock(
+    erofs: &Erofs,
+    zone: &Zone,
+    output: &mut dyn Write,
+    complain: &dyn Fn(&str),
+) -> io::Result<()> {
     let report = match dump::superblock(erofs) {
         Ok(report) => report,
         Err(error) => {
@@ -84,7 +101,7 @@ pub(crate) fn write_superblock(erofs: &Erofs, output: &mut dyn Write, complain: 
     line("sb_size", &report.len)?;
     line("inode count", &raw.inos)?;
     let built = floe_image::FileSystem::info(erofs).built;
-    line("created", &IsoTime(built).in_words())?;
+    line("created", &IsoTime(zone.shift(built)).in_words())?;
     let named = |is_compat: bool, bits: u32| {
         let set = FEATURES.iter().filter(move |(compat, _, bit, _)| *compat == is_compat && bits & bit != 0);
         set.map(|(_, _, _, name)| format!("{name} ")).collect::<String>()
@@ -111,7 +128,7 @@ pub(crate) fn write_superblock(erofs: &Erofs, output: &mut dyn Write, complain: 
 /// # Errors
 /// The output cannot be written.
 pub(crate) fn write_inode(
-    with: With,
+    with: With<'_>,
     erofs: &Erofs,
     nid: Nid,
     output: &mut dyn Write,
@@ -128,7 +145,7 @@ pub(crate) fn write_inode(
     let is_packed = dump::superblock(erofs).is_ok_and(|superblock| superblock.packed == Some(nid));
     let path = match (is_packed, dump::path_of(erofs, nid)) {
         (true, _) => b"(packed file)".to_vec(),
-        (false, Some(path)) => path,
+        (false, Some(path)) => with.name(&path).into_owned(),
         (false, None) => b"(not found)".to_vec(),
     };
     let mut line = Vec::from(b"Path : ");
@@ -147,14 +164,14 @@ pub(crate) fn write_inode(
         .map(|(index, letter)| if access >> (8 - index) & 1 != 0 { letter } else { '-' })
         .collect();
     writeln!(output, "Uid: {}   Gid: {}  Access: {access:04o}/{letters}", attr.uid, attr.gid)?;
-    let time = format!("{:#}", IsoTime(attr.modified)).replace('T', " ");
+    let time = format!("{:#}", IsoTime(with.zone.shift(attr.modified))).replace('T', " ");
     writeln!(output, "Timestamp: {}", time.trim_end_matches('Z'))?;
     if with.entries {
         writeln!(output, "\n       NID TYPE  FILENAME")?;
         let mut written = Ok(());
         let read = floe_image::FileSystem::read_dir(erofs, nid, Default::default(), &mut |dirent| {
             let mut line = format!("{:>10}    {}  ", dirent.nid, directory_type(dirent.file_type)).into_bytes();
-            line.extend_from_slice(dirent.name);
+            line.extend_from_slice(&with.name(dirent.name));
             line.push(b'\n');
             written = output.write_all(&line);
             if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -227,7 +244,7 @@ pub(crate) fn write_statistics(erofs: &Erofs, output: &mut dyn Write, complain: 
                 if report.attr.file_type == FileType::Regular {
                     original[size_step(report.attr.size)] += 1;
                     stored[size_step(report.stored_len)] += 1;
-                    extensions[extension(&path)] += 1;
+                    extensions[extension(path)] += 1;
                 }
             }
             Err(unreadable) => complain(&format!("read dir failed: {}", unreadable.error)),

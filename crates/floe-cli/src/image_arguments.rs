@@ -64,6 +64,7 @@ impl ImageArguments {
             device_directory: self.device_directory.clone(),
             engine,
             remote: self.remote.options(),
+            ..OpenOptions::default()
         }
     }
 }

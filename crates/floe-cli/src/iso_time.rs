@@ -28,7 +28,7 @@ impl fmt::Display for IsoTime {
 }
 
 impl IsoTime {
-    /// The time in the format of the C library's `ctime`, in UTC: `Tue Nov 14 22:13:20 2023`.
+    /// The time in the format of the C library's `ctime`: `Tue Nov 14 22:13:20 2023`.
     pub(crate) fn in_words(&self) -> String {
         const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
         const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];

@@ -42,6 +42,7 @@ mod shown;
 mod source_date_epoch;
 mod status;
 mod transport;
+mod zone;
 
 use std::process::ExitCode;
 

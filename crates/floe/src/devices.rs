@@ -34,8 +34,8 @@ pub(crate) struct AddedDevices {
 /// # Errors
 /// There are more or fewer files than the image has devices, a file cannot be opened, or the image breaks the format.
 pub(crate) fn add_devices(engine: &Arc<Engine>, path: &Path, options: &OpenOptions) -> Result<AddedDevices, OpenError> {
-    let OpenOptions { devices: given, device_directory, .. } = options;
-    let slots = extra_devices(engine.block_reader(Blocking::Allowed).as_ref())
+    let OpenOptions { devices: given, device_directory, superblock_checksum, .. } = options;
+    let slots = extra_devices(engine.block_reader(Blocking::Allowed).as_ref(), *superblock_checksum)
         .map_err(|error| OpenError::Image { path: path.to_owned(), error })?;
     if given.len() > slots.len() {
         let (given_count, expected_count) = (given.len(), slots.len());

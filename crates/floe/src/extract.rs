@@ -23,7 +23,7 @@ use std::{
 };
 
 use crate::{
-    Attr, FileType, Image, Nid, Timestamp,
+    Attr, FileType, Image, Nid, Timestamp, WalkEntry,
     memory_limit::{check_thread_start, threads_within_limit},
 };
 
@@ -31,6 +31,7 @@ use descriptors::Descriptors;
 use ledger::Ledger;
 pub use ledger::{ExtractSummary, ExtractWarning, ExtractWarningCause};
 use planner::Planner;
+use selection::Selected;
 use task::Task;
 use tree::{Directories, TreeDirectory};
 use worker::Worker;
@@ -134,14 +135,25 @@ impl Default for ExtractOptions {
 }
 
 /// Which parts of an image are extracted. The paths are kept, so their parent directories are created as well.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Parts<'a> {
     /// The whole image.
     All,
     /// These paths with everything below them.
     Below(&'a [Vec<u8>]),
-    /// Only these paths, without anything below them.
-    Only(&'a [Vec<u8>]),
+    /// The root, and what a filter chooses. It is asked about each entry, in the order of a [`Walk`](crate::Walk) from the
+    /// root, unless it chose or left out all of the entry's directory.
+    Where(&'a mut dyn FnMut(&WalkEntry) -> Choice),
+}
+
+/// What becomes of an entry that a filter is asked about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Choice {
+    /// It is extracted. If it is a directory, the filter is asked about its entries.
+    Take,
+    /// It is extracted, with everything below it.
+    TakeAll,
+    /// It is left out, with everything below it.
+    LeaveOut,
 }
 
 /// Progress of an extraction, reported from any of its threads.
@@ -202,7 +214,11 @@ pub fn extract(
     cancel: &AtomicBool,
 ) -> Result<ExtractSummary, ExtractError> {
     let root_nid = options.root.unwrap_or_else(|| image.root());
-    let selection = selection::select(image, root_nid, parts).map_err(ExtractError::Path)?;
+    let (selection, filter) = match parts {
+        Parts::All => (vec![Selected::ROOT], None),
+        Parts::Where(filter) => (vec![Selected::ROOT], Some(filter)),
+        Parts::Below(paths) => (selection::select(image, root_nid, paths).map_err(ExtractError::Path)?, None),
+    };
     let at_target = |error: io::Error| ExtractError::Target { path: target.to_owned(), error };
     let root_attr = image.attr(root_nid).map_err(|error| ExtractError::Path(error.into()))?;
     if root_attr.file_type != FileType::Directory {
@@ -237,7 +253,7 @@ pub fn extract(
         }
         drop(receiver);
         let mut planner = Planner::new(image, options, &ledger, sender, root, descriptors);
-        planner.plan(&selection, matches!(parts, Parts::Only(_)));
+        planner.plan(&selection, filter);
         Ok(planner.into_rest())
     })?;
     // The workers are done. Links and directory attributes need all files to exist.

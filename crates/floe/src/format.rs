@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use floe_erofs::Erofs;
+use floe_erofs::{Erofs, SuperblockChecksum};
 use floe_image::{BlockReader, FileSystem, Result};
 use floe_source::ImageFormat;
 use floe_squashfs::Squashfs;
@@ -18,9 +18,13 @@ pub enum FormatImage {
 
 impl FormatImage {
     /// Opens the image whose bytes `reader` returns.
-    pub(crate) fn open(format: ImageFormat, reader: Arc<dyn BlockReader>) -> Result<Self> {
+    pub(crate) fn open(
+        format: ImageFormat,
+        reader: Arc<dyn BlockReader>,
+        superblock_checksum: SuperblockChecksum,
+    ) -> Result<Self> {
         Ok(match format {
-            ImageFormat::Erofs => Self::Erofs(Arc::new(Erofs::open(reader)?)),
+            ImageFormat::Erofs => Self::Erofs(Arc::new(Erofs::open_with(reader, superblock_checksum)?)),
             ImageFormat::Squashfs => Self::Squashfs(Arc::new(Squashfs::open(reader)?)),
         })
     }

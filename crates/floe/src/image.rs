@@ -76,7 +76,7 @@ impl Image {
     /// # Errors
     /// The image is broken, uses unsupported features, or an extra device is missing.
     pub fn of(files: ImageFiles, options: &EngineOptions) -> Result<Self, OpenError> {
-        let ImageFiles { path, source, offset, format, devices } = files;
+        let ImageFiles { path, source, offset, format, superblock_checksum, devices } = files;
         let devices = devices?;
         let failed = |error| OpenError::Image { path: path.clone(), error };
         let mut options = options.clone();
@@ -90,7 +90,7 @@ impl Image {
         let engine = Engine::new(sources, &options).map_err(failed)?;
         let blocks = engine.block_reader(Blocking::Allowed);
         let is_alone = blocks.device_count() == 1;
-        let format_image = FormatImage::open(format, blocks).map_err(failed)?;
+        let format_image = FormatImage::open(format, blocks, superblock_checksum).map_err(failed)?;
         let file_system = format_image.file_system();
         if is_alone {
             check_flat(&path, &devices.slots, source.len(), file_system.info().block_size)?;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use floe_engine::{Engine, EngineOptions, WorkerMode};
+use floe_erofs::SuperblockChecksum;
 use floe_image::ImageSource;
 
 use crate::{
@@ -23,6 +24,7 @@ pub struct ImageFiles {
     pub(crate) source: Arc<dyn ImageSource>,
     pub(crate) offset: u64,
     pub(crate) format: Format,
+    pub(crate) superblock_checksum: SuperblockChecksum,
     /// The extra devices, or an error if the image's device table is invalid.
     pub(crate) devices: Result<AddedDevices, OpenError>,
 }
@@ -60,7 +62,10 @@ impl ImageFiles {
         };
         match devices {
             Err(error) if !matches!(error, OpenError::Image { .. }) => Err(error),
-            devices => Ok(Self { path: path.to_owned(), source, offset, format, devices }),
+            devices => {
+                let superblock_checksum = options.superblock_checksum;
+                Ok(Self { path: path.to_owned(), source, offset, format, superblock_checksum, devices })
+            }
         }
     }
 }

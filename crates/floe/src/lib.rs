@@ -71,13 +71,14 @@ pub use check::{CheckOptions, CheckSummary, check, check_files};
 pub use directory::{DirectoryEntry, ReadDir};
 pub use entry_limit::EntryLimit;
 pub use extract::{
-    ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, ExtractWarning, ExtractWarningCause, Parts,
+    Choice, ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, ExtractWarning, ExtractWarningCause, Parts,
     XattrFilter, XattrSelection, extract,
 };
 pub use floe_engine::{
     BadValue, Counters, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, Reader, SyncDecompress,
     WorkerMode,
 };
+pub use floe_erofs::SuperblockChecksum;
 pub use floe_image::{
     Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Finding,
     ImageSource, Nid, Place, SeekTarget, Severity, Timestamp, Xattr,

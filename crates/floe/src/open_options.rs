@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use floe_engine::EngineOptions;
+use floe_erofs::SuperblockChecksum;
 
 use crate::memory_limit::memory_limit_bytes;
 
@@ -17,6 +18,8 @@ pub struct OpenOptions {
     /// The directory for extra devices that are not in `devices`: files are opened there under the names in the image's
     /// device table. Symbolic links are not followed. With `None`, the image cannot name files.
     pub device_directory: Option<PathBuf>,
+    /// Whether an EROFS image is refused if the checksum of its superblock is wrong.
+    pub superblock_checksum: SuperblockChecksum,
     /// The options of the read engine.
     pub engine: EngineOptions,
     /// Options for fetching remote images.
@@ -31,6 +34,7 @@ impl Default for OpenOptions {
             offset: Offset::default(),
             devices: Vec::new(),
             device_directory: None,
+            superblock_checksum: SuperblockChecksum::default(),
             engine,
             #[cfg(feature = "remote")]
             remote: floe_remote::ImageOptions::default(),

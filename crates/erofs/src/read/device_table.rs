@@ -2,7 +2,10 @@
 
 use floe_image::{BlockReader, DeviceId, Error, Place, Result};
 
-use super::{block_size::BlockSize, superblock::Superblock};
+use super::{
+    block_size::BlockSize,
+    superblock::{Superblock, SuperblockChecksum},
+};
 use crate::format;
 
 /// A device table entry of an image.
@@ -21,8 +24,8 @@ pub struct DeviceSlot {
 ///
 /// # Errors
 /// The image is not EROFS, or its superblock or its device table breaks the format.
-pub fn extra_devices(reader: &dyn BlockReader) -> Result<Vec<DeviceSlot>> {
-    read_slots(reader, &Superblock::read(reader)?)
+pub fn extra_devices(reader: &dyn BlockReader, checksum: SuperblockChecksum) -> Result<Vec<DeviceSlot>> {
+    read_slots(reader, &Superblock::read(reader, checksum)?)
 }
 
 /// How many slots one read covers.

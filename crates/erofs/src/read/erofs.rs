@@ -12,7 +12,7 @@ use super::{
     directory::Directory,
     inode::{self, Inode},
     map::Mapper,
-    superblock::Superblock,
+    superblock::{Superblock, SuperblockChecksum},
     volume::Volume,
     xattr::Xattrs,
     xattr_prefixes::{self, LongPrefix},
@@ -41,7 +41,15 @@ impl Erofs {
     /// The image is not EROFS, uses unsupported features, or breaks the format in structures that every access needs.
     /// Faults of individual files appear when the files are used.
     pub fn open(reader: Arc<dyn BlockReader>) -> Result<Self> {
-        let superblock = Superblock::read(reader.as_ref())?;
+        Self::open_with(reader, SuperblockChecksum::Required)
+    }
+
+    /// As [`Erofs::open`]; `checksum` decides whether the checksum of the superblock matters.
+    ///
+    /// # Errors
+    /// As [`Erofs::open`].
+    pub fn open_with(reader: Arc<dyn BlockReader>, checksum: SuperblockChecksum) -> Result<Self> {
+        let superblock = Superblock::read(reader.as_ref(), checksum)?;
         let volume = Volume::open(reader, superblock)?;
         let prefixes = xattr_prefixes::read(&volume)?.into();
         Ok(Self { volume, prefixes })

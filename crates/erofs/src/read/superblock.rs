@@ -8,6 +8,16 @@ use crate::format::{self, DIRENT_NID_METABOX_BIT, SUPER_OFFSET, SuperBlock, Supe
 /// The superblock ends within this many bytes of the image, or within the first block if that is larger.
 const SUPERBLOCK_END_MAX: u64 = 4096;
 
+/// What becomes of an image if the checksum of its superblock is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SuperblockChecksum {
+    /// The image is refused.
+    #[default]
+    Required,
+    /// The image is read.
+    Ignored,
+}
+
 /// A validated superblock.
 #[derive(Clone, Debug)]
 pub(crate) struct Superblock {
@@ -38,13 +48,15 @@ pub(crate) struct Superblock {
 }
 
 impl Superblock {
-    /// Reads the superblock and checks its checksum.
+    /// Reads the superblock.
     ///
     /// # Errors
-    /// There is no superblock, it breaks the format, or it requires an unknown feature.
-    pub(crate) fn read(reader: &dyn BlockReader) -> Result<Self> {
+    /// There is no superblock, it breaks the format, its checksum is required and wrong, or it requires an unknown feature.
+    pub(crate) fn read(reader: &dyn BlockReader, checksum: SuperblockChecksum) -> Result<Self> {
         let found = FoundSuperblock::read(reader)?;
-        found.check_checksum(reader)?;
+        if checksum == SuperblockChecksum::Required {
+            found.check_checksum(reader)?;
+        }
         found.parse()
     }
 }

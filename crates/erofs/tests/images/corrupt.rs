@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_erofs::{Erofs, check::Check, extra_devices};
+use floe_erofs::{Erofs, SuperblockChecksum, check::Check, extra_devices};
 use floe_image::{BlockReader, ByteRange, DirectoryCursor, Error, FileSystem, FileType, Nid, SeekTarget};
 use floe_testkit::{
     DirectReader, Random, check_rows,
@@ -110,7 +110,7 @@ fn corrupt_images_give_named_errors_or_data() {
         |image| {
             let reader = Arc::new(DirectReader::of(corpus.corrupt_bytes(image)));
             let start = Instant::now();
-            let devices = extra_devices(reader.as_ref()).map(|slots| slots.len());
+            let devices = extra_devices(reader.as_ref(), SuperblockChecksum::Required).map(|slots| slots.len());
             let outcome = match Erofs::open(Arc::clone(&reader) as Arc<dyn BlockReader>) {
                 Ok(file_system) => format!("{:?}", explore(&file_system, &reader)),
                 Err(error) => error.to_string(),

@@ -14,6 +14,7 @@ use crate::{
     image_arguments::ImageArguments,
     output::Output,
     shown::Shown,
+    zone::Zone,
 };
 
 /// The offset and the length of each format's superblock, in bytes. An EROFS superblock may be longer.
@@ -100,7 +101,8 @@ fn show(arguments: &Arguments, image: &Image, output: &mut dyn Write, complain: 
     for nid in nids {
         match image.format_image() {
             FormatImage::Erofs(erofs) => {
-                write_inode(With { entries: false, extents: arguments.extents }, erofs, nid, output, complain)?;
+                let with = With { entries: false, extents: arguments.extents, quotes: true, zone: &Zone::UTC };
+                write_inode(with, erofs, nid, output, complain)?;
                 if arguments.raw {
                     match floe_erofs::dump::inode(erofs, nid) {
                         Ok(report) if report.is_in_metabox => complain("the inode is in the metabox: no raw bytes"),
@@ -131,7 +133,7 @@ fn write_image(
 ) -> io::Result<()> {
     let (offset, len) = match image.format_image() {
         FormatImage::Erofs(erofs) => {
-            write_superblock(erofs, output, complain)?;
+            write_superblock(erofs, &Zone::UTC, output, complain)?;
             EROFS_SUPERBLOCK
         }
         FormatImage::Squashfs(squashfs) => {

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use floe::{FormatImage, Image, Nid};
+use floe::{FormatImage, Image, Nid, SuperblockChecksum};
 use floe_erofs::Erofs;
 use floe_sandbox::Mode;
 
@@ -16,6 +16,7 @@ use crate::{
     erofs_report::{With, uuid_text, write_inode, write_statistics, write_superblock},
     fail::Fail,
     output::Output,
+    zone::Zone,
 };
 
 pub(super) const HELP: &str = "\
@@ -55,7 +56,7 @@ struct Shown {
 pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let tool = ErofsTool { name: "dump.erofs", help: HELP, usage_exit: 234 };
     let mut shown = Shown::default();
-    let mut wanted = Wanted { sandbox, ..Wanted::default() };
+    let mut wanted = Wanted { sandbox, superblock_checksum: SuperblockChecksum::Ignored, ..Wanted::default() };
     let mut options = Options::new(arguments, "sSehV");
     while let Some(option) = options.next() {
         match option.name.as_str() {
@@ -84,6 +85,8 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         Ok(operands) => operands,
         Err(operands) => return tool.wrong_operands(&operands, "IMAGE"),
     };
+    // The time zone is not accessible once the process is confined.
+    let zone = Zone::local();
     let files = wanted.open_files(Path::new(&image_path), confinement::reading())?;
     let image = match files.and_then(|files| Image::of(files, &wanted.open_options().engine)) {
         Ok(image) => image,
@@ -92,10 +95,17 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let FormatImage::Erofs(erofs) = image.format_image() else {
         return tool.failed("cannot find valid erofs superblock", 234);
     };
-    Output::run(|output| show(&tool, &shown, &image, erofs, output))
+    Output::run(|output| show(&tool, &shown, &zone, &image, erofs, output))
 }
 
-fn show(tool: &ErofsTool, shown: &Shown, image: &Image, erofs: &Erofs, output: &mut dyn Write) -> io::Result<u8> {
+fn show(
+    tool: &ErofsTool,
+    shown: &Shown,
+    zone: &Zone,
+    image: &Image,
+    erofs: &Erofs,
+    output: &mut dyn Write,
+) -> io::Result<u8> {
     if shown.udev {
         let uuid = uuid_text(&image.file_system().info().uuid.unwrap_or_default());
         writeln!(output, "ID_FS_UUID={uuid}\nID_FS_UUID_ENC={uuid}\nID_FS_TYPE=erofs\nID_FS_USAGE=filesystem")?;
@@ -115,7 +125,7 @@ fn show(tool: &ErofsTool, shown: &Shown, image: &Image, erofs: &Erofs, output: &
     }
     let is_default = !(shown.statistics || shown.extents || has_inode);
     if shown.superblock || is_default {
-        write_superblock(erofs, output, complain)?;
+        write_superblock(erofs, zone, output, complain)?;
     }
     if shown.statistics {
         write_statistics(erofs, output, complain)?;
@@ -125,7 +135,8 @@ fn show(tool: &ErofsTool, shown: &Shown, image: &Image, erofs: &Erofs, output: &
         return Ok(0);
     }
     if has_inode && let Some(nid) = find(tool, shown, image) {
-        write_inode(With { entries: shown.list, extents: shown.extents }, erofs, nid, output, complain)?;
+        let with = With { entries: shown.list, extents: shown.extents, quotes: false, zone };
+        write_inode(with, erofs, nid, output, complain)?;
     }
     Ok(0)
 }

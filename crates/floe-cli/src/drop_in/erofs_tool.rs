@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use floe::{EngineOptions, ImageFiles, Offset, OpenError, OpenOptions, WorkerMode};
+use floe::{EngineOptions, ImageFiles, Offset, OpenError, OpenOptions, SuperblockChecksum, WorkerMode};
 use floe_sandbox::{Mode, Policy};
 
 use crate::{confinement, fail::Fail, output::Output};
@@ -41,6 +41,7 @@ pub(super) struct Options {
 pub(super) struct Wanted {
     pub(super) offset: u64,
     pub(super) devices: Vec<PathBuf>,
+    pub(super) superblock_checksum: SuperblockChecksum,
     /// Whether the process is confined.
     pub(super) sandbox: Mode,
 }
@@ -200,7 +201,8 @@ impl Wanted {
             ..EngineOptions::default()
         };
         let offset = if self.offset == 0 { Offset::None } else { Offset::At(self.offset) };
-        OpenOptions { offset, devices: self.devices.clone(), device_directory: None, engine, ..OpenOptions::default() }
+        let (devices, superblock_checksum) = (self.devices.clone(), self.superblock_checksum);
+        OpenOptions { offset, devices, superblock_checksum, engine, ..OpenOptions::default() }
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use floe::{
     CheckOptions, ExtractError, ExtractEvent, ExtractOptions, FileType, Finding, Format, Image, ImageFiles, OpenError,
-    Parts, Severity, XattrSelection, check_files, extract,
+    Parts, Severity, SuperblockChecksum, XattrSelection, check_files, extract,
 };
 use floe_sandbox::Mode;
 
@@ -56,7 +56,6 @@ struct Order {
     target: Option<PathBuf>,
     root: Option<Root>,
     to_root: bool,
-    without_checksum: bool,
     extract: ExtractOptions,
 }
 
@@ -81,7 +80,6 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         target: None,
         root: None,
         to_root: false,
-        without_checksum: false,
         extract: ExtractOptions {
             owners: is_root,
             modes: is_root,
@@ -107,7 +105,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
                 None => return tool.wrong("invalid NID"),
             },
             "path" => order.root = options.value(&option).map(Root::Path),
-            "no-sbcrc" => order.without_checksum = true,
+            "no-sbcrc" => order.wanted.superblock_checksum = SuperblockChecksum::Ignored,
             "force" => order.to_root = true,
             "overwrite" => order.extract.force = true,
             "xattrs" => order.extract.xattrs = XattrSelection::All,
@@ -145,8 +143,9 @@ fn check_image(tool: &ErofsTool, image: &Path, order: &Order, cancel: &AtomicBoo
     }
     let has_errors = Mutex::new(false);
     let tell = |finding: &Finding| {
-        let is_checksum = finding.rule.contains("checksum");
-        if finding.severity == Severity::Warning || is_checksum && order.without_checksum {
+        let is_ignored = order.wanted.superblock_checksum == SuperblockChecksum::Ignored
+            && finding.rule.contains("superblock checksum");
+        if finding.severity == Severity::Warning || is_ignored {
             return;
         }
         let mut has_errors = has_errors.lock().unwrap_or_else(PoisonError::into_inner);

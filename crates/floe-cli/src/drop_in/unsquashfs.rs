@@ -1,12 +1,17 @@
 //! `unsquashfs`: its options and its output format.
 
 mod arguments;
+mod cat;
 mod links;
 mod listing;
+mod name_list;
+mod path_patterns;
 mod pattern;
 mod pseudo;
+mod selection;
 mod superblock;
 mod time;
+mod wildcards;
 
 use std::{
     ffi::OsString,
@@ -29,10 +34,12 @@ use crate::{
     fail::Fail,
     output::{Output, remark},
     shown::Shown,
+    zone::Zone,
 };
 pub(super) use arguments::HELP;
 use arguments::{Arguments, Task};
 use listing::{Form, Listing, Owners};
+use selection::{Selection, Selector};
 
 /// The exit code of an error that ended the program.
 const FATAL: u8 = 1;
@@ -49,8 +56,9 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         Ok(arguments) => arguments,
         Err(exit) => return Ok(exit),
     };
-    // Extraction needs the user database, which is not accessible once the process is confined.
+    // The user database and the time zone are not accessible once the process is confined.
     let owners = Owners::new(&arguments);
+    let zone = if arguments.is_utc { Zone::UTC } else { Zone::local() };
     let (mut target, mut pseudo_file) = (None, None);
     let policy = match arguments.task {
         Task::Extract => {
@@ -96,6 +104,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
                 squashfs,
                 image.reader().engine().block_reader(Blocking::Allowed).as_ref(),
                 &arguments.image,
+                &zone,
                 output,
             )
             .map(|()| 0)
@@ -105,48 +114,15 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
             Output::run(|output| writeln!(output, "{seconds}").map(|()| 0))
         }
         Task::Pseudo => pseudo::write(&image, &arguments, pseudo_file),
-        Task::Cat => cat(&image, &arguments),
-        Task::List => list(&image, &arguments, owners),
-        Task::Extract => extract_all(&image, &arguments, owners),
+        Task::Cat => cat::write(&image, &arguments),
+        Task::List => list(&image, &arguments, owners, zone),
+        Task::Extract => extract_all(&image, &arguments, owners, zone),
     }
 }
 
-/// Writes the named files to standard output.
-fn cat(image: &Image, arguments: &Arguments) -> Result<u8, Fail> {
+fn list(image: &Image, arguments: &Arguments, owners: Owners, zone: Zone) -> Result<u8, Fail> {
     Output::run(|output| {
-        let (mut exit, mut piece) = (0, vec![0; 1 << 20]);
-        for path in &arguments.names {
-            let found = image.resolve(path.as_bytes()).map_err(|error| error.to_string());
-            let mut position = 0;
-            let result = found.and_then(|nid| {
-                loop {
-                    match image.read_at(nid, position, &mut piece) {
-                        Ok(0) => return Ok(Ok(())),
-                        Ok(len) => {
-                            if let Err(error) = output.write_all(&piece[..len]) {
-                                return Ok(Err(error));
-                            }
-                            position += len as u64;
-                        }
-                        Err(error) => return Err(error.to_string()),
-                    }
-                }
-            });
-            match result {
-                Ok(written) => written?,
-                Err(message) => {
-                    say!("cat: {message}");
-                    exit = NOT_FATAL;
-                }
-            }
-        }
-        Ok(exit)
-    })
-}
-
-fn list(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u8, Fail> {
-    Output::run(|output| {
-        let listing = Listing::new(arguments, image, owners);
+        let listing = Listing::new(arguments, image, owners, zone);
         let mut exit = 0;
         for entry in Selection::new(image, arguments) {
             match entry {
@@ -161,29 +137,17 @@ fn list(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u8, Fail
     })
 }
 
-fn extract_all(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u8, Fail> {
+fn extract_all(image: &Image, arguments: &Arguments, owners: Owners, zone: Zone) -> Result<u8, Fail> {
     let cancel = cancellation::on_signals()?;
     let options = extract_options(arguments);
-    let is_partial = !arguments.selected.is_empty() || !arguments.excluded.is_empty() || arguments.depth_max.is_some();
-    let (mut paths, mut has_fault) = (Vec::new(), false);
-    if is_partial {
-        for entry in Selection::new(image, arguments) {
-            match entry {
-                Ok(entry) => paths.push(entry.path),
-                Err(message) => {
-                    say!("FATAL ERROR: {message}");
-                    has_fault = true;
-                }
-            }
-        }
-    }
-    let parts = if is_partial { Parts::Only(&paths) } else { Parts::All };
+    let mut selector = Selector::new(arguments);
+    let mut choose = |entry: &WalkEntry| selector.choose(entry);
     if !arguments.quiet {
         remark(format_args!("Parallel unsquashfs: Using {} processors\n", options.jobs));
     }
     let form = arguments.form.filter(|_| arguments.info);
-    let listing = Listing::new(arguments, image, owners);
-    let is_in_the_way = AtomicBool::new(false);
+    let listing = Listing::new(arguments, image, owners, zone);
+    let is_fatal = AtomicBool::new(false);
     let tell = |event: ExtractEvent<'_>| match event {
         ExtractEvent::Planned { path, attr } if form.is_some() => {
             let entry = WalkEntry { path: path.to_vec(), depth: 0, attr: arguments.with_time(*attr) };
@@ -193,17 +157,18 @@ fn extract_all(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u
             let _ = io::stdout().write_all(&line);
         }
         ExtractEvent::Warning(warning) => {
-            if matches!(&warning.cause, ExtractWarningCause::Target(_, error) if error.kind() == io::ErrorKind::AlreadyExists)
-            {
-                // At such a file, the original ends.
-                is_in_the_way.store(true, Relaxed);
-            }
-            let kind = if matches!(warning.cause, ExtractWarningCause::Image(_)) { "FATAL ERROR" } else { "ERROR" };
+            // At faults of the image, and at existing files, the original ends.
+            let (kind, ends) = match &warning.cause {
+                ExtractWarningCause::Image(_) if !arguments.ignores_errors => ("FATAL ERROR", true),
+                ExtractWarningCause::Target(_, error) => ("ERROR", error.kind() == io::ErrorKind::AlreadyExists),
+                _ => ("ERROR", false),
+            };
+            is_fatal.fetch_or(ends, Relaxed);
             say!("{kind}: {}: {}", Shown(&warning.path), warning.cause);
         }
         _ => {}
     };
-    let extracted = extract(image, parts, &arguments.target, &options, &tell, &cancel);
+    let extracted = extract(image, Parts::Where(&mut choose), &arguments.target, &options, &tell, &cancel);
     let summary = match extracted {
         Ok(summary) => summary,
         Err(error) => {
@@ -223,7 +188,7 @@ fn extract_all(image: &Image, arguments: &Arguments, owners: Owners) -> Result<u
         );
     }
     let exit = match summary.failures + devices_denied + xattrs_denied {
-        _ if has_fault || is_in_the_way.into_inner() => FATAL,
+        _ if is_fatal.into_inner() => FATAL,
         0 if !arguments.strict || summary.owners_denied == 0 => 0,
         _ if arguments.strict => FATAL,
         _ => NOT_FATAL,
@@ -254,42 +219,6 @@ fn say_created(summary: &ExtractSummary) {
     count(summary.fifos, "fifo", "fifos");
     count(summary.sockets, "socket", "sockets");
     count(summary.hard_links, "hardlink", "hardlinks");
-}
-
-/// The parts of an image that the names on the command line select.
-struct Selection<'a> {
-    walk: floe::Walk,
-    arguments: &'a Arguments,
-}
-
-impl<'a> Selection<'a> {
-    fn new(image: &Image, arguments: &'a Arguments) -> Self {
-        Self { walk: image.walk(), arguments }
-    }
-}
-
-impl Iterator for Selection<'_> {
-    type Item = Result<WalkEntry, String>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let Arguments { selected, excluded, depth_max, .. } = self.arguments;
-        loop {
-            let entry = match self.walk.next()? {
-                Ok(entry) => entry,
-                Err(failed) => return Some(Err(failed.to_string())),
-            };
-            let is_directory = entry.attr.file_type == floe::FileType::Directory;
-            let is_wanted = (selected.is_empty() || selected.match_or_lead(&entry.path, is_directory))
-                && !excluded.match_whole(&entry.path)
-                && depth_max.is_none_or(|max| entry.depth <= max);
-            if is_wanted {
-                return Some(Ok(WalkEntry { attr: self.arguments.with_time(entry.attr), ..entry }));
-            }
-            if is_directory {
-                self.walk.skip_directory();
-            }
-        }
-    }
 }
 
 /// The default target directory.

@@ -89,6 +89,29 @@ fn every_command_has_help_with_examples() {
 }
 
 #[test]
+fn dump_quotes_hostile_names() {
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let (tree, image) = (folder.path().join("tree"), folder.path().join("image"));
+    std::fs::create_dir_all(tree.join("a\x1b[31m")).expect("made");
+    std::fs::write(tree.join("a\x1b[31m/two\nlines"), "content").expect("written");
+    let image = image.to_str().expect("a plain path");
+    let made = floe(&["mkfs", image, tree.to_str().expect("a plain path")]);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let shown = r"$'/a\x1b[31m/two\nlines'";
+    for (options, lines) in [
+        (&[][..], &[format!("Path : {shown}")][..]),
+        (&["--extents"], &[format!("Path : {shown}"), format!("{shown}: 1 extents found")]),
+    ] {
+        let output = floe(&[&["dump"], options, &[image, "/a\x1b[31m/two\nlines"]].concat());
+        let said = text(&output.stdout);
+        assert!(output.status.success() && !said.contains('\x1b'), "{said:?}");
+        for line in lines {
+            assert!(said.lines().any(|said| said == line), "{said:?} has no line {line:?}");
+        }
+    }
+}
+
+#[test]
 fn the_options_of_a_mount_are_listed_without_a_mount() {
     let page = std::fs::read_to_string(workspace_root().join("docs/options.md")).expect("the page");
     assert_eq!(text(&floe(&["mount", "-o", "help=markdown"]).stdout), page);

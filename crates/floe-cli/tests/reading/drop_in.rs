@@ -17,7 +17,7 @@ use floe_testkit::{
     workspace_root,
 };
 
-use crate::support::program::until;
+use crate::support::{program::until, unsquashfs};
 
 /// Runs Floe under another name, in the working directory that the original would have.
 fn floe_as(name: &str, arguments: &[String], directory: &Path) -> Output {
@@ -35,6 +35,13 @@ fn original(name: &str, arguments: &[String], directory: &Path) -> Output {
 
 fn demo() -> String {
     workspace_root().join("fixtures/demo.erofs").to_str().expect("a plain path").to_owned()
+}
+
+/// The demonstration image with a wrong checksum of the superblock.
+fn demo_with_wrong_checksum() -> Vec<u8> {
+    let mut bytes = fs::read(demo()).expect("the demonstration image");
+    bytes[1024 + 64] ^= 0xff;
+    bytes
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -157,10 +164,9 @@ fn erofs_tools_have_the_exit_codes_of_the_originals() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let (no_image, broken) = (folder.path().join("none"), folder.path().join("broken"));
     fs::write(&no_image, [1; 8192]).expect("written");
-    let mut bytes = fs::read(demo()).expect("the demonstration image");
-    bytes[1024 + 64] ^= 0xff;
-    fs::write(&broken, bytes).expect("written");
+    fs::write(&broken, demo_with_wrong_checksum()).expect("written");
     let [no_image, broken] = [no_image, broken].map(|path| path.to_str().expect("a plain path").to_owned());
+    let (content, listing) = ("--path=/README.txt", "--path=/");
     for (name, arguments) in [
         ("dump.erofs", vec![]),
         ("dump.erofs", vec!["--frob"]),
@@ -171,6 +177,11 @@ fn erofs_tools_have_the_exit_codes_of_the_originals() {
         ("dump.erofs", vec!["--nid=xyz", &demo()]),
         ("dump.erofs", vec![&demo(), "more"]),
         ("dump.erofs", vec!["-e", &demo()]),
+        ("dump.erofs", vec![&broken]),
+        ("dump.erofs", vec!["-S", &broken]),
+        ("dump.erofs", vec!["--cat", content, &broken]),
+        ("dump.erofs", vec!["-e", content, &broken]),
+        ("dump.erofs", vec!["--ls", listing, &broken]),
         ("fsck.erofs", vec![]),
         ("fsck.erofs", vec!["--frob"]),
         ("fsck.erofs", vec!["/no/such/file"]),
@@ -179,6 +190,10 @@ fn erofs_tools_have_the_exit_codes_of_the_originals() {
         ("fsck.erofs", vec!["-d3", &demo()]),
         ("fsck.erofs", vec!["-a", "-y", "--extract", &demo()]),
         ("fsck.erofs", vec!["--no-sbcrc", &broken]),
+        ("fsck.erofs", vec!["--no-sbcrc", "--extract", &broken]),
+        ("fsck.erofs", vec!["--no-sbcrc", "--path=/records", &broken]),
+        ("fsck.erofs", vec!["--no-sbcrc", "--path=/records", "--extract", &broken]),
+        ("fsck.erofs", vec!["--no-sbcrc", "--path=/nope", &broken]),
         ("fsck.erofs", vec!["--path=/records", "--extract", &demo()]),
         ("fsck.erofs", vec!["--path=/nope", "--extract", &demo()]),
     ] {
@@ -202,8 +217,12 @@ fn fsck_erofs_extracts_what_the_original_extracts() {
     if !skip::ready(&[Need::Root, Need::PeerOf("fsck.erofs", Versions::Since("1.9"))]) {
         return;
     }
+    let broken = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(broken.path(), demo_with_wrong_checksum()).expect("written");
     for options in [
         &["--preserve"][..],
+        &["--no-sbcrc"],
+        &["--no-sbcrc", "--path=/records"],
         &["--no-preserve"],
         &["--xattrs"],
         &["--path=/records"],
@@ -214,7 +233,8 @@ fn fsck_erofs_extracts_what_the_original_extracts() {
         for run in [floe_as as fn(&str, &[String], &Path) -> Output, original] {
             let target = folder.path().join(format!("target{}", found.len()));
             let mut arguments = strings(options);
-            arguments.extend([format!("--extract={}", target.display()), demo()]);
+            let image = if options.contains(&"--no-sbcrc") { broken.path().display().to_string() } else { demo() };
+            arguments.extend([format!("--extract={}", target.display()), image]);
             let output = run("fsck.erofs", &arguments, folder.path());
             assert!(output.status.success(), "{options:?}: {}", text(&output.stderr));
             found.push(walk::directory(&target, DirectoryWalk::default()).expect("readable"));
@@ -267,47 +287,32 @@ fn unsquashfs_lists_what_the_original_lists() {
 
 #[test]
 fn unsquashfs_extracts_what_the_original_extracts() {
-    if !skip::ready(&[Need::Root, Need::PeerOf("unsquashfs", Versions::Series("4.7"))]) {
+    if !unsquashfs::is_ready() {
         return;
     }
+    let folder = tempfile::tempdir().expect("a scratch folder");
     let corpus = Corpus::fixtures();
-    let image = corpus.materialise(&corpus.image("sqfs-cbase-gzip")).path;
-    let image = image.to_str().expect("a plain path").to_owned();
+    fs::copy(corpus.materialise(&corpus.image("sqfs-cbase-gzip")).path, folder.path().join("image")).expect("copied");
     let manifest = corpus.manifest(&corpus.image("sqfs-cbase-gzip"));
     let names: Vec<String> = manifest.entries().map(|(path, _)| text(path)).filter(|path| path != "/").collect();
     let some = names[names.len() / 2].trim_start_matches('/').to_owned();
-    let first = names[0].trim_start_matches('/').chars().next().expect("a name");
-    for operands in [vec![], vec![some.clone()], vec![format!("{first}*")], vec!["nothing".to_owned()]] {
-        for options in [&["-n"][..], &["-n", "-q", "-no-xattrs"], &["-n", "-excludes"], &["-n", "-max", "1"]] {
+    let first = format!("{}*", names[0].trim_start_matches('/').chars().next().expect("a name"));
+    for operands in [&[][..], &[some.as_str()], &[&first], &["nothing"]] {
+        for options in [&[][..], &["-q", "-no-xattrs"], &["-excludes"], &["-max", "1"]] {
             if options.contains(&"-excludes") && operands.is_empty() {
                 continue;
             }
-            let folder = tempfile::tempdir().expect("a scratch folder");
-            let (mut found, mut said) = (Vec::new(), Vec::new());
-            for run in [floe_as as fn(&str, &[String], &Path) -> Output, original] {
-                let target = folder.path().join(format!("target{}", found.len()));
-                let mut arguments = strings(options);
-                arguments.extend(["-d".to_owned(), target.display().to_string(), image.clone()]);
-                arguments.extend(operands.clone());
-                let output = run("unsquashfs", &arguments, folder.path());
-                assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
-                found.push(walk::directory(&target, DirectoryWalk::default()).expect("readable"));
-                let created = text(&output.stdout)
-                    .lines()
-                    .filter(|line| line.starts_with("created "))
-                    .map(str::to_owned)
-                    .collect::<Vec<_>>();
-                said.push(created);
-                // At the second extraction, files are in the way.
-                if operands.is_empty() && !options.contains(&"-q") {
-                    assert_eq!(run("unsquashfs", &arguments, folder.path()).status.code(), Some(1), "{arguments:?}");
-                    arguments.insert(0, "-f".to_owned());
-                    assert_eq!(run("unsquashfs", &arguments, folder.path()).status.code(), Some(0), "{arguments:?}");
-                }
-            }
-            let differing = differences(&found[1], &found[0], &Comparison::default());
+            let differing =
+                unsquashfs::differing_extractions(options, operands, folder.path(), &mut |run, arguments| {
+                    // At the second extraction, files are in the way.
+                    if operands.is_empty() && !options.contains(&"-q") {
+                        let with_force = [&["-f"], arguments].concat();
+                        for (arguments, code) in [(arguments, 1), (&with_force, 0)] {
+                            assert_eq!(run(arguments, folder.path()).status.code(), Some(code), "{arguments:?}");
+                        }
+                    }
+                });
             assert_eq!(differing, Vec::<String>::new(), "{options:?} {operands:?}");
-            assert_eq!(said[0], said[1], "{options:?} {operands:?}");
         }
     }
 }

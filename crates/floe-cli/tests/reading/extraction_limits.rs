@@ -1,12 +1,12 @@
 //! Extraction with a low limit on open files, and with threads that panic.
 
-use std::{fs, panic, path::Path, process::Command, sync::atomic::AtomicBool};
+use std::{fs, os::unix::process::CommandExt, panic, path::Path, process::Command, sync::atomic::AtomicBool};
 
 use floe::{ExtractEvent, ExtractOptions, Image, OpenOptions, Parts};
 
 use crate::support::{
     hostile_squashfs::Squashfs,
-    program::{told, within},
+    program::{floe, run, told, within},
 };
 
 const WIDE: u32 = 6000;
@@ -40,6 +40,24 @@ fn all_is_extracted_with_few_descriptors() {
         let expected = (WIDE + DEEP) as usize;
         assert_eq!(found, (expected, expected), "{limit} descriptors, {jobs} jobs");
     }
+}
+
+#[test]
+fn many_names_and_deep_trees_take_time_for_each() {
+    let folder = tempfile::tempdir_in(crate::support::scratch(256 << 20)).expect("a scratch folder");
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("image"), Squashfs::with_directories(WIDE, DEEP)).expect("written");
+    // With the names that exclude, each name of the image would be compared 100,000 times.
+    let excluded: String = (0..100_000).map(|number| format!("w{:06}\n", number * 2)).collect();
+    fs::write(at("excluded"), excluded).expect("written");
+    let mut command = floe();
+    command.arg0("unsquashfs").args(["-n", "-q", "-exclude-file"]).arg(at("excluded"));
+    let output = run(command.arg("-d").arg(at("target")).arg(at("image")));
+    let found = (count(&at("target"), "d"), count(&at("target"), "f"));
+    assert!(Command::new("rm").arg("-rf").arg(at("target")).status().expect("rm runs").success());
+    assert_eq!(told(&output), (Some(0), String::new()));
+    let expected = (WIDE / 2 + DEEP) as usize;
+    assert_eq!(found, (expected, expected));
 }
 
 #[test]

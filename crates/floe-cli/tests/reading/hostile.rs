@@ -94,6 +94,15 @@ fn directories_do_not_share_their_content() {
 }
 
 #[test]
+fn the_paths_of_a_deep_tree_take_little_memory() {
+    let rows: [(&[&str], Expected); 2] = [
+        (&["dump", "--statistics", "IMAGE"], (0, "total file count:\t\t151001\n")),
+        (&["dump", "--nid", "1002", "IMAGE"], (0, "NID: 1002 ")),
+    ];
+    check("deep tree", &hostile_erofs::with_deep_tree(1000, 150, 200), &rows);
+}
+
+#[test]
 fn attributes_are_read_once_and_within_limits() {
     for (name, count, name_len, value_len, rule) in [
         ("too many names", 10_000, 8, 1, "attribute names exceed 64 KiB"),

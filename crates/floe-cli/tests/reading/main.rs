@@ -15,6 +15,7 @@ mod extraction_limits;
 mod faults;
 mod hostile;
 mod installed;
+mod local_times;
 mod pseudo_files;
 mod standard_output;
 mod unsquashfs_options;

@@ -1,41 +1,36 @@
 //! Options of `unsquashfs` that choose names, times and extended attributes, compared with the original.
 
-use std::{
-    fs,
-    os::unix::{fs::symlink, process::CommandExt},
-    path::Path,
-    process::{Command, Output, Stdio},
+use std::{fs, os::unix::fs::symlink, path::Path};
+
+use floe_testkit::check_rows;
+
+use crate::support::unsquashfs::{
+    Program, differing_extractions, differing_outputs, is_ready, make_image, ours, theirs,
 };
 
-use floe_testkit::{
-    Versions, check_rows,
-    manifest::{Comparison, differences},
-    peer,
-    skip::{self, Need},
-    walk::{self, DirectoryWalk},
-};
+/// What both programs do with options and names: the options are one text.
+type Row<'a> = (&'a str, &'a [&'a str]);
 
-fn ours(arguments: &[&str], directory: &Path) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
-    command.arg0("unsquashfs");
-    run(command, arguments, directory)
+/// Compares listings, pseudo files and extractions of `image` in a folder.
+fn check(rows: &[Row<'_>], folder: &Path) {
+    check_rows(
+        rows,
+        |(options, names)| format!("{options} {}", names.join(" ")),
+        |(options, names)| {
+            let options: Vec<&str> = options.split_whitespace().collect();
+            let mut told = Vec::new();
+            for form in [&["-lln", "-full"][..], &["-pf", "-"]] {
+                told.extend(differing_outputs(&[form, &options, &["image"], names].concat(), folder));
+            }
+            told.extend(differing_extractions(&[&["-q"], &options[..]].concat(), names, folder, &mut |_, _| {}));
+            told
+        },
+    );
 }
 
-fn theirs(arguments: &[&str], directory: &Path) -> Output {
-    run(Command::new(peer("unsquashfs").expect("it was asked for")), arguments, directory)
-}
-
-fn run(mut command: Command, arguments: &[&str], directory: &Path) -> Output {
-    command.args(arguments).current_dir(directory).env("TZ", "UTC").stdin(Stdio::null()).output().expect("it runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Makes `image` in a folder: files with attributes, and links that lead to files, to each other, out of the image, and to
+/// Makes `tree` in a folder: files with attributes, and links that lead to files, to each other, out of the image, and to
 /// nothing.
-fn make_image(folder: &Path) {
+fn make_tree(folder: &Path) {
     let tree = folder.join("tree");
     for directory in ["etc/conf.d", "usr/lib", "empty"] {
         fs::create_dir_all(tree.join(directory)).expect("made");
@@ -60,21 +55,18 @@ fn make_image(folder: &Path) {
         let flags = rustix::fs::XattrFlags::empty();
         rustix::fs::setxattr(tree.join("usr/lib/x"), name, value.as_bytes(), flags).expect("set");
     }
-    let mut command = Command::new(peer("mksquashfs").expect("it was asked for"));
-    let made = command.args(["tree", "image", "-quiet", "-no-progress"]).current_dir(folder).output().expect("it runs");
-    assert!(made.status.success(), "{}", text(&made.stderr));
 }
 
 #[test]
 fn unsquashfs_chooses_names_times_and_attributes_as_the_original_does() {
-    let version = Versions::Series("4.7");
-    if !skip::ready(&[Need::Root, Need::PeerOf("unsquashfs", version), Need::PeerOf("mksquashfs", version)]) {
+    if !is_ready() {
         return;
     }
     let folder = tempfile::tempdir().expect("a scratch folder");
     let folder = folder.path();
+    make_tree(folder);
     make_image(folder);
-    let rows: &[(&str, &[&str])] = &[
+    let rows: &[Row<'_>] = &[
         ("-no-wildcards", &["etc/*"]),
         ("-no-wild", &["etc/*.conf"]),
         ("-match", &["etc/a.conf"]),
@@ -117,48 +109,208 @@ fn unsquashfs_chooses_names_times_and_attributes_as_the_original_does() {
         ("-xattrs-include (two|e$)", &[]),
         ("-xattrs-exclude (", &[]),
     ];
+    check(rows, folder);
+}
+
+/// Names that patterns tell apart.
+const NAMES: &[&str] = &[
+    "a", "b", "c", "B", "5", "ab", "abab", "abc", "a-b", "a]b", "a*b", "a\\b", "a b", "#a", "...", ".a", ".ab", "x.o",
+    "y.o", "x.c", "]", "[", "!", "a(b)", "ä",
+];
+
+#[test]
+fn unsquashfs_matches_names_as_the_original_does() {
+    if !is_ready() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let folder = folder.path();
+    for directory in ["", "src", "src/lib", "src/lib/src", ".hidden"] {
+        fs::create_dir_all(folder.join("tree").join(directory)).expect("made");
+        for name in NAMES {
+            fs::write(folder.join("tree").join(directory).join(name), name).expect("written");
+        }
+    }
+    make_image(folder);
+    for (list, content) in [
+        ("list", "a\n  x.?\n\n# comment\n   # comment\n\\#a\n\\\\[\nsrc/lib/[[:upper:]]\n... not sticky here\n"),
+        ("sticky", "... *.o\n... lib/[[:digit:]]\n\\... .a\n\tsrc/@(a|b)\n"),
+        ("slash", "a\n/\n"),
+        ("empty", "\n# nothing\n"),
+    ] {
+        fs::write(folder.join(list), content).expect("written");
+    }
+    fs::write(folder.join("long"), "x".repeat(16_384)).expect("written");
+    let rows: &[Row<'_>] = &[
+        ("", &["[[:alpha:]]"]),
+        ("", &["[[:digit:][:upper:]]"]),
+        ("", &["[a-b]", "[!a-c]"]),
+        ("", &["[^[:alnum:]]"]),
+        ("", &["a[]-]b", "[]]", "[[]", "[!]a]"]),
+        ("", &["[[.a.]]", "[[=b=]]", "[[.nothing.]]", "[[:nothing:]]"]),
+        ("", &["*"]),
+        ("", &[".*"]),
+        ("", &["?", "??"]),
+        ("", &["[.]a", "[!b]a"]),
+        ("", &["\\a", "a\\*b", "a\\\\b", "a\\"]),
+        ("", &["?(a)b", "@(x|y).o"]),
+        ("", &["+(ab)"]),
+        ("", &["*(ab)c"]),
+        ("", &["!(a|b|c)"]),
+        ("", &["!(*.o)"]),
+        ("", &["!(.a)"]),
+        ("", &["@(a|@(b|c))"]),
+        ("", &["a(b)", "a\\(b)", "@(a(b))", "@(a"]),
+        ("", &["@([ab]|x.[!c])"]),
+        ("", &["s*/l?b/[[:lower:]]"]),
+        ("", &["*/@(lib|x*)/*/a"]),
+        ("", &["src/", "//src//lib//a"]),
+        ("", &["*/a", "src"]),
+        ("", &["a/b", "src/a/b"]),
+        ("", &["src/lib", "src/*/a", "s*/lib/b"]),
+        ("", &[""]),
+        ("", &["/"]),
+        ("-regex", &["^.$"]),
+        ("-regex", &["[[:digit:]]", "src/^a"]),
+        ("-no-wildcards", &["[", "a*b", "@(a|b)", "src/*"]),
+        ("-max 1", &["s*"]),
+        ("-max 0", &["s*"]),
+        ("-excludes", &["[[:alpha:]]", "src/lib"]),
+        ("-excludes", &["!(src)"]),
+        ("-excludes", &["src/!(lib)", "*/lib/@(a|b)"]),
+        ("-excludes", &["... *.o"]),
+        ("-excludes", &["... [[:alpha:]]", "src/x.o"]),
+        ("-excludes", &["... lib/a"]),
+        ("-excludes", &["... src/lib/src", "... src/a"]),
+        ("-excludes", &["... /lib"]),
+        ("-excludes", &["... "]),
+        ("-excludes", &["...", "...a"]),
+        ("-excludes -max 2", &["... ?"]),
+        ("-excludes -no-wildcards", &["... *", "... a*b"]),
+        ("-excludes -regex", &["... ^a", "src/^x"]),
+        ("-ex a b ;", &["[a-d]"]),
+        ("-exclude-list src/lib ; -ex .a ;", &[]),
+        ("-ex ;", &[]),
+        ("-ex a b", &[]),
+        ("-extract-file list", &[]),
+        ("-e list -no-wildcards", &["b"]),
+        ("-ef list -exclude-file sticky", &["src"]),
+        ("-exc sticky", &[]),
+        ("-excf sticky", &["src/lib", "*.o"]),
+        ("-e list -excludes", &["x.o", "... B"]),
+        ("-e empty -exc empty", &[]),
+        ("-e slash", &[]),
+        ("-exc slash", &[]),
+        ("-e long", &[]),
+        ("-exc missing", &[]),
+        ("-follow -e list", &["src/lib/a"]),
+    ];
+    check(rows, folder);
+}
+
+#[test]
+fn unsquashfs_writes_the_files_that_the_original_writes() {
+    if !is_ready() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let folder = folder.path();
+    make_tree(folder);
+    rustix::fs::mkfifoat(rustix::fs::CWD, folder.join("tree/etc/fifo"), rustix::fs::Mode::RUSR).expect("made");
+    make_image(folder);
+    let rows: &[Row<'_>] = &[
+        ("", &[]),
+        ("", &["etc/a.conf"]),
+        ("", &["/etc//a.conf", "usr/lib/x"]),
+        ("", &["etc/*.conf"]),
+        ("", &["etc/[[:alpha:]].conf", "etc/+(b).conf"]),
+        ("", &["etc/\\*", "*/lib/x"]),
+        ("", &["*/*"]),
+        ("", &["*"]),
+        ("", &["etc"]),
+        ("", &["/", "."]),
+        ("", &[""]),
+        ("", &["nothing"]),
+        ("", &["etc/nothing*", "etc/a.conf"]),
+        ("", &["nothing/a", "etc/a.conf/b"]),
+        ("", &["etc/fifo"]),
+        ("", &["etc/fifo/x"]),
+        ("", &["usr/lib/y", "chain/x", "etc/lib/y"]),
+        ("", &["chain"]),
+        ("", &["etc/dangling"]),
+        ("", &["loop1", "absolute/lib/x", "etc/out"]),
+        ("", &["s*h/x"]),
+        ("", &["etc/../usr/./lib/x", "./etc/./a.conf"]),
+        ("", &["../etc/a.conf"]),
+        ("", &["etc/a.conf/."]),
+        ("", &["etc/conf.d/.."]),
+        ("", &["*/../etc/a.conf"]),
+        ("-no-exit-code", &["nothing", "etc/a.conf"]),
+        ("-no-wildcards", &["etc/*", "etc/*.conf"]),
+        ("-regex", &["etc/^[ab]"]),
+        ("-regex", &["(", "etc/^a"]),
+        ("-excludes", &["etc/a.conf"]),
+    ];
     check_rows(
         rows,
         |(options, names)| format!("{options} {}", names.join(" ")),
         |(options, names)| {
-            let options: Vec<&str> = options.split(' ').collect();
-            let mut told = Vec::new();
-            for form in [&["-lln", "-full"][..], &["-pf", "-"]] {
-                let arguments = [form, &options, &["image"], names].concat();
-                let (ours, theirs) = (ours(&arguments, folder), theirs(&arguments, folder));
-                // With an option that it refuses, the original prints its help.
-                let is_same = ours.stdout == theirs.stdout || !theirs.status.success();
-                if ours.status.code() != theirs.status.code() || !is_same {
-                    let [ours_text, theirs_text] = [&ours, &theirs].map(|output| text(&output.stdout));
-                    told.push(format!(
-                        "{form:?}: {}, {} instead of {}\n{ours_text}instead of\n{theirs_text}",
-                        text(&ours.stderr),
-                        ours.status,
-                        theirs.status
-                    ));
-                }
-            }
-            let mut found = Vec::new();
-            let targets = tempfile::tempdir().expect("a folder for this row");
-            for (target, run) in [("ours", ours as fn(&[&str], &Path) -> Output), ("theirs", theirs)] {
-                let target = targets.path().join(target);
-                let place = ["-n", "-q", "-d", target.to_str().expect("a plain path")];
-                let output = run(&[&place, &options[..], &["image"], names].concat(), folder);
-                let tree =
-                    target.exists().then(|| walk::directory(&target, DirectoryWalk::default()).expect("readable"));
-                let is_silent = output.stderr.is_empty() && output.status.success();
-                found.push((output.status.code(), is_silent, tree));
-            }
-            let [(our_code, our_silence, our_tree), (code, silence, tree)] = &found[..] else { unreachable!("two") };
-            if (our_code, our_silence) != (code, silence) {
-                told.push(format!("extracting: {our_code:?} instead of {code:?}, silent {our_silence}, not {silence}"));
-            }
-            match (our_tree, tree) {
-                (Some(ours), Some(theirs)) => told.extend(differences(theirs, ours, &Comparison::default())),
-                (None, None) => {}
-                _ => told.push("only one made the target".to_owned()),
-            }
-            told
+            let options: Vec<&str> = options.split_whitespace().collect();
+            differing_outputs(&[&["-cat"], &options[..], &["image"], names].concat(), folder)
+        },
+    );
+}
+
+#[test]
+fn unsquashfs_ends_at_faults_as_the_original_does() {
+    if !is_ready() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let folder = folder.path();
+    fs::create_dir(folder.join("tree")).expect("made");
+    // Compressed, the data of each file is longer than what will be broken.
+    let mut state = 1u32;
+    for name in ["f1", "f2", "f3"] {
+        let bytes = (0..100_000).map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            b' ' + (state >> 26) as u8
+        });
+        fs::write(folder.join("tree").join(name), bytes.collect::<Vec<u8>>()).expect("written");
+    }
+    make_image(folder);
+    let mut bytes = fs::read(folder.join("image")).expect("read");
+    // The data of the first file begins behind the superblock.
+    bytes[96..4096].fill(0xff);
+    fs::write(folder.join("image"), bytes).expect("written");
+    let rows: &[Row<'_>] = &[
+        ("", &[]),
+        ("", &["f2"]),
+        ("", &["f1"]),
+        ("-max 1", &["f*"]),
+        ("-excludes", &["f1"]),
+        ("-ignore-errors", &[]),
+        ("-ig -no-exit-code", &[]),
+        ("-no-exit-code", &[]),
+        ("-strict-errors", &[]),
+        ("-cat", &["f1"]),
+        ("-cat", &["f2"]),
+        ("-cat -ig", &["*"]),
+        ("-cat -ig -no-exit", &["*"]),
+    ];
+    check_rows(
+        rows,
+        |(options, names)| format!("{options} {}", names.join(" ")),
+        |(options, names)| {
+            let options: Vec<&str> = options.split_whitespace().collect();
+            let [ours, theirs] = [ours as Program, theirs].map(|run| {
+                let target = tempfile::tempdir().expect("a folder for the target");
+                let target = target.path().to_str().expect("a plain path");
+                let arguments = [&["-q", "-n", "-d", target], &options[..], &["image"], names].concat();
+                let output = run(&arguments, folder);
+                (output.status.code(), output.stdout, output.stderr.is_empty())
+            });
+            if ours == theirs { Vec::new() } else { vec![format!("{:?} instead of {:?}", ours.0, theirs.0)] }
         },
     );
 }

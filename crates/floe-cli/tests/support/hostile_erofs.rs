@@ -150,6 +150,28 @@ pub(crate) fn with_overlapping_files(count: u64, block_count: u32) -> Vec<u8> {
     erofs.finish(count + 1)
 }
 
+/// A chain of `depth` directories with names of `name_len` bytes. Each also has `width` names of one empty file, which come
+/// after the name of the next directory.
+pub(crate) fn with_deep_tree(depth: u64, width: u32, name_len: usize) -> Vec<u8> {
+    let file_nid = ROOT + depth + 1;
+    let mut erofs = Erofs::new(file_nid);
+    let file = InodeCompact { i_mode: 0o100_644, i_nb: u16::MAX, ..InodeCompact::default() };
+    erofs.put(file_nid, &file.to_bytes());
+    let name = "a".repeat(name_len);
+    for nid in ROOT + 1..=ROOT + depth {
+        let mut names: Vec<Entry> =
+            (0..width).map(|number| (format!("b{number:06}"), file_nid, format::FT_REG_FILE)).collect();
+        names.extend([(".".to_owned(), nid, format::FT_DIR), ("..".to_owned(), nid - 1, format::FT_DIR)]);
+        let has_next = nid < ROOT + depth;
+        names.extend(has_next.then(|| (name.clone(), nid + 1, format::FT_DIR)));
+        let content = listing(names);
+        let block = erofs.append(&content);
+        erofs.directory(nid, block, content.len(), 2 + u16::from(has_next));
+    }
+    erofs.root(vec![(name, ROOT + 1, format::FT_DIR)]);
+    erofs.finish(depth + 2)
+}
+
 /// `count` directories with the same `name_count` names of one empty file.
 pub(crate) fn with_shared_directories(count: u64, name_count: u32) -> Vec<u8> {
     let mut erofs = Erofs::new(ROOT + count + 1);

@@ -11,6 +11,7 @@ mod served;
 pub(crate) mod servers;
 pub(crate) mod toxiproxy;
 pub(crate) mod tunnel;
+pub(crate) mod unsquashfs;
 
 use std::{
     env,

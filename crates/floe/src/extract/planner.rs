@@ -13,18 +13,21 @@ use rustix::{
 };
 
 use super::{
-    Descriptors, ExtractEvent, ExtractOptions, Ledger,
+    Choice, Descriptors, ExtractEvent, ExtractOptions, Ledger,
     ledger::ExtractWarningCause,
     names::Names,
     selection::Selected,
     task::{FirstName, Item, Position, Task, tasks},
     tree::{Directories, Identity, TreeDirectory},
 };
-use crate::{Attr, FileType, Image, Nid};
+use crate::{Attr, FileType, Image, Nid, WalkEntry};
 
 /// The number of items in the first sorted batch: small, so that workers start soon. Later batches are larger.
 const ITEMS_MIN: usize = 512;
 const ITEMS_MAX: usize = 32_768;
+
+/// Chooses entries.
+type Filter<'a> = dyn FnMut(&WalkEntry) -> Choice + 'a;
 
 /// Walks the image, creates the directories and passes all other entries to the workers.
 pub(super) struct Planner<'a> {
@@ -80,23 +83,20 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans the selected parts, with everything below them unless `only` is set.
-    pub(super) fn plan(&mut self, selection: &[Selected], only: bool) {
+    /// Plans the selected parts with everything below them, or what the filter chooses of it.
+    pub(super) fn plan(&mut self, selection: &[Selected], filter: Option<&mut Filter<'_>>) {
+        let mut take_all = |_: &WalkEntry| Choice::TakeAll;
+        let filter = filter.unwrap_or(&mut take_all);
         for selected in selection {
             if self.ledger.is_over() {
                 return;
             }
-            let lead = selected.names.len().saturating_sub(1);
-            let Some(parent) = self.make_way(selected, lead) else { continue };
+            let Some(parent) = self.make_way(selected) else { continue };
             let (name, nid) = match (selected.names.last(), selected.nids.last()) {
                 (Some(name), Some(nid)) => (Some(name.as_slice()), *nid),
                 _ => (None, self.root.attr.nid),
             };
-            if only {
-                self.plan_one(&parent, name, nid, selected);
-            } else {
-                self.plan_tree(&parent, name, nid);
-            }
+            self.plan_tree(&parent, name, nid, filter);
         }
         self.flush();
     }
@@ -105,9 +105,10 @@ impl<'a> Planner<'a> {
         Rest { links: self.links, made: self.made, directories: self.directories }
     }
 
-    /// Creates the first `count` directories on the path to a selected part; returns the last of them.
-    fn make_way(&mut self, selected: &Selected, count: usize) -> Option<Arc<TreeDirectory>> {
+    /// Creates the directories on the path to a selected part; returns the last of them.
+    fn make_way(&mut self, selected: &Selected) -> Option<Arc<TreeDirectory>> {
         let mut directory = Arc::clone(&self.root);
+        let count = selected.names.len().saturating_sub(1);
         for (index, (name, nid)) in selected.names.iter().zip(&selected.nids).take(count).enumerate() {
             let way = &selected.names[..=index];
             if let Some(found) = self.on_the_way.get(way) {
@@ -136,24 +137,10 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans one inode without its content.
-    fn plan_one(&mut self, parent: &Arc<TreeDirectory>, name: Option<&[u8]>, nid: Nid, selected: &Selected) {
-        let name = name.unwrap_or_default();
-        let Some(attr) = self.attr(parent, name, nid) else { return };
-        let path = if name.is_empty() { b"/".to_vec() } else { parent.path_of(name) };
-        if attr.file_type == FileType::Directory {
-            self.ledger.tell(ExtractEvent::Planned { path: &path, attr: &attr });
-            self.make_way(selected, selected.names.len());
-        } else if let Some(rule) = Names::default().refuse(self.image, parent.attr.nid, name) {
-            self.ledger.fail(path, ExtractWarningCause::Refused(rule));
-        } else {
-            self.ledger.tell(ExtractEvent::Planned { path: &path, attr: &attr });
-            self.add(Arc::clone(parent), name, attr);
-        }
-    }
-
-    /// Plans a tree: the content of the root, or `name` in `parent` with everything below it.
-    fn plan_tree(&mut self, parent: &Arc<TreeDirectory>, name: Option<&[u8]>, nid: Nid) {
+    /// Plans what the filter chooses of a tree: of the content of the root, or of `name` in `parent` and everything below it.
+    fn plan_tree(&mut self, parent: &Arc<TreeDirectory>, name: Option<&[u8]>, nid: Nid, filter: &mut Filter<'_>) {
+        // The depth of the directory that was taken with everything below it.
+        let mut taken_depth: Option<usize> = None;
         // The directories from `parent` down to the current place of the walk, with the names created in each.
         let mut levels = vec![(Arc::clone(parent), Names::default())];
         let start = parent.path_of(name.unwrap_or_default());
@@ -173,9 +160,19 @@ impl<'a> Planner<'a> {
                 self.ledger.tell(ExtractEvent::Planned { path: &entry.path, attr: &entry.attr });
                 continue;
             };
+            let is_directory = entry.attr.file_type == FileType::Directory;
+            if taken_depth.is_none_or(|taken| entry.depth <= taken) {
+                let choice = filter(&entry);
+                taken_depth = (choice == Choice::TakeAll).then_some(entry.depth);
+                if choice == Choice::LeaveOut {
+                    if is_directory {
+                        walk.skip_directory();
+                    }
+                    continue;
+                }
+            }
             levels.truncate(depth + 1);
             let Some((directory, names)) = levels.last_mut() else { return };
-            let is_directory = entry.attr.file_type == FileType::Directory;
             if let Some(rule) = names.refuse(self.image, directory.attr.nid, entry.name()) {
                 if is_directory {
                     walk.skip_directory();

@@ -1,6 +1,5 @@
 //! Finds the selected parts of an image.
 
-use super::Parts;
 use crate::{Image, Nid, PathError};
 
 /// A part of an image, with the names that lead to it from the root. No name leads through a link.
@@ -11,11 +10,12 @@ pub(super) struct Selected {
     pub(super) nids: Vec<Nid>,
 }
 
-/// Resolves the selected parts. If the parts include everything below them, no result lies within another.
-pub(super) fn select(image: &Image, root: Nid, parts: Parts<'_>) -> Result<Vec<Selected>, PathError> {
-    let (Parts::Below(paths) | Parts::Only(paths)) = parts else {
-        return Ok(vec![Selected { names: Vec::new(), nids: Vec::new() }]);
-    };
+impl Selected {
+    pub(super) const ROOT: Self = Self { names: Vec::new(), nids: Vec::new() };
+}
+
+/// Resolves paths. No result lies within another.
+pub(super) fn select(image: &Image, root: Nid, paths: &[Vec<u8>]) -> Result<Vec<Selected>, PathError> {
     let mut selection = Vec::new();
     for path in paths {
         let mut names: Vec<Vec<u8>> = Vec::new();
@@ -41,11 +41,6 @@ pub(super) fn select(image: &Image, root: Nid, parts: Parts<'_>) -> Result<Vec<S
     }
     selection.sort();
     // In sorted order, a part comes after the parts that contain it.
-    let is_only = matches!(parts, Parts::Only(_));
-    selection.dedup_by(
-        |later, earlier| {
-            if is_only { later.names == earlier.names } else { later.names.starts_with(&earlier.names) }
-        },
-    );
+    selection.dedup_by(|later, earlier| later.names.starts_with(&earlier.names));
     Ok(selection)
 }

@@ -3,4 +3,5 @@
 mod combinations;
 mod corpus;
 mod embed;
+mod filter;
 mod made_by_peers;

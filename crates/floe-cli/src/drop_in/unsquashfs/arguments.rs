@@ -3,19 +3,22 @@
 use std::{
     ffi::OsString,
     os::unix::ffi::{OsStrExt, OsStringExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use floe::{Attr, EngineOptions, Image, Offset, OpenOptions, Timestamp, WorkerMode, XattrFilter, XattrSelection};
 use regex::bytes::Regex;
 
 use super::{
-    FATAL, default_target, links,
+    FATAL, default_target,
+    links::{self, Way},
     listing::Form,
-    pattern::{self, Matching, Patterns},
+    name_list,
+    path_patterns::PathPatterns,
+    pattern::{self, Matching},
     time,
 };
-use crate::{output::Output, quantity};
+use crate::{output::Output, quantity, shown::Shown};
 
 pub(crate) const HELP: &str = "\
 SYNTAX: unsquashfs [OPTIONS] FILESYSTEM [files to extract, to exclude (with -excludes) or to print (with -cat)]
@@ -25,8 +28,10 @@ Extract or list a SquashFS image. This is floe under the name of unsquashfs.
   -f[orce]           replace existing files
   -max[-depth] N     no deeper than N directories
   -excludes          exclude the files on the command line
-  -ex[clude-list] FILE… ;      -exc[f] FILE, -exclude-file FILE
+  -ex[clude-list] NAME… ;      exclude these files
+  -exc[f] FILE, -exclude-file FILE                a list of files to exclude, one per line
   -e[f] FILE, -extract-file FILE                  a list of files to extract, one per line
+                     a name to exclude that begins with three dots and a blank matches at any depth: '... *.o'
   -no-wild[cards]    names contain no wildcards
   -r[egex]           names are extended regular expressions, one for each part of a path
   -follow[-symlinks], -L       follow links in the names, and select the links too; implies -no-wildcards
@@ -37,17 +42,21 @@ Extract or list a SquashFS image. This is floe under the name of unsquashfs.
   -cat               write the files to standard output
   -l[s], -ll[s], -lln[umeric], -lc, -llc          list, do not extract
   -i[nfo], -li[nfo]  list files as they are extracted
-  -full[-precision], -UTC      times with seconds; times are in UTC in any case
+  -full[-precision], -UTC      times with seconds; times in UTC instead of the local time zone
   -s[tat]            show the superblock; -mkfs-time, -fstime: show the build time
   -x[attrs], -no[-xattrs]      with or without extended attributes
   -xattrs-include REGEX, -xattrs-exclude REGEX    only, or not, the extended attributes whose names match
   -p[rocessors] N    the number of threads
   -o[ffset] BYTES    offset of the image in bytes
-  -q[uiet], -n[o-progress], -st[rict-errors], -no-exit[-code], -ig[nore-errors]
+  -ig[nore-errors]   go on after faults of the image
+  -q[uiet], -n[o-progress], -st[rict-errors], -no-exit[-code]
   --no-sandbox       do not confine the process that reads the image
   -mem SIZE, -mem-percent N, -percentage          have no effect
   -v[ersion], -h[elp]
 ";
+
+/// The start of a name that excludes at any depth.
+const STICKY: &[u8] = b"... ";
 
 /// The action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,12 +76,17 @@ pub(super) struct Arguments {
     pub(super) target: PathBuf,
     /// The path of the pseudo file.
     pub(super) pseudo_file: OsString,
-    /// The names as given.
+    /// The names on the command line that select.
     pub(super) names: Vec<OsString>,
-    /// The patterns for the names; empty means everything.
-    pub(super) selected: Patterns,
-    pub(super) excluded: Patterns,
-    /// Whether the names lead through links, and only to what exists.
+    /// The names in files that select.
+    listed: Vec<OsString>,
+    pub(super) matching: Matching,
+    /// The patterns for all these names; empty means everything.
+    pub(super) selected: PathPatterns,
+    pub(super) excluded: PathPatterns,
+    /// The patterns that exclude at any depth.
+    pub(super) sticky: PathPatterns,
+    /// Whether the names on the command line lead through links, and only to what exists.
     follows_links: bool,
     pub(super) must_resolve: bool,
     /// The time that replaces all times.
@@ -81,11 +95,13 @@ pub(super) struct Arguments {
     pub(super) form: Option<Form>,
     pub(super) info: bool,
     pub(super) full_precision: bool,
+    pub(super) is_utc: bool,
     pub(super) force: bool,
     pub(super) xattrs: XattrSelection,
     pub(super) jobs: Option<usize>,
     pub(super) quiet: bool,
     pub(super) strict: bool,
+    pub(super) ignores_errors: bool,
     pub(super) no_exit_code: bool,
     offset: u64,
 }
@@ -100,8 +116,11 @@ impl Arguments {
             target: default_target(),
             pseudo_file: OsString::new(),
             names: Vec::new(),
-            selected: Patterns::default(),
-            excluded: Patterns::default(),
+            listed: Vec::new(),
+            matching: Matching::Wildcards,
+            selected: PathPatterns::default(),
+            excluded: PathPatterns::default(),
+            sticky: PathPatterns::default(),
             follows_links: false,
             must_resolve: false,
             time: None,
@@ -109,11 +128,13 @@ impl Arguments {
             form: None,
             info: false,
             full_precision: false,
+            is_utc: false,
             force: false,
             xattrs: XattrSelection::All,
             jobs: None,
             quiet: false,
             strict: false,
+            ignores_errors: false,
             no_exit_code: false,
             offset: 0,
         };
@@ -135,10 +156,13 @@ impl Arguments {
                 "max" | "max-depth" => parsed.depth_max = Some(count(&option, value()?)?),
                 "excludes" => are_excludes = true,
                 "ex" | "exclude-list" => {
-                    excluded.extend(rest.by_ref().take_while(|name| *name != ";").cloned());
+                    let count = rest.clone().position(|name| name == ";").filter(|count| *count > 0);
+                    let count = count.ok_or_else(|| wrong(&format!("{option} needs names, and a ';' after them")))?;
+                    excluded.extend(rest.by_ref().take(count).cloned());
+                    rest.next();
                 }
-                "exc" | "excf" | "exclude-file" => excluded.extend(lines(value()?)?),
-                "e" | "ef" | "extract-file" => parsed.names.extend(lines(value()?)?),
+                "exc" | "excf" | "exclude-file" => excluded.extend(listed(value()?)?),
+                "e" | "ef" | "extract-file" => parsed.listed.extend(listed(value()?)?),
                 "no-wild" | "no-wildcards" => is_exact = true,
                 "r" | "regex" => is_regex = true,
                 "follow" | "follow-symlinks" | "L" => (parsed.follows_links, is_exact) = (true, true),
@@ -166,7 +190,9 @@ impl Arguments {
                 "i" | "info" => (parsed.info, parsed.form) = (true, Some(plain)),
                 "li" | "linfo" => (parsed.info, parsed.form) = (true, Some(Form { has_attributes: true, ..plain })),
                 "full" | "full-precision" => parsed.full_precision = true,
-                "UTC" | "n" | "no-progress" | "percentage" | "ig" | "ignore-errors" => {}
+                "UTC" => parsed.is_utc = true,
+                "ig" | "ignore-errors" => parsed.ignores_errors = true,
+                "n" | "no-progress" | "percentage" => {}
                 "s" | "stat" => parsed.task = Task::Superblock,
                 "mkfs-time" | "fstime" => parsed.task = Task::BuiltTime,
                 "x" | "xattrs" => xattrs.is_none = false,
@@ -207,20 +233,42 @@ impl Arguments {
         }
         let mut operands = operands.into_iter();
         parsed.image = operands.next().ok_or_else(|| wrong("no input filesystem specified on command line"))?.into();
-        if are_excludes {
+        if are_excludes && parsed.task != Task::Cat {
             excluded.extend(operands)
         } else {
             parsed.names.extend(operands)
         }
-        let matching = match (is_exact, is_regex) {
+        parsed.matching = match (is_exact, is_regex) {
             (true, _) => Matching::Exact,
             (_, true) => Matching::Expressions,
             _ => Matching::Wildcards,
         };
-        let patterns = |names: &[OsString]| Patterns::new(names, matching).map_err(|error| wrong(&error));
-        (parsed.selected, parsed.excluded) = (patterns(&parsed.names)?, patterns(&excluded)?);
         parsed.xattrs = xattrs.into_selection();
+        if parsed.task != Task::Cat {
+            parsed.set_patterns(excluded)?;
+        }
         Ok(parsed)
+    }
+
+    /// Sets the patterns that select and exclude.
+    fn set_patterns(&mut self, excluded: Vec<OsString>) -> Result<(), u8> {
+        let patterns = |names: &[OsString]| {
+            if let Some(name) = names.iter().find(|name| pattern::names(name.as_bytes()).next().is_none()) {
+                return Err(wrong(&format!("'{}' names no file", name.display())));
+            }
+            PathPatterns::new(names, self.matching).map_err(|error| wrong(&error))
+        };
+        let (mut at_any_depth, mut at_their_place) = (Vec::new(), Vec::new());
+        for name in excluded {
+            match name.as_bytes().strip_prefix(STICKY) {
+                Some(name) => at_any_depth.push(OsString::from_vec(name.to_vec())),
+                None => at_their_place.push(name),
+            }
+        }
+        let selected = [&self.listed[..], &self.names].concat();
+        (self.selected, self.excluded, self.sticky) =
+            (patterns(&selected)?, patterns(&at_their_place)?, patterns(&at_any_depth)?);
+        Ok(())
     }
 
     /// Follows links in the names that select, if that was requested. Prints errors itself and returns the exit code as
@@ -229,21 +277,25 @@ impl Arguments {
         if !self.follows_links || !matches!(self.task, Task::Extract | Task::List | Task::Pseudo) {
             return Ok(());
         }
-        let mut paths = Vec::new();
+        let mut paths = self.listed.clone();
         for name in &self.names {
-            match links::follow(image, name.as_bytes()) {
-                Ok(found) => paths.extend(found.into_iter().map(OsString::from_vec)),
+            let mut found = Vec::new();
+            match links::follow(image, Way::default(), name.as_bytes(), &mut found) {
+                Ok(way) => {
+                    found.push(way.path());
+                    paths.extend(found.into_iter().map(OsString::from_vec));
+                }
                 Err(message) if self.must_resolve => {
-                    say!("FATAL ERROR: {message}");
+                    say!("FATAL ERROR: Extract filename {} {message}", Shown(name.as_bytes()));
                     return Err(FATAL);
                 }
                 Err(message) => {
-                    say!("{message}");
+                    say!("Extract filename {} {message}", Shown(name.as_bytes()));
                     paths.push(name.clone());
                 }
             }
         }
-        self.selected = Patterns::new(&paths, Matching::Exact).map_err(|error| wrong(&error))?;
+        self.selected = PathPatterns::new(&paths, Matching::Exact).map_err(|error| wrong(&error))?;
         Ok(())
     }
 
@@ -320,8 +372,6 @@ fn bytes(option: &str, value: &OsString) -> Result<u64, u8> {
     quantity::bytes(&value.to_string_lossy()).map_err(|error| wrong(&format!("{option}: {error}")))
 }
 
-fn lines(file: &OsString) -> Result<Vec<OsString>, u8> {
-    let content = std::fs::read(file).map_err(|error| wrong(&format!("{}: {error}", file.display())))?;
-    let lines = content.split(|byte| *byte == b'\n').filter(|line| !line.is_empty() && !line.starts_with(b"#"));
-    Ok(lines.map(|line| OsString::from_vec(line.to_vec())).collect())
+fn listed(file: &OsString) -> Result<Vec<OsString>, u8> {
+    name_list::read(Path::new(file)).map_err(|error| wrong(&error))
 }

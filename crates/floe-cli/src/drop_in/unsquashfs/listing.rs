@@ -10,7 +10,7 @@ use std::{
 use floe::{FileType, Image, WalkEntry};
 
 use super::arguments::Arguments;
-use crate::{iso_time::IsoTime, mode_text::ModeText};
+use crate::{iso_time::IsoTime, mode_text::ModeText, zone::Zone};
 
 /// The combined width of owner, group and size.
 const COLUMNS_WIDTH: usize = 27;
@@ -33,6 +33,7 @@ pub(super) struct Listing<'a> {
     /// The path that replaces the root.
     prefix: Vec<u8>,
     owners: Owners,
+    zone: Zone,
     with_seconds: bool,
 }
 
@@ -56,13 +57,14 @@ impl Owners {
 }
 
 impl<'a> Listing<'a> {
-    pub(super) fn new(arguments: &Arguments, image: &'a Image, owners: Owners) -> Self {
+    pub(super) fn new(arguments: &Arguments, image: &'a Image, owners: Owners, zone: Zone) -> Self {
         let form = arguments.form.unwrap_or(super::PLAIN);
         Self {
             form,
             image,
             prefix: arguments.target.as_os_str().as_bytes().to_vec(),
             owners,
+            zone,
             with_seconds: arguments.full_precision,
         }
     }
@@ -89,7 +91,7 @@ impl<'a> Listing<'a> {
                 }
                 _ => attr.size.to_string(),
             };
-            let time = IsoTime(attr.modified).to_string().replace('T', " ");
+            let time = IsoTime(self.zone.shift(attr.modified)).to_string().replace('T', " ");
             let time = time.trim_end_matches('Z');
             let time = if self.with_seconds { time } else { time.get(..time.len() - 3).unwrap_or(time) };
             line.extend_from_slice(format!("{} {owners}{size:>width$} {time} ", ModeText(attr)).as_bytes());

@@ -8,7 +8,7 @@ use std::{
 
 use floe::{FileType, FormatImage, Image, Nid, WalkEntry, XattrSelection};
 
-use super::{FATAL, Selection, arguments::Arguments};
+use super::{FATAL, arguments::Arguments, selection::Selection};
 use crate::{confinement::OutputFile, fail::Fail, output::Output, shown::Shown};
 
 /// The separator between the description and the bytes.

@@ -9,7 +9,7 @@ use floe::{FileSystem, Timestamp};
 use floe_image::{BlockReader, DeviceId};
 use floe_squashfs::{CompressorOptions, Squashfs, dump, format};
 
-use crate::iso_time::IsoTime;
+use crate::{iso_time::IsoTime, zone::Zone};
 
 /// The names of bits, lowest bit first.
 const GZIP_STRATEGIES: &[&str] = &["default", "filtered", "huffman_only", "run_length_encoded", "fixed"];
@@ -27,13 +27,14 @@ pub(super) fn write(
     squashfs: &Squashfs,
     reader: &dyn BlockReader,
     path: &Path,
+    zone: &Zone,
     output: &mut dyn Write,
 ) -> io::Result<()> {
     let overview = dump::describe_image(squashfs);
     let superblock = &overview.superblock;
     let built = Timestamp { seconds: superblock.built_seconds.into(), nanoseconds: 0 };
     writeln!(output, "Found a valid SQUASHFS 4:0 superblock on {}.", path.display())?;
-    writeln!(output, "Creation or last append time {}", IsoTime(built).in_words())?;
+    writeln!(output, "Creation or last append time {}", IsoTime(zone.shift(built)).in_words())?;
     let bytes = superblock.bytes_used;
     let (kibibytes, mebibytes) = (bytes as f64 / 1024.0, bytes as f64 / (1024.0 * 1024.0));
     writeln!(output, "Filesystem size {bytes} bytes ({kibibytes:.2} Kbytes / {mebibytes:.2} Mbytes)")?;
