@@ -38,6 +38,7 @@ mod output;
 mod owners;
 mod quantity;
 mod remote;
+mod report_file;
 mod shown;
 mod source_date_epoch;
 mod status;

@@ -10,3 +10,4 @@ mod mkfs_erofs_disk;
 mod mkfs_output;
 mod mkfs_sources;
 mod recording;
+mod reports;
