@@ -4,6 +4,7 @@
 mod support;
 
 mod building;
+mod fixed_outputs;
 mod full_disk;
 mod mkfs_erofs;
 mod mkfs_erofs_disk;
@@ -11,3 +12,4 @@ mod mkfs_output;
 mod mkfs_sources;
 mod recording;
 mod reports;
+mod verity;

@@ -344,6 +344,18 @@ fn levels_are_those_of_the_algorithm() {
 }
 
 #[test]
+fn images_are_not_written_to_standard_output() {
+    let folder = scene();
+    let output = floe(&folder, &["-", "source"]);
+    assert_eq!(output.status.code(), Some(2));
+    let expected = "floe: an image cannot be written to standard output: name a file, or ./- for one named -\n";
+    assert_eq!(said(&output), expected);
+    assert!(!folder.path().join("-").exists());
+    succeed(&floe(&folder, &["./-", "source"]));
+    assert_eq!(names(&folder.path().join("-")), ["a", "text"]);
+}
+
+#[test]
 fn excluded_paths_must_exist() {
     let folder = scene();
     run(
