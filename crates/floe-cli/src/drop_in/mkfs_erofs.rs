@@ -18,7 +18,7 @@ use std::{
 
 use floe::{ImageVerifier, Thoroughness};
 use floe_mkfs::{
-    Coding, Hint, Metabox, Options as BuildOptions, OverlayMarks, Phase, Progress, Source, Summary, Times,
+    Coding, Hint, InodeForm, Metabox, Options as BuildOptions, OverlayMarks, Phase, Progress, Source, Summary, Times,
     Whiteouts, build_unnamed,
 };
 
@@ -353,18 +353,25 @@ impl Order {
             Some((_, 0)) if self.algorithms.is_empty() => Metabox::Inode(None),
             Some((pcluster_bytes, number)) => Metabox::Inode(Some(coding(number, pcluster_bytes, "metabox inode")?)),
         };
+        self.build.times = self.times(source_date_epoch::from_environment()?);
         self.build.wide |= self.metabox.is_some();
-        self.build.times = match (source_date_epoch::from_environment()?, self.time) {
+        Ok(())
+    }
+
+    /// The times of inodes. As in the original, the time in the environment takes precedence over `-T`, and times are
+    /// ignored only where inodes have none of their own.
+    fn times(&self, limit: Option<i64>) -> Times {
+        let has_compact_inodes = self.build.inode_form == InodeForm::Smallest && !self.build.wide;
+        if has_compact_inodes && (self.ignores_times || self.extended.ignores_times) {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            return Times::All(limit.or(self.time).unwrap_or(i64::try_from(now).unwrap_or(0)));
+        }
+        match (limit, self.time) {
             (Some(seconds), _) => Times::AtMost(seconds),
             (None, Some(seconds)) if !self.is_build_time => Times::All(seconds),
             (None, Some(seconds)) => Times::OwnBuiltAt(seconds),
             (None, None) => Times::Own,
-        };
-        if self.ignores_times || self.extended.ignores_times {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-            self.build.times = Times::All(self.time.unwrap_or(i64::try_from(now).unwrap_or(0)));
         }
-        Ok(())
     }
 }
 

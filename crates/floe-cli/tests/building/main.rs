@@ -8,6 +8,7 @@ mod fixed_outputs;
 mod full_disk;
 mod mkfs_erofs;
 mod mkfs_erofs_disk;
+mod mkfs_erofs_times;
 mod mkfs_output;
 mod mkfs_sources;
 mod recording;
