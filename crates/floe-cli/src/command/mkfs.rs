@@ -266,8 +266,13 @@ impl Arguments {
         options.block_size_log2 = u8::try_from(self.block_size.ilog2()).unwrap_or(u8::MAX);
         let pcluster_bytes = self.pcluster_bytes.unwrap_or(self.block_size);
         options.pcluster_bytes = u32::try_from(pcluster_bytes).unwrap_or(u32::MAX);
+        for index in 0..self.algorithms().count() {
+            let compression = self.compression(index, options.pcluster_bytes)?;
+            // Also reports settings of algorithms that only hints use.
+            compression.map(|compression| compression.encoder()).transpose().map_err(|error| failed(error.into()))?;
+        }
         options.compression = self.compression(0, options.pcluster_bytes)?;
-        options.hints = self.hints(options.pcluster_bytes)?;
+        options.hints = self.hints()?;
         options.inline_pclusters = self.inline_tails;
         options.fragments = match self.fragments {
             FragmentsArgument::None => Fragments::None,
@@ -305,10 +310,8 @@ impl Arguments {
         Ok(options)
     }
 
-    fn hints(&self, pcluster_bytes: u32) -> Result<Vec<Hint>, Fail> {
+    fn hints(&self) -> Result<Vec<Hint>, Fail> {
         let Some(path) = &self.compress_hints else { return Ok(Vec::new()) };
-        // Errors in the algorithms are reported before an error in a hint that refers to one.
-        (0..self.algorithms().count()).try_for_each(|index| self.compression(index, pcluster_bytes).map(|_| ()))?;
         let algorithm = |index, pcluster_bytes| self.compression(index, pcluster_bytes).ok().flatten();
         let text = fs::read_to_string(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
         compress_hints::parse(&text, algorithm).map_err(|error| Fail::usage(format!("{}: {error}", path.display())))
@@ -352,10 +355,22 @@ impl Arguments {
                 let window_log2 = dictionary(8, 1 << 20).max(1).ilog2();
                 Compression::Zstd { level, window_log2: u8::try_from(window_log2).unwrap_or(u8::MAX) }
             }
-            other => {
-                return Err(Fail::usage(format!("'{other}' is unknown: use lz4, lz4hc, lzma, deflate or zstd")));
-            }
+            other => return Err(Fail::usage(self.unknown_algorithm(index, other))),
         }))
+    }
+
+    /// A line about an algorithm that does not exist. Often it is a level behind a wrong sign: `zstd:9`, `zstd=9`.
+    fn unknown_algorithm(&self, index: usize, name: &str) -> String {
+        let is_level = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let before = index.checked_sub(1).and_then(|before| self.algorithms().nth(before));
+        if let Some(before) = before.filter(|_| is_level(name)) {
+            let before = before.split(',').next().unwrap_or(before);
+            return format!("'{before}:{name}': a level follows a comma: use {before},{name}");
+        }
+        if let Some((before, level)) = name.split_once(['=', '-', ' ', '/']).filter(|(_, level)| is_level(level)) {
+            return format!("'{name}': a level follows a comma: use {before},{level}");
+        }
+        format!("'{name}' is unknown: use lz4, lz4hc, lzma, deflate or zstd")
     }
 }
 

@@ -334,6 +334,13 @@ fn levels_are_those_of_the_algorithm() {
         ("zstd,300", "1 to 22"),
         ("zstd,-5", "1 to 22"),
         ("zstd,fast", "'fast' is not a level"),
+        ("zstd:9", "'zstd:9': a level follows a comma: use zstd,9"),
+        ("lz4:zstd:9", "'zstd:9': a level follows a comma: use zstd,9"),
+        ("zstd,3:9", "'zstd:9': a level follows a comma: use zstd,9"),
+        ("zstd=9", "'zstd=9': a level follows a comma: use zstd,9"),
+        ("zstd-9", "'zstd-9': a level follows a comma: use zstd,9"),
+        ("zstd:brotli", "'brotli' is unknown: use lz4"),
+        ("zstd:lz4hc,13", "1 to 12"),
     ] {
         let output = floe(&folder, &["image", "source", "-z", compression]);
         let said = said(&output);
