@@ -88,8 +88,13 @@ impl Naming {
         companions: &[Companion],
         companion_files: Vec<OutputFile>,
     ) -> Result<Vec<String>> {
-        for Companion { path, .. } in companions {
-            self.set_aside(path).map_err(output(path, "set aside")).map_err(companion)?;
+        for Companion { path, .. } in companions.iter().filter(|companion| companion.content.is_none()) {
+            self.set_aside(path).map_err(output(path, "remove")).map_err(companion)?;
+        }
+        for file in &companion_files {
+            if let Some(target) = file.replaced_path() {
+                self.set_aside(target).map_err(output(file.path(), "set aside")).map_err(companion)?;
+            }
         }
         if let Some(blob) = &blob {
             for earlier in [&image, blob] {
@@ -106,9 +111,11 @@ impl Naming {
         }
         let named: Vec<&Path> =
             blob.iter().chain([&image]).filter(|file| !file.is_device()).map(OutputFile::target).collect();
-        store_names(&named)?;
+        // From here on, the earlier names must not come back: they belong to the earlier image.
         self.new.clear();
-        for (_, temporary) in self.aside.drain(..) {
+        let aside = std::mem::take(&mut self.aside);
+        store_names(&named)?;
+        for (_, temporary) in aside {
             let _ = fs::remove_file(temporary);
         }
         for mut file in companion_files {

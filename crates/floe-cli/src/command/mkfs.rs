@@ -138,7 +138,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t)]
     verify: VerifyArgument,
 
-    /// Append a dm-verity hash tree, and write its root hash to IMAGE.dmverity, as containerd does
+    /// Append a dm-verity hash tree, and write its root hash to IMAGE.dmverity, as containerd does. Without this option, the
+    /// root hash of an image that is replaced is removed
     #[arg(long)]
     verity: bool,
 

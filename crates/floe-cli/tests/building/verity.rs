@@ -147,6 +147,33 @@ fn root_hashes_beside_a_link_are_removed_as_well() {
 }
 
 #[test]
+fn a_root_hash_behind_a_link_is_replaced() {
+    let folder = scene();
+    let place = |name: &str| folder.path().join(name);
+    fs::rename(place("out/image.dmverity"), place("root")).expect("renamed");
+    symlink("../root", place("out/image.dmverity")).expect("linked");
+    fs::write(place("source/more"), "more").expect("written");
+    succeed(&floe(&folder, &["out/image", "source", "--verity"]));
+    assert_eq!(fs::read_link(place("out/image.dmverity")).expect("a link"), Path::new("../root"));
+    assert!(belongs(&files(&place("out"))));
+}
+
+#[test]
+fn a_root_hash_that_cannot_be_removed_keeps_its_image() {
+    if !skip::ready(&[Need::Root]) {
+        return;
+    }
+    let folder = scene();
+    let before = files(&folder.path().join("out"));
+    let script = "mount --bind out/image.dmverity out/image.dmverity; exec \"$0\" mkfs out/image source";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-e", "-c", script, env!("CARGO_BIN_EXE_floe")]);
+    let output = command.current_dir(folder.path()).stdin(Stdio::null()).output().expect("unshare runs");
+    assert_eq!(said(&output), "floe: cannot remove out/image.dmverity: Device or resource busy (os error 16)\n");
+    assert!(files(&folder.path().join("out")) == before);
+}
+
+#[test]
 fn other_files_beside_the_image_are_kept() {
     let folder = scene();
     let path = folder.path().join("out/image.dmverity");
