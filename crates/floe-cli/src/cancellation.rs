@@ -43,21 +43,24 @@ pub(crate) fn exit_on_abort(code: u8) -> Result<(), Fail> {
 }
 
 /// Ends the program some time after a signal if it is still running, because a codec that decodes a large block, or a
-/// read of a pipe, does not check the flag. Calls `cleanup` first, which returns the message to print.
+/// read of a pipe, does not check the flag. Calls `cleanup` first, which returns the message to print; `None` means that the
+/// work is done, and the program ends by itself.
 ///
 /// # Errors
 /// Signal handlers cannot be installed, or no thread can be started.
 pub(crate) fn end_after_signal(
     patience: Duration,
-    cleanup: impl FnOnce() -> String + Send + 'static,
+    cleanup: impl FnOnce() -> Option<String> + Send + 'static,
 ) -> Result<(), Fail> {
     let failed = |error: std::io::Error| Fail::failed(format!("cannot install signal handlers: {error}"));
     let mut signals = Signals::new(unless_ignored(ENDING)).map_err(failed)?;
     let watch = move || {
         if signals.forever().next().is_some() {
             thread::sleep(patience);
-            say!("floe: {}", cleanup());
-            std::process::exit(Exit::Interrupted.code().into());
+            if let Some(message) = cleanup() {
+                say!("floe: {message}");
+                std::process::exit(Exit::Interrupted.code().into());
+            }
         }
     };
     thread::Builder::new().name("floe-signals".into()).spawn(watch).map(drop).map_err(failed)

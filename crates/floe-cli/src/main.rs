@@ -38,6 +38,8 @@ mod output;
 mod owners;
 mod quantity;
 mod remote;
+mod report_file;
+mod root_hash_file;
 mod shown;
 mod source_date_epoch;
 mod status;

@@ -121,12 +121,17 @@ fn mistakes_get_one_line() {
     let no_image = home.path().join("none");
     fs::write(&no_image, "no image").expect("written");
     let no_image = no_image.to_str().expect("text");
-    let rows: [(&[&str], i32, &str); 7] = [
+    let rows: [(&[&str], i32, &str); 8] = [
         (&["launch", "--image", no_image], 1, "is neither EROFS nor SquashFS"),
         (&["launch", "--compare", "windows"], 2, "--image-b"),
         (&["launch", "--compare", "pool", "--variant", "floe"], 2, "cannot be used with"),
         (&["launch", "--image", no_image, "--load", "cpu=0x3%"], 2, "processes of 1 to 100 %"),
         (&["launch", "--image", no_image, "--temperature", "tepid"], 2, "use cold, warm or hot"),
+        (
+            &["launch", "--variant", "directory@/etc", "--traces", "/nothing/there"],
+            1,
+            "--traces: there is no directory /nothing/there",
+        ),
         (&["sched"], 1, "nothing to watch"),
         (&["alloc", "--pages", "0"], 1, "pages must be 1 to"),
     ];

@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     archive::Archive,
     changed::ChangedFiles,
+    complete_image::CompleteImage,
     content::Content,
     error::{Error, Result},
     excludes::Excludes,
@@ -37,7 +38,7 @@ use crate::{
 /// options contradict each other; or `progress` asked to stop. The output path then has no image, or keeps the previous
 /// one.
 pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> Result<Summary> {
-    build_with(options, sources, None, progress)
+    build_unnamed(options, sources, None, progress)?.finish(&[])
 }
 
 /// As [`build`], but `verifier` reads the image back before it gets its name.
@@ -50,15 +51,20 @@ pub fn build_verified(
     verifier: &mut dyn Verifier,
     progress: &mut dyn Progress,
 ) -> Result<Summary> {
-    build_with(options, sources, Some(verifier), progress)
+    build_unnamed(options, sources, Some(verifier), progress)?.finish(&[])
 }
 
-fn build_with(
+/// As [`build_verified`], with a verifier or without, but the image does not get its name before
+/// [`CompleteImage::finish`].
+///
+/// # Errors
+/// As for [`build_verified`].
+pub fn build_unnamed(
     options: &Options,
     sources: &[Source],
     verifier: Option<&mut dyn Verifier>,
     progress: &mut dyn Progress,
-) -> Result<Summary> {
+) -> Result<CompleteImage> {
     let begin = Instant::now();
     options.check()?;
     let (mut tree, mut warnings) = scan(options, sources, progress)?;
@@ -169,11 +175,8 @@ fn build_with(
         verify_time,
         total_time: begin.elapsed(),
     };
-    if let Some(blob) = stored.blob.take() {
-        blob.finish()?;
-    }
-    image.finish()?;
-    Ok(summary)
+    let blob = stored.blob.take().map(ImageFile::into_file).transpose()?;
+    Ok(CompleteImage::new(image.into_file()?, blob, summary, &options.temporaries))
 }
 
 /// Scans all sources. Returns the tree and a warning for each omitted item.

@@ -10,7 +10,7 @@ use rustix::{fs::OFlags, io::Errno};
 use crate::{
     content::{Content, Identity, Run, data_ranges},
     error::{Error, Result},
-    image_file::scratch_file,
+    output_file::scratch_file,
     progress::{Phase, Progress, report},
     source_root::is_gone,
     tree::{Body, NodeId, Tree, Visit},

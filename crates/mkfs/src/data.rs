@@ -13,8 +13,9 @@ use crate::{
     expected::PieceDigest,
     file_split::FileSplits,
     hints::Coding,
-    image_file::{ImageFile, scratch_file},
+    image_file::ImageFile,
     options::{Fragments, Options},
+    output_file::scratch_file,
     packed::Packed,
     piece::{Cut, FileToStore, Piece, PieceOutput},
     progress::{Phase, Progress, report},
@@ -69,7 +70,8 @@ impl<'a> DataStore<'a> {
         } else {
             Some(Packed::new(&options.output, options.fragment_run_len())?)
         };
-        let blob = options.blob_device.as_deref().map(|path| ImageFile::create(path, 0)).transpose()?;
+        let blob = options.blob_device.as_deref().map(|path| ImageFile::create(path, 0, &options.temporaries));
+        let blob = blob.transpose()?;
         let assembler = Assembler::new(image, blob, options, packed, kinds);
         Ok(Self { assembler, digest: Sha256::new(), pieces: Vec::new(), options })
     }

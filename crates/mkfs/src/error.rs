@@ -38,6 +38,22 @@ pub enum Error {
         /// The error of the operating system.
         error: io::Error,
     },
+    /// An existing file that cannot be replaced was to be overwritten with the complete image, and has only a part of it.
+    Incomplete {
+        /// Its path.
+        path: PathBuf,
+        /// The error of the operating system.
+        error: io::Error,
+    },
+    /// A file beside the image could not be written, removed or named.
+    Companion {
+        /// Its path.
+        path: PathBuf,
+        /// The failed action: "write".
+        action: &'static str,
+        /// The error of the operating system.
+        error: io::Error,
+    },
     /// The options contradict each other or are out of range.
     Option(String),
     /// A thread could not be started.
@@ -82,7 +98,12 @@ impl From<EncodeError> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Source { path, action, error } => write!(formatter, "cannot {action} {}: {error}", path.display()),
+            Self::Source { path, action, error } | Self::Companion { path, action, error } => {
+                write!(formatter, "cannot {action} {}: {error}", path.display())
+            }
+            Self::Incomplete { path, error } => {
+                write!(formatter, "{} has no image any more: overwriting it failed: {error}", path.display())
+            }
             Self::Changed { path } => {
                 write!(
                     formatter,
@@ -114,7 +135,11 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Source { error, .. } | Self::Output { error, .. } | Self::Thread(error) => Some(error),
+            Self::Source { error, .. }
+            | Self::Output { error, .. }
+            | Self::Incomplete { error, .. }
+            | Self::Companion { error, .. }
+            | Self::Thread(error) => Some(error),
             Self::Encode(error) => Some(error),
             _ => None,
         }

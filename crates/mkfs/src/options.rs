@@ -15,6 +15,7 @@ use crate::{
     layout::{Layout, Metabox},
     overlay::OverlayMarks,
     profile::Profile,
+    temporaries::Temporaries,
 };
 
 /// Build options. [`Options::new`] has the defaults.
@@ -83,6 +84,8 @@ pub struct Options {
     pub volume_name: Vec<u8>,
     /// The number of compression threads.
     pub jobs: NonZeroUsize,
+    /// The temporary names that builds with these options use.
+    pub temporaries: Temporaries,
     /// The limit in bytes for file data and compressed data in memory. One job may exceed it: it needs twice a segment
     /// of 4 or 16 MiB. `None` allows each thread that much. The tree and the metadata are not counted.
     pub memory_bytes: Option<usize>,
@@ -212,6 +215,7 @@ impl Options {
             uuid: None,
             volume_name: Vec::new(),
             jobs: jobs.min(NonZeroUsize::new(Self::JOBS_MAX).unwrap_or(NonZeroUsize::MIN)),
+            temporaries: Temporaries::default(),
             memory_bytes: None,
         }
     }

@@ -7,7 +7,7 @@ use xxhash_rust::xxh64::xxh64;
 use crate::{
     content::Content,
     error::{Error, Result},
-    image_file::scratch_file,
+    output_file::scratch_file,
 };
 
 /// The comparison size in bytes.

@@ -59,7 +59,7 @@ impl<'a> StoredContents<'a> {
         let same =
             if options.shares_files() { duplicates(&contents, options, progress)? } else { vec![None; contents.len()] };
 
-        let mut image = ImageFile::create(&options.output, options.layout.offset)?;
+        let mut image = ImageFile::create(&options.output, options.layout.offset, &options.temporaries)?;
         let (epoch, build_time) = times(tree, visits, options)?;
         let mut record = superblock(options, epoch, build_time);
         // The nid of the inode is not known yet.

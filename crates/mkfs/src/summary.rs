@@ -46,3 +46,20 @@ pub struct Summary {
     /// The total time.
     pub total_time: Duration,
 }
+
+impl Summary {
+    /// How the image differs from the sources and the options, one line each.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = self.warnings.clone();
+        match self.xattrs_left_out {
+            0 => {}
+            1 => notes.push("1 extended attribute was left out: the format cannot store it".to_owned()),
+            count => notes.push(format!("{count} extended attributes were left out: the format cannot store them")),
+        }
+        if self.profile_missing > 0 {
+            let count = self.profile_missing;
+            notes.push(format!("{count} ranges of the profile belong to files that are not in the image"));
+        }
+        notes
+    }
+}

@@ -66,8 +66,9 @@ fn alloc(arguments: &AllocArguments, interrupt: &Interrupt) -> Result<u8, Fail> 
         limit_bytes: arguments.limit,
         ..floe_lab::alloc::AllocOptions::default()
     };
+    let outputs = arguments.outputs.open()?;
     let report = floe_lab::alloc::run(&options, interrupt).map_err(failed)?;
-    arguments.outputs.write(&report.text(), || report.page(), &report)?;
+    outputs.write(&report.text(), || report.page(), &report)?;
     Ok(end(interrupt))
 }
 

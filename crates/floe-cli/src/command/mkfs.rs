@@ -1,5 +1,6 @@
 //! `floe mkfs`: builds an EROFS image.
 
+mod summary;
 mod verity;
 
 use std::{
@@ -16,13 +17,16 @@ use std::{
 use clap::{Args, ValueEnum};
 use floe::{ImageVerifier, Thoroughness};
 use floe_mkfs::{
-    Compression, Error, Fragments, Hint, InodeForm, LZ4_WINDOW_MAX, LZMA_DICTIONARY_USUAL_MAX, Options, Phase, Profile,
-    Progress, Source, Summary, Times, Whiteouts, build, build_verified,
+    Companion, Compression, Error, Fragments, Hint, InodeForm, LZ4_WINDOW_MAX, LZMA_DICTIONARY_USUAL_MAX, Options,
+    Phase, Profile, Progress, Source, Times, Verifier, Whiteouts, build_unnamed,
 };
-use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
-use serde::Serialize;
+use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 
-use crate::{cancellation, compress_hints, exit::Exit, fail::Fail, output::Output, quantity, source_date_epoch};
+use self::summary::{SummaryRecord, described};
+use crate::{
+    cancellation, compress_hints, exit::Exit, fail::Fail, output::Output, quantity, root_hash_file::StaleRootHashes,
+    source_date_epoch,
+};
 
 /// How long a build may continue after a signal before it checks for cancellation.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);
@@ -134,7 +138,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t)]
     verify: VerifyArgument,
 
-    /// Append a dm-verity hash tree, and write its root hash to IMAGE.dmverity, as containerd does
+    /// Append a dm-verity hash tree, and write its root hash to IMAGE.dmverity, as containerd does. Without this option, the
+    /// root hash of an image that is replaced is removed
     #[arg(long)]
     verity: bool,
 
@@ -177,28 +182,6 @@ enum VerifyArgument {
     Full,
 }
 
-#[derive(Serialize)]
-struct SummaryRecord {
-    inodes: u64,
-    files: u64,
-    directories: u64,
-    content_bytes: u64,
-    duplicate_bytes: u64,
-    packed_bytes: u64,
-    data_bytes: u64,
-    metadata_bytes: u64,
-    image_bytes: u64,
-    xattrs_left_out: u64,
-    warnings: Vec<String>,
-    uuid: String,
-    scan_seconds: f64,
-    data_seconds: f64,
-    verified_inodes: u64,
-    verified_bytes: u64,
-    verify_seconds: f64,
-    seconds: f64,
-}
-
 /// Runs the command.
 ///
 /// # Errors
@@ -209,14 +192,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     if arguments.sources.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
         return Err(Fail::usage("standard input can be a source only once"));
     }
+    if arguments.image.as_os_str() == "-" {
+        return Err(Fail::usage("an image cannot be written to standard output: name a file, or ./- for one named -"));
+    }
     if arguments.verity {
-        verity::prepare(&arguments.image)?;
+        verity::check(&arguments.image)?;
     }
     let stop = cancellation::on_signals()?;
-    let image = arguments.image.clone();
+    let temporaries = options.temporaries.clone();
     cancellation::end_after_signal(SIGNAL_PATIENCE, move || {
-        floe_mkfs::remove_unfinished(&image);
-        Error::Cancelled.to_string()
+        temporaries.remove().then(|| Error::Cancelled.to_string())
     })?;
     let mut progress = Bar { bar: progress_bar(arguments.quiet || arguments.json), stop: &stop };
     let thoroughness = match arguments.verify {
@@ -224,40 +209,38 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         VerifyArgument::Sample => Some(Thoroughness::Sample),
         VerifyArgument::Full => Some(Thoroughness::Full),
     };
-    let result = match thoroughness {
-        None => build(&options, &sources, &mut progress),
-        Some(thoroughness) => {
-            let mut verifier = ImageVerifier { thoroughness, jobs: options.jobs };
-            build_verified(&options, &sources, &mut verifier, &mut progress)
-        }
-    };
+    let mut verifier = thoroughness.map(|thoroughness| ImageVerifier { thoroughness, jobs: options.jobs });
+    let verifier = verifier.as_mut().map(|verifier| verifier as &mut dyn Verifier);
+    let built = build_unnamed(&options, &sources, verifier, &mut progress);
     progress.bar.finish_and_clear();
-    let summary = result.map_err(|error| match error {
-        Error::Option(_) => Fail::usage(error.to_string()),
-        Error::Cancelled => Fail::failed(error.to_string()).with_exit(Exit::Interrupted),
-        error => Fail::failed(error.to_string()),
-    })?;
-    if arguments.verity {
-        verity::append(&arguments.image, arguments.block_size)?;
-    }
-    for warning in &summary.warnings {
-        say!("floe: {warning}");
-    }
-    if summary.xattrs_left_out > 0 {
-        say!("floe: {} extended attributes were left out: the format cannot store them", summary.xattrs_left_out);
-    }
-    if summary.profile_missing > 0 {
-        say!("floe: {} ranges of the profile belong to files that are not in the image", summary.profile_missing);
+    let complete = built.map_err(failed)?;
+    let tree =
+        arguments.verity.then(|| verity::append(&complete, &arguments.image, arguments.block_size)).transpose()?;
+    let verity_bytes = tree.as_ref().map_or(0, |tree| tree.len);
+    let root_hash = tree.map(|tree| tree.root_hash);
+    let stale = StaleRootHashes::of(&arguments.image, root_hash.as_ref().map(|companion| companion.path.as_path()));
+    let companions: Vec<Companion> = root_hash.into_iter().chain(stale.companions).collect();
+    let summary = complete.finish(&companions).map_err(failed)?;
+    for note in summary.notes().iter().chain(&stale.notes) {
+        say!("floe: {note}");
     }
     Output::run(|output| {
         if arguments.json {
-            serde_json::to_writer_pretty(&mut *output, &SummaryRecord::from(&summary))?;
+            serde_json::to_writer_pretty(&mut *output, &SummaryRecord::new(&summary, verity_bytes))?;
             writeln!(output)?;
         } else if !arguments.quiet {
-            writeln!(output, "{}", described(&summary))?;
+            writeln!(output, "{}", described(&summary, verity_bytes))?;
         }
         Ok(Exit::Done.code())
     })
+}
+
+fn failed(error: Error) -> Fail {
+    match error {
+        Error::Option(_) => Fail::usage(error.to_string()),
+        Error::Cancelled => Fail::failed(error.to_string()).with_exit(Exit::Interrupted),
+        error => Fail::failed(error.to_string()),
+    }
 }
 
 /// The type of a source. A missing directory is reported later, when it is read.
@@ -284,8 +267,13 @@ impl Arguments {
         options.block_size_log2 = u8::try_from(self.block_size.ilog2()).unwrap_or(u8::MAX);
         let pcluster_bytes = self.pcluster_bytes.unwrap_or(self.block_size);
         options.pcluster_bytes = u32::try_from(pcluster_bytes).unwrap_or(u32::MAX);
+        for index in 0..self.algorithms().count() {
+            let compression = self.compression(index, options.pcluster_bytes)?;
+            // Also reports settings of algorithms that only hints use.
+            compression.map(|compression| compression.encoder()).transpose().map_err(|error| failed(error.into()))?;
+        }
         options.compression = self.compression(0, options.pcluster_bytes)?;
-        options.hints = self.hints(options.pcluster_bytes)?;
+        options.hints = self.hints()?;
         options.inline_pclusters = self.inline_tails;
         options.fragments = match self.fragments {
             FragmentsArgument::None => Fragments::None,
@@ -323,10 +311,8 @@ impl Arguments {
         Ok(options)
     }
 
-    fn hints(&self, pcluster_bytes: u32) -> Result<Vec<Hint>, Fail> {
+    fn hints(&self) -> Result<Vec<Hint>, Fail> {
         let Some(path) = &self.compress_hints else { return Ok(Vec::new()) };
-        // Errors in the algorithms are reported before an error in a hint that refers to one.
-        (0..self.algorithms().count()).try_for_each(|index| self.compression(index, pcluster_bytes).map(|_| ()))?;
         let algorithm = |index, pcluster_bytes| self.compression(index, pcluster_bytes).ok().flatten();
         let text = fs::read_to_string(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
         compress_hints::parse(&text, algorithm).map_err(|error| Fail::usage(format!("{}: {error}", path.display())))
@@ -370,10 +356,22 @@ impl Arguments {
                 let window_log2 = dictionary(8, 1 << 20).max(1).ilog2();
                 Compression::Zstd { level, window_log2: u8::try_from(window_log2).unwrap_or(u8::MAX) }
             }
-            other => {
-                return Err(Fail::usage(format!("'{other}' is unknown: use lz4, lz4hc, lzma, deflate or zstd")));
-            }
+            other => return Err(Fail::usage(self.unknown_algorithm(index, other))),
         }))
+    }
+
+    /// A line about an algorithm that does not exist. Often it is a level behind a wrong sign: `zstd:9`, `zstd=9`.
+    fn unknown_algorithm(&self, index: usize, name: &str) -> String {
+        let is_level = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let before = index.checked_sub(1).and_then(|before| self.algorithms().nth(before));
+        if let Some(before) = before.filter(|_| is_level(name)) {
+            let before = before.split(',').next().unwrap_or(before);
+            return format!("'{before}:{name}': a level follows a comma: use {before},{name}");
+        }
+        if let Some((before, level)) = name.split_once(['=', '-', ' ', '/']).filter(|(_, level)| is_level(level)) {
+            return format!("'{name}': a level follows a comma: use {before},{level}");
+        }
+        format!("'{name}' is unknown: use lz4, lz4hc, lzma, deflate or zstd")
     }
 }
 
@@ -411,49 +409,4 @@ fn progress_bar(hidden: bool) -> ProgressBar {
     let template = "{prefix} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} {msg}";
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(0).with_style(style)
-}
-
-fn described(summary: &Summary) -> String {
-    let percent = 100 * summary.image_bytes / summary.content_bytes.max(1);
-    let verified = summary.verified.map(|verified| {
-        format!("; {} of it read back in {:.1?}", HumanBytes(verified.content_bytes), summary.verify_time)
-    });
-    format!(
-        "{} of {} inodes with {} of content, {percent} % of it, in {}{}",
-        HumanBytes(summary.image_bytes),
-        HumanCount(summary.inodes),
-        HumanBytes(summary.content_bytes),
-        HumanDuration(summary.total_time),
-        verified.unwrap_or_default()
-    )
-}
-
-impl From<&Summary> for SummaryRecord {
-    fn from(summary: &Summary) -> Self {
-        Self {
-            inodes: summary.inodes,
-            files: summary.files,
-            directories: summary.directories,
-            content_bytes: summary.content_bytes,
-            duplicate_bytes: summary.duplicate_bytes,
-            packed_bytes: summary.packed_bytes,
-            data_bytes: summary.data_bytes,
-            metadata_bytes: summary.metadata_bytes,
-            image_bytes: summary.image_bytes,
-            xattrs_left_out: summary.xattrs_left_out,
-            warnings: summary.warnings.clone(),
-            uuid: uuid_text(&summary.uuid),
-            scan_seconds: summary.scan_time.as_secs_f64(),
-            data_seconds: summary.data_time.as_secs_f64(),
-            verified_inodes: summary.verified.unwrap_or_default().inodes,
-            verified_bytes: summary.verified.unwrap_or_default().content_bytes,
-            verify_seconds: summary.verify_time.as_secs_f64(),
-            seconds: summary.total_time.as_secs_f64(),
-        }
-    }
-}
-
-fn uuid_text(uuid: &[u8; 16]) -> String {
-    let hex: Vec<String> = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    [&hex[..4], &hex[4..6], &hex[6..8], &hex[8..10], &hex[10..]].map(|part| part.concat()).join("-")
 }

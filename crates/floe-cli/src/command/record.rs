@@ -22,6 +22,7 @@ use crate::{
     launch::Recorder,
     mount_options::{Settings, Strictness},
     remote,
+    report_file::ReportFile,
 };
 
 /// Record which names and parts of an image a command needs, in order
@@ -85,6 +86,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     settings.open.engine.read_around = false;
     settings.open.engine.prefetch = PrefetchSet::NONE;
     let image = remote::open_image(&path, &settings.open)?;
+    // This comes before the launch, which must not be in vain.
+    let output = ReportFile::open(&arguments.output)?;
     let recorder = Arc::new(Recorder::default());
     let sink = Arc::clone(&recorder);
     let mut options = settings.mount;
@@ -109,8 +112,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     drop(mount);
     let status = status?;
     let profile = recorder.take_profile(&image)?;
-    let written = fs::write(&arguments.output, profile.to_text());
-    written.map_err(|error| Fail::failed(format!("{}: {error}", arguments.output.display())))?;
+    output.write(profile.to_text().as_bytes())?;
     let bytes: u64 = profile.ranges().iter().map(|range| range.range.len()).sum();
     say!(
         "floe: {} ranges with {} KiB and {} names are in {}; floe mkfs --profile places them first, and floe mount \

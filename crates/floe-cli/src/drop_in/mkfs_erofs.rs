@@ -18,8 +18,8 @@ use std::{
 
 use floe::{ImageVerifier, Thoroughness};
 use floe_mkfs::{
-    Coding, Hint, Metabox, Options as BuildOptions, OverlayMarks, Phase, Progress, Source, Summary, Times, Whiteouts,
-    build_verified,
+    Coding, Hint, InodeForm, Metabox, Options as BuildOptions, OverlayMarks, Phase, Progress, Source, Summary, Times,
+    Whiteouts, build_unnamed,
 };
 
 pub(in crate::drop_in) use option_table::help;
@@ -30,7 +30,10 @@ use self::{
     option_table::{Fate, Value},
 };
 use super::erofs_tool::{ErofsTool, GivenOption, Options, number};
-use crate::{cancellation, compress_hints, erofs_report::uuid_text, fail::Fail, source_date_epoch};
+use crate::{
+    cancellation, compress_hints, erofs_report::uuid_text, fail::Fail, root_hash_file::StaleRootHashes,
+    source_date_epoch,
+};
 
 /// How long a build may continue after a signal before it checks for cancellation.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);
@@ -114,15 +117,18 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
     }
     let stop = cancellation::on_signals()?;
     let mut verifier = ImageVerifier { thoroughness: Thoroughness::Sample, jobs: order.build.jobs };
-    let image = order.build.output.clone();
-    cancellation::end_after_signal(SIGNAL_PATIENCE, move || {
-        floe_mkfs::remove_unfinished(&image);
-        floe_mkfs::Error::Cancelled.to_string()
-    })?;
-    match build_verified(&order.build, &[source], &mut verifier, &mut Silence(&stop)) {
-        Ok(summary) => {
+    let temporaries = order.build.temporaries.clone();
+    let cancelled = || floe_mkfs::Error::Cancelled.to_string();
+    cancellation::end_after_signal(SIGNAL_PATIENCE, move || temporaries.remove().then(cancelled))?;
+    let built = build_unnamed(&order.build, &[source], Some(&mut verifier), &mut Silence(&stop));
+    let finished = built.and_then(|complete| {
+        let stale = StaleRootHashes::of(&order.build.output, None);
+        Ok((complete.finish(&stale.companions)?, stale.notes))
+    });
+    match finished {
+        Ok((summary, notes)) => {
             if order.verbosity > 0 {
-                summary.warnings.iter().for_each(|warning| say!("<W> erofs: {warning}"));
+                summary.notes().iter().chain(&notes).for_each(|note| say!("<W> erofs: {note}"));
             }
             if order.verbosity > 0 && !order.is_quiet {
                 let _ = tell(&summary, &order.build);
@@ -347,18 +353,25 @@ impl Order {
             Some((_, 0)) if self.algorithms.is_empty() => Metabox::Inode(None),
             Some((pcluster_bytes, number)) => Metabox::Inode(Some(coding(number, pcluster_bytes, "metabox inode")?)),
         };
+        self.build.times = self.times(source_date_epoch::from_environment()?);
         self.build.wide |= self.metabox.is_some();
-        self.build.times = match (source_date_epoch::from_environment()?, self.time) {
+        Ok(())
+    }
+
+    /// The times of inodes. As in the original, the time in the environment takes precedence over `-T`, and times are
+    /// ignored only where inodes have none of their own.
+    fn times(&self, limit: Option<i64>) -> Times {
+        let has_compact_inodes = self.build.inode_form == InodeForm::Smallest && !self.build.wide;
+        if has_compact_inodes && (self.ignores_times || self.extended.ignores_times) {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            return Times::All(limit.or(self.time).unwrap_or(i64::try_from(now).unwrap_or(0)));
+        }
+        match (limit, self.time) {
             (Some(seconds), _) => Times::AtMost(seconds),
             (None, Some(seconds)) if !self.is_build_time => Times::All(seconds),
             (None, Some(seconds)) => Times::OwnBuiltAt(seconds),
             (None, None) => Times::Own,
-        };
-        if self.ignores_times || self.extended.ignores_times {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-            self.build.times = Times::All(self.time.unwrap_or(i64::try_from(now).unwrap_or(0)));
         }
-        Ok(())
     }
 }
 
@@ -415,7 +428,11 @@ fn tell(summary: &Summary, options: &BuildOptions) -> io::Result<()> {
     let mut output = io::stdout().lock();
     writeln!(output, "mkfs.erofs (floe) {}\nBuild completed.\n\n------", env!("CARGO_PKG_VERSION"))?;
     writeln!(output, "Filesystem UUID: {}", uuid_text(&summary.uuid))?;
-    writeln!(output, "Filesystem total blocks: {} (of {block_size}-byte blocks)", summary.image_bytes / block_size)?;
+    writeln!(
+        output,
+        "Filesystem total blocks: {} (of {block_size}-byte blocks)",
+        (summary.image_bytes + summary.blob_bytes) / block_size
+    )?;
     writeln!(output, "Filesystem total inodes: {}", summary.inodes)?;
     writeln!(output, "Filesystem total metadata blocks: {}", summary.metadata_bytes / block_size)?;
     writeln!(output, "Filesystem total deduplicated bytes (of source files): {}", summary.duplicate_bytes)

@@ -4,9 +4,13 @@
 mod support;
 
 mod building;
+mod fixed_outputs;
 mod full_disk;
 mod mkfs_erofs;
 mod mkfs_erofs_disk;
+mod mkfs_erofs_times;
 mod mkfs_output;
 mod mkfs_sources;
 mod recording;
+mod reports;
+mod verity;

@@ -262,6 +262,7 @@ fn unsupported_options_are_refused_in_one_line() {
     for (arguments, words) in [
         ("--exclude-regex=( image source", "not a valid regular expression"),
         ("image source.tar", "for an archive use --tar"),
+        ("-zzstd:9 image source", "Cannot find a valid compressor 9: a level follows a comma, as in zstd,9"),
         ("--ex=docs image source", "option '--ex' is ambiguous"),
     ] {
         let output = ours(scene.path(), arguments, &[]);

@@ -334,6 +334,13 @@ fn levels_are_those_of_the_algorithm() {
         ("zstd,300", "1 to 22"),
         ("zstd,-5", "1 to 22"),
         ("zstd,fast", "'fast' is not a level"),
+        ("zstd:9", "'zstd:9': a level follows a comma: use zstd,9"),
+        ("lz4:zstd:9", "'zstd:9': a level follows a comma: use zstd,9"),
+        ("zstd,3:9", "'zstd:9': a level follows a comma: use zstd,9"),
+        ("zstd=9", "'zstd=9': a level follows a comma: use zstd,9"),
+        ("zstd-9", "'zstd-9': a level follows a comma: use zstd,9"),
+        ("zstd:brotli", "'brotli' is unknown: use lz4"),
+        ("zstd:lz4hc,13", "1 to 12"),
     ] {
         let output = floe(&folder, &["image", "source", "-z", compression]);
         let said = said(&output);
@@ -341,6 +348,18 @@ fn levels_are_those_of_the_algorithm() {
         assert!(said.contains(words) && said.lines().count() == 1, "{compression}: {said}");
         assert!(!folder.path().join("image").exists(), "{compression}");
     }
+}
+
+#[test]
+fn images_are_not_written_to_standard_output() {
+    let folder = scene();
+    let output = floe(&folder, &["-", "source"]);
+    assert_eq!(output.status.code(), Some(2));
+    let expected = "floe: an image cannot be written to standard output: name a file, or ./- for one named -\n";
+    assert_eq!(said(&output), expected);
+    assert!(!folder.path().join("-").exists());
+    succeed(&floe(&folder, &["./-", "source"]));
+    assert_eq!(names(&folder.path().join("-")), ["a", "text"]);
 }
 
 #[test]

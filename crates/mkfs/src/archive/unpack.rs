@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    image_file::scratch_file,
+    output_file::scratch_file,
     progress::{Phase, Progress, report},
 };
 

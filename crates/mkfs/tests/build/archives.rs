@@ -9,9 +9,10 @@ use std::{
 };
 
 use floe_mkfs::{Compression, Error, LZ4_WINDOW_MAX, NoProgress, Options, Source, Whiteouts, build};
-use tar::{Builder, EntryType, Header};
+use tar::{Builder, EntryType};
 
 use crate::{
+    archive_member::header,
     differences::{Leave, check_equal, walk},
     environment::{KernelMount, can_mount},
     sample_tree::{self, noise, text},
@@ -105,17 +106,7 @@ fn handmade(path: &Path, fill: impl FnOnce(&mut Builder<File>)) -> Source {
 
 /// Adds a member with this content to an archive; its name is stored unchanged.
 fn put(builder: &mut Builder<File>, kind: EntryType, name: &str, link: &str, data: &[u8]) {
-    let mut header = Header::new_ustar();
-    header.set_entry_type(kind);
-    header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
-    header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
-    header.set_mode(0o644);
-    header.set_uid(0);
-    header.set_gid(0);
-    header.set_mtime(1_600_000_000);
-    header.set_size(data.len() as u64);
-    header.set_cksum();
-    builder.append(&header, data).unwrap();
+    builder.append(&header(kind, name, link, data.len()), data).unwrap();
 }
 
 /// Describes a mounted image as the tables do: by paths, with the content of files.

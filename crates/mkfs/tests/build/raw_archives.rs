@@ -4,21 +4,7 @@ use std::{fs, path::Path};
 
 use floe_mkfs::{Error, NoProgress, Options, Source, Summary, build};
 
-/// A member with a header in the format of ustar.
-fn member(name: &str, kind: u8, data: &[u8]) -> Vec<u8> {
-    let mut header = tar::Header::new_ustar();
-    header.set_entry_type(tar::EntryType::new(kind));
-    header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
-    header.set_mode(0o644);
-    header.set_uid(7);
-    header.set_gid(7);
-    header.set_mtime(1_600_000_000);
-    header.set_size(data.len() as u64);
-    header.set_cksum();
-    let mut bytes = [header.as_bytes(), data].concat();
-    bytes.resize(bytes.len().next_multiple_of(512), 0);
-    bytes
-}
+use crate::archive_member::member;
 
 /// An extended header with these records.
 fn records(kind: u8, records: impl IntoIterator<Item = (String, Vec<u8>)>) -> Vec<u8> {

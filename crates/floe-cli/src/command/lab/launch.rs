@@ -140,6 +140,10 @@ pub(super) fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<u8, Fai
     options.launch_time_max = Duration::from_secs(arguments.timeout);
     options.hot_line = arguments.hot_line;
     options.trace_directory = arguments.traces;
+    if let Some(directory) = options.trace_directory.as_deref().filter(|directory| !directory.is_dir()) {
+        return Err(Fail::failed(format!("--traces: there is no directory {}", directory.display())));
+    }
+    let outputs = arguments.outputs.open()?;
     let is_shown = stderr().is_terminal();
     let report = launch::run(&options, interrupt, &mut |progress| {
         if is_shown {
@@ -150,7 +154,7 @@ pub(super) fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<u8, Fai
         crate::say::part(format_args!("\r\x1b[K"));
     }
     let report = report.map_err(failed)?;
-    arguments.outputs.write(&launch_text(&report), || launch_page(&report), &report)?;
+    outputs.write(&launch_text(&report), || launch_page(&report), &report)?;
     Ok(end(interrupt))
 }
 

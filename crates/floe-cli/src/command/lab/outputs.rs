@@ -1,13 +1,10 @@
 //! Output files of a measurement.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::{fail::Fail, output::Output};
+use crate::{fail::Fail, output::Output, report_file::ReportFile};
 
 /// Output files of a measurement, besides the table on standard output.
 #[derive(clap::Args)]
@@ -20,24 +17,35 @@ pub(super) struct Outputs {
     html: Option<PathBuf>,
 }
 
+/// The output files, open for writing.
+pub(super) struct OpenOutputs {
+    json: Option<ReportFile>,
+    html: Option<ReportFile>,
+}
+
 impl Outputs {
-    /// Writes the text to standard output, and the requested files.
+    /// Opens the files, before the measurement.
     ///
     /// # Errors
-    /// An output cannot be written.
-    pub(super) fn write(&self, text: &str, page: impl FnOnce() -> String, report: &impl Serialize) -> Result<(), Fail> {
-        Output::run(|out| out.write_all(text.as_bytes()).map(|()| 0))?;
-        if let Some(path) = &self.html {
-            fs::write(path, page()).map_err(|error| not_written(path, &error))?;
-        }
-        if let Some(path) = &self.json {
-            let bytes = serde_json::to_vec(report).map_err(|error| Fail::failed(error.to_string()))?;
-            fs::write(path, bytes).map_err(|error| not_written(path, &error))?;
-        }
-        Ok(())
+    /// A file cannot be written.
+    pub(super) fn open(&self) -> Result<OpenOutputs, Fail> {
+        let open = |path: &Option<PathBuf>| path.as_deref().map(ReportFile::open).transpose();
+        Ok(OpenOutputs { json: open(&self.json)?, html: open(&self.html)? })
     }
 }
 
-fn not_written(path: &Path, error: &std::io::Error) -> Fail {
-    Fail::failed(format!("{}: {error}", path.display()))
+impl OpenOutputs {
+    /// Writes the requested files, and the text to standard output.
+    ///
+    /// # Errors
+    /// An output cannot be written.
+    pub(super) fn write(self, text: &str, page: impl FnOnce() -> String, report: &impl Serialize) -> Result<(), Fail> {
+        if let Some(file) = self.html {
+            file.write(page().as_bytes())?;
+        }
+        if let Some(file) = self.json {
+            file.write(&serde_json::to_vec(report).map_err(|error| Fail::failed(error.to_string()))?)?;
+        }
+        Output::run(|out| out.write_all(text.as_bytes()).map(|()| 0)).map(drop)
+    }
 }

@@ -61,6 +61,7 @@ pub(super) fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<u8, Fai
         duration: duration.map_err(|error| Fail::usage(format!("--seconds: {error}")))?,
         tier: None,
     };
+    let outputs = arguments.outputs.open()?;
     let is_shown = stderr().is_terminal();
     let report = watch(&options, interrupt, &mut |report| {
         if is_shown {
@@ -68,6 +69,6 @@ pub(super) fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<u8, Fai
         }
     });
     let report = report.map_err(failed)?;
-    arguments.outputs.write(&report.text(), || report.page(), &report)?;
+    outputs.write(&report.text(), || report.page(), &report)?;
     Ok(end(interrupt))
 }

@@ -61,8 +61,9 @@ pub(super) fn metadata(arguments: MetadataArguments, interrupt: &Interrupt) -> R
     options.round_count = arguments.rounds;
     options.stage = arguments.surroundings.stage(None)?;
     options.programs = arguments.surroundings.programs()?;
+    let outputs = arguments.outputs.open()?;
     let report = metadata::run(&options, interrupt).map_err(failed)?;
-    arguments.outputs.write(&report.text(), || report.page(), &report)?;
+    outputs.write(&report.text(), || report.page(), &report)?;
     Ok(end(interrupt))
 }
 
@@ -79,7 +80,8 @@ pub(super) fn read(arguments: ReadArguments, interrupt: &Interrupt) -> Result<u8
         usize::try_from(arguments.random_size).map_err(|_| Fail::usage("--random-size is too large"))?;
     options.stage = arguments.surroundings.stage(None)?;
     options.programs = arguments.surroundings.programs()?;
+    let outputs = arguments.outputs.open()?;
     let report = read::run(&options, interrupt).map_err(failed)?;
-    arguments.outputs.write(&report.text(), || report.page(), &report)?;
+    outputs.write(&report.text(), || report.page(), &report)?;
     Ok(end(interrupt))
 }

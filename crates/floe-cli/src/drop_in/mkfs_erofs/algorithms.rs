@@ -45,7 +45,11 @@ impl Algorithm {
         let mut parts = text.split(',');
         let name = parts.next().unwrap_or_default();
         let found = NAMES.iter().find(|(known, _, _)| *known == name);
-        let (shown, name, levels) = *found.ok_or_else(|| format!("Cannot find a valid compressor {name}"))?;
+        let (shown, name, levels) = *found.ok_or_else(|| {
+            let is_level = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
+            let advice = if is_level { ": a level follows a comma, as in zstd,9" } else { "" };
+            format!("Cannot find a valid compressor {name}{advice}")
+        })?;
         let level_of = |text: &str| level_of(shown, text, levels);
         let mut algorithm = Self { name, level: None, dictionary: None };
         for (place, part) in parts.enumerate() {

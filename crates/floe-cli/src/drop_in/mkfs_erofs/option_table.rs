@@ -69,7 +69,7 @@ pub(super) const OPTIONS: &[OptionRow] = &[
         "compress inodes, in pclusters of # bytes by algorithm X (a name or a number of -z)",
         Taken,
     ),
-    row("T", Required, "-T#", "build time in seconds since 1970", Taken),
+    row("T", Required, "-T#", "build time in seconds since 1970; $SOURCE_DATE_EPOCH takes precedence", Taken),
     row("all-time", Nothing, "--all-time", "also set the time of all files to it (default)", Taken),
     row("mkfs-time", Nothing, "--mkfs-time", "keep the times of files", Taken),
     row("U", Required, "-U X", "UUID; clear; random (default: derived from the content)", Taken),
@@ -134,7 +134,7 @@ pub(super) const OPTIONS: &[OptionRow] = &[
     row("uid-offset", Required, "--uid-offset=#", "add # to all user ids", Taken),
     row("gid-offset", Required, "--gid-offset=#", "add # to all group ids", Taken),
     row("hard-dereference", Nothing, "--hard-dereference", "store each hard link as a separate inode", Taken),
-    row("ignore-mtime", Nothing, "--ignore-mtime", "set the time of all files to the build time", Taken),
+    row("ignore-mtime", Nothing, "--ignore-mtime", "give compact inodes without times the build time", Taken),
     row(
         "max-extent-bytes",
         Required,

@@ -4,8 +4,10 @@ use floe_testkit::skip;
 use floe_testkit::skip::Need;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use tempfile::TempDir;
 
 use super::scene::{Mounted, done, folder, image, run};
 
@@ -122,6 +124,32 @@ fn access_control_lists_that_cannot_be_kept_are_reported() {
         assert_eq!(code, Some(exit), "{text}: {said}");
         assert!(said.contains("member: ") && said.contains(words) && said.lines().count() == 1, "{text}: {said}");
         assert_eq!(image(&folder).exists(), exit == 0, "{text}");
+    }
+}
+
+#[test]
+fn attributes_that_cannot_be_kept_are_reported_by_both_programs() {
+    let folder = folder();
+    let archive = folder.path().join("made.tar");
+    let drop_in = |folder: &TempDir| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+        command.arg0("mkfs.erofs").args(["--quiet", "--tar=f", "image", "made.tar"]).current_dir(folder.path());
+        let output = done(&mut command);
+        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+    };
+    for (names, words) in [
+        (&["SCHILY.xattr.lustre.lov"][..], "1 extended attribute was left out: the format cannot store it\n"),
+        (
+            &["SCHILY.xattr.system.nfs4_acl", "SCHILY.xattr.user.kept", "SCHILY.xattr.user."],
+            "2 extended attributes were left out: the format cannot store them\n",
+        ),
+        (&["SCHILY.xattr.user.kept"], ""),
+    ] {
+        let records: Vec<(&str, &[u8])> = names.iter().map(|name| (*name, &b"1"[..])).collect();
+        pax_archive(&archive, b'0', "member", &records, b"text");
+        let expected = |prefix: &str| if words.is_empty() { String::new() } else { format!("{prefix}{words}") };
+        assert_eq!(run(&folder, &["made.tar"]), (Some(0), expected("floe: ")), "{names:?}");
+        assert_eq!(drop_in(&folder), (Some(0), expected("<W> erofs: ")), "{names:?}");
     }
 }
 
