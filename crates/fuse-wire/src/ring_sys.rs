@@ -1,6 +1,7 @@
 //! Rings: the transport over io_uring, one for each thread that takes requests.
 
 use std::{
+    collections::VecDeque,
     fmt, io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::{
@@ -51,6 +52,8 @@ pub struct Ring {
     /// The numbers of the queues.
     queues: Vec<u16>,
     payload_bytes: usize,
+    /// Requests that arrived while slots were added.
+    early: VecDeque<cqueue::Entry>,
 }
 
 /// `fuse_uring_cmd_req`: the argument of a command.
@@ -96,7 +99,10 @@ impl Ring {
     /// The kernel has no io_uring, or this process may not use it.
     pub fn new(queues: Vec<u16>) -> io::Result<Self> {
         let mut builder = IoUring::<squeue::Entry128>::builder();
-        builder.setup_r_disabled().setup_submit_all().setup_single_issuer().setup_defer_taskrun();
+        builder.setup_r_disabled().setup_submit_all().setup_single_issuer();
+        // Not `setup_defer_taskrun`: a request that the kernel hands over while the thread ends would stay in the ring until the
+        // last descriptor of the ring is closed, and a thread of this program that waits for that request keeps it open.
+        builder.setup_coop_taskrun().setup_taskrun_flag();
         let completions = queues.len() * SLOTS_PER_QUEUE + 1;
         builder.setup_clamp().setup_cqsize(u32::try_from(completions).unwrap_or(u32::MAX));
         let io = builder.build(COMMANDS_MAX)?;
@@ -110,7 +116,7 @@ impl Ring {
             bell: eventfd(0, EventfdFlags::CLOEXEC)?,
             is_waiting: AtomicBool::new(false),
         };
-        Ok(Self { core: Arc::new(core), queues, payload_bytes: 0 })
+        Ok(Self { core: Arc::new(core), queues, payload_bytes: 0, early: VecDeque::new() })
     }
 
     /// The numbers of the queues.
@@ -144,17 +150,21 @@ impl Ring {
     }
 
     /// Adds slots to each queue.
-    fn add_slots(&self, count: usize) -> io::Result<()> {
+    fn add_slots(&mut self, count: usize) -> io::Result<()> {
         for &queue in self.queues.iter().flat_map(|queue| std::iter::repeat_n(queue, count)) {
             let mut slots = lock(&self.core.slots);
             let slot = Slot::new(slots.len(), queue, self.payload_bytes)?;
             slots.push(None);
             self.core.register(&mut slots, slot)?;
         }
-        // No completion is a request yet: the kernel puts requests into slots only while this thread waits.
         // SAFETY: this thread alone takes completions.
-        let refusal = unsafe { self.core.io.completion_shared() }.find(|completion| completion.result() < 0);
-        refusal.map_or(Ok(()), |completion| Err(io::Error::from_raw_os_error(-completion.result())))
+        for completion in unsafe { self.core.io.completion_shared() } {
+            if completion.result() < 0 {
+                return Err(io::Error::from_raw_os_error(-completion.result()));
+            }
+            self.early.push_back(completion);
+        }
+        Ok(())
     }
 
     /// Waits for the next request. Called by the thread that has started the ring.
@@ -165,7 +175,7 @@ impl Ring {
         let mut slot = loop {
             self.core.commit_returned()?;
             // SAFETY: this thread alone takes completions.
-            let completion = unsafe { self.core.io.completion_shared() }.next();
+            let completion = self.early.pop_front().or_else(|| unsafe { self.core.io.completion_shared() }.next());
             let Some(completion) = completion else {
                 self.core.wait()?;
                 continue;

@@ -13,7 +13,7 @@ use std::{
     process::{Command, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use floe_fuse::{Ended, MountOptions, Rings, Transport};
@@ -158,14 +158,10 @@ impl Drop for BareMount {
     }
 }
 
-/// The rule for which a mount keeps its permission until its rings have begun.
-#[test]
-fn replies_over_rings_are_refused_if_the_parameter_was_off_during_the_handshake() {
-    let Some(parameter) = Parameter::set_to("Y") else { return };
-    let channel = Channel::new(floe_fuse_wire::open().expect("FUSE"));
-    let mounted = BareMount::new(&channel);
+/// Agrees on io_uring, and on requests and replies of one page.
+fn negotiate(channel: &Channel, at_the_reply: impl Fn()) {
     let terms = |_: &floe_fuse_wire::Offer| {
-        parameter.set("N");
+        at_the_reply();
         Terms {
             flags: InitFlags::OVER_IO_URING | InitFlags::MAX_PAGES,
             read_ahead_bytes_max: 0,
@@ -178,12 +174,71 @@ fn replies_over_rings_are_refused_if_the_parameter_was_off_during_the_handshake(
         }
     };
     channel.negotiate(terms).expect("the kernel takes it");
-    parameter.set("Y");
+}
+
+/// One ring with slots for every CPU that the machine can have. Its thread is the caller.
+fn ring_of_all_queues(channel: &Channel) -> Ring {
     let possible = fs::read_to_string("/sys/devices/system/cpu/possible").expect("sysfs");
     let last: u16 = possible.trim().rsplit(['-', ',']).next().and_then(|last| last.parse().ok()).expect("a number");
     let mut ring = Ring::new((0..=last).collect()).expect("the kernel has io_uring");
-    ring.start(&channel, 1 << 20).expect("the parameter is set");
+    ring.start(channel, 1 << 20).expect("the parameter is set");
     ring.fill().expect("the parameter is set");
+    ring
+}
+
+/// A server that is killed can have a thread that waits, uninterruptibly, for a page of a request in a ring. That thread keeps
+/// the ring open, so the end of the ring's own thread and of the connection must suffice to end the request.
+#[test]
+fn no_request_outlives_its_connection_in_the_ring_of_an_ended_thread() {
+    let Some(_parameter) = Parameter::set_to("Y") else { return };
+    for round in 0..40 {
+        let channel = Channel::new(floe_fuse_wire::open().expect("FUSE"));
+        let mounted = BareMount::new(&channel);
+        negotiate(&channel, || {});
+        let path = mounted.0.path().to_owned();
+        let clients: Vec<_> = (0..12)
+            .map(|number| {
+                let file = path.join(number.to_string());
+                thread::spawn(move || {
+                    while fs::symlink_metadata(&file).is_err_and(|error| error.raw_os_error() == Some(libc::EIO)) {}
+                })
+            })
+            .collect();
+        let server = thread::spawn(move || {
+            let mut ring = ring_of_all_queues(&channel);
+            for _ in 0..20 + round {
+                let mut buffer = RequestBuffer::new(0);
+                match ring.receive(&mut buffer) {
+                    Ok(Receipt::Request(received)) => received.reply.refuse(Errno::IO),
+                    other => panic!("no request: {:?}", other.map(drop)),
+                }
+            }
+            ring
+        });
+        let ring = within(move || server.join()).expect("no panic");
+        // Ends the connection. The mount is in use.
+        let _ = unmount(&path, UnmountFlags::FORCE);
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < deadline && !clients.iter().all(thread::JoinHandle::is_finished) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let left = clients.iter().filter(|client| !client.is_finished()).count();
+        // Frees them in any case.
+        drop(ring);
+        within(move || clients.into_iter().for_each(|client| client.join().expect("no panic")));
+        assert_eq!(left, 0, "round {round}: clients that the end of the connection did not free");
+    }
+}
+
+/// The rule for which a mount keeps its permission until its rings have begun.
+#[test]
+fn replies_over_rings_are_refused_if_the_parameter_was_off_during_the_handshake() {
+    let Some(parameter) = Parameter::set_to("Y") else { return };
+    let channel = Channel::new(floe_fuse_wire::open().expect("FUSE"));
+    let mounted = BareMount::new(&channel);
+    negotiate(&channel, || parameter.set("N"));
+    parameter.set("Y");
+    let mut ring = ring_of_all_queues(&channel);
     parameter.set("N");
     let mut reader =
         Command::new("stat").arg(mounted.0.path()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("stat");
