@@ -1,11 +1,15 @@
 //! Cancellation of work by signals.
 
 use std::{
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     thread,
     time::Duration,
 };
 
+use floe::remote::RemoteProcess;
 use signal_hook::{
     consts::{SIGABRT, SIGHUP, SIGINT, SIGTERM},
     flag,
@@ -16,6 +20,10 @@ use crate::{ending_signals::unless_ignored, exit::Exit, fail::Fail};
 
 /// The signals that end a program in an orderly way.
 const ENDING: &[i32] = &[SIGHUP, SIGINT, SIGTERM];
+
+/// How long reads of a remote image may go on after a signal, and how often the flag is looked at.
+const REMOTE_PATIENCE: Duration = Duration::from_secs(1);
+const FLAG_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Returns a flag that SIGHUP, SIGINT and SIGTERM set, unless they are ignored. A second signal ends the program at once.
 ///
@@ -64,4 +72,21 @@ pub(crate) fn end_after_signal(
         }
     };
     thread::Builder::new().name("floe-signals".into()).spawn(watch).map(drop).map_err(failed)
+}
+
+/// Ends the process that fetches a remote image soon after the flag is set: its reads may wait long for a server that cannot be
+/// reached. They fail then, and the program looks at the flag. A confined process may do this.
+///
+/// # Errors
+/// No thread can be started.
+pub(crate) fn end_fetching_after(cancel: Arc<AtomicBool>, remote: Arc<RemoteProcess>) -> Result<(), Fail> {
+    let watch = move || {
+        while !cancel.load(Relaxed) {
+            thread::sleep(FLAG_INTERVAL);
+        }
+        thread::sleep(REMOTE_PATIENCE);
+        remote.end();
+    };
+    let failed = |error| Fail::failed(format!("cannot start a thread: {error}"));
+    thread::Builder::new().name("floe-cancel".into()).spawn(watch).map(drop).map_err(failed)
 }

@@ -122,6 +122,7 @@ fn wrong(error: &clap::Error, arguments: &[OsString]) -> Result<u8, Fail> {
         && option == "-o"
     {
         // For types without a mount helper, mount(8) calls mount.fuse3, which calls this program with these arguments.
+        let image = remote::without_credentials(image.as_ref());
         let (image, directory) = (image.display(), directory.display());
         let program = std::env::current_exe().unwrap_or_else(|_| "floe".into());
         return Err(Fail::usage(format!(
@@ -133,7 +134,7 @@ fn wrong(error: &clap::Error, arguments: &[OsString]) -> Result<u8, Fail> {
     let text = error.render().to_string();
     let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let lines: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with("For more")).collect();
-    let message = lines.join(" ");
+    let message = remote::without_credentials_of(arguments, &lines.join(" "));
     Err(Fail::usage(format!("{}; see --help", message.strip_prefix("error: ").unwrap_or(&message))))
 }
 

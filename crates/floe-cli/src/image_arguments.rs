@@ -8,7 +8,7 @@ use floe_sandbox::Policy;
 
 use crate::{
     command::mount::offset,
-    confinement::{self, SandboxArguments},
+    confinement::{self, Opened, SandboxArguments},
     fail::Fail,
     remote::RemoteArguments,
 };
@@ -46,8 +46,12 @@ impl ImageArguments {
 
     /// Opens the files of the image and confines the process to `policy`. The outer error is the sandbox's.
     pub(crate) fn open_files(&self, policy: Policy) -> Result<Result<ImageFiles, OpenError>, Fail> {
-        let opened = confinement::open(&self.image, &self.open_options(), policy, self.sandbox.mode())?;
-        Ok(opened.map(|opened| opened.files))
+        Ok(self.open_confined(policy)?.map(|opened| opened.files))
+    }
+
+    /// As [`open_files`](Self::open_files), with the process that fetches a remote image.
+    pub(crate) fn open_confined(&self, policy: Policy) -> Result<Result<Opened, OpenError>, Fail> {
+        confinement::open(&self.image, &self.open_options(), policy, self.sandbox.mode())
     }
 
     /// The options for opening the image, for a command that reads on its own threads.

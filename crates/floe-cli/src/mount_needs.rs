@@ -12,7 +12,7 @@ use floe_sandbox::{Access, Calls, Capability, Mode, Policy};
 
 use crate::{
     confinement, control::Prepared, fail::Fail, front::Front, handover::Taken, launch::ProfileChoice,
-    mount_options::Settings, mount_users::MountUsers,
+    mount_options::Settings, mount_users::MountUsers, transport::Continuity,
 };
 
 /// Resources from outside the sandbox, acquired before the process is confined.
@@ -26,20 +26,20 @@ pub(crate) struct MountNeeds {
 }
 
 impl MountNeeds {
-    /// Acquires the resources and adds them to the options. `taken` is the mount that the process takes over, `datagrams` takes
-    /// its datagram sockets away.
+    /// Acquires the resources and adds them to the options. The keeper does only what the options ask for. `taken` is the mount that the process takes over, `datagrams` takes its datagram sockets away.
     ///
     /// # Errors
-    /// No process can be started.
+    /// No process can be started, or the process would keep a datagram socket.
     pub(crate) fn prepare(
         image: &Path,
         mountpoint: &Mountpoint,
         settings: &mut Settings,
         notify_pipe: Option<&Path>,
         taken: Option<&Taken>,
-        datagrams: impl FnOnce() -> Vec<Relay>,
+        continuity: Continuity,
+        datagrams: impl FnOnce() -> Result<Vec<Relay>, Fail>,
     ) -> Result<Self, Fail> {
-        let Settings { open, mount: options, front, sandbox: mode, profile, learn, .. } = settings;
+        let Settings { open, mount: options, front, transport, sandbox: mode, profile, learn, .. } = settings;
         let control = Prepared::new();
         // fusermount3 removes the mount of a killed process, but not a front.
         let is_removed_by_keeper = options.auto_unmount && *front != Front::Fuse;
@@ -53,7 +53,7 @@ impl MountNeeds {
             Mountpoint::Descriptor(_) => None,
         };
         let spill_file = own_spill_file_directory(image, open);
-        let relays = if *mode == Mode::Off { Vec::new() } else { datagrams() };
+        let relays = if *mode == Mode::Off { Vec::new() } else { datagrams()? };
         let kept = Kept {
             directory,
             options,
@@ -61,6 +61,9 @@ impl MountNeeds {
             passing: spill_file.as_deref(),
             adopted: taken.map(|taken| taken.state.device),
             may_have_front: *front != Front::Fuse && taken.is_none(),
+            must_have_front: *front == Front::Kernel,
+            may_permit_rings: transport.may_use_rings(options, continuity),
+            may_walk: *learn || *profile != ProfileChoice::Off,
         };
         let keeper = Keeper::start(kept, relays);
         let keeper = keeper.map_err(|error| Fail::failed(format!("cannot start the mounting process: {error}")))?;

@@ -1,6 +1,7 @@
 //! Opens remote images.
 
 use std::{
+    ffi::OsString,
     io,
     os::fd::AsFd,
     os::unix::process::CommandExt,
@@ -34,7 +35,7 @@ pub(crate) const HEADING: &str = "Remote images (https://, s3://, gs://, az://, 
 pub(crate) struct RemoteArguments {
     /// The behaviour of reads while the server cannot be reached: fail with EIO after a few attempts ('eio'), or retry
     /// for a time ('wait:10m') [default: wait:60s]
-    #[arg(help_heading = HEADING, long, value_name = "wait:TIME|eio")]
+    #[arg(help_heading = HEADING, long, value_name = "wait:DURATION|eio")]
     outage: Option<Outage>,
 
     /// Use plain HTTP for all registries; it is always used for registries on this machine
@@ -89,13 +90,30 @@ pub(crate) fn is_url(image: &Path) -> bool {
     image.to_str().is_some_and(RemoteLocation::is_meant_by)
 }
 
-/// Removes the credentials from a URL; returns a path unchanged.
+/// Parses a URL on the command line. The command line's own messages would show its credentials.
+///
+/// # Errors
+/// It is invalid; the message shows no credentials.
+pub(crate) fn location(url: &str) -> Result<RemoteLocation, Fail> {
+    url.parse::<RemoteLocation>().map_err(|error| Fail::usage(error.to_string()))
+}
+
+/// Removes the credentials from a URL, which need not be valid; returns a path unchanged.
 pub(crate) fn without_credentials(image: &Path) -> PathBuf {
-    let location = image.to_str().filter(|text| RemoteLocation::is_meant_by(text)).map(str::parse::<RemoteLocation>);
-    match location {
-        Some(Ok(location)) => location.to_string().into(),
-        _ => image.to_owned(),
+    let url = image.to_str().filter(|text| RemoteLocation::is_meant_by(text));
+    url.map_or_else(|| image.to_owned(), |url| RemoteLocation::shown(url).into())
+}
+
+/// Removes the credentials from those words of a command line that are URLs, wherever they are in `message`.
+pub(crate) fn without_credentials_of(words: &[OsString], message: &str) -> String {
+    let words = words.iter().filter_map(|word| word.to_str());
+    // An option may have its value behind '='.
+    let urls = words.flat_map(|word| [Some(word), word.split_once('=').map(|(_, value)| value)]).flatten();
+    let mut message = message.to_owned();
+    for url in urls.filter(|url| RemoteLocation::is_meant_by(url)) {
+        message = message.replace(url, &RemoteLocation::shown(url));
     }
+    message
 }
 
 /// Extends the deadline of a mount's requests to the time that reads of its image may take, unless the user set a
@@ -166,6 +184,7 @@ mod tests {
     fn urls_are_distinguished_from_paths_and_shown_without_credentials() {
         for (image, expected) in [
             ("https://user:secret@example.org/a?token=x", Some("https://example.org/a")),
+            ("https://user:secret@example.org/a b?token=x", Some("https://example.org/a b")),
             ("oci://ghcr.io/a", Some("oci://ghcr.io/a:latest")),
             ("image.erofs", None),
             ("/https:/x", None),

@@ -60,11 +60,7 @@ impl TransportPlan {
         continuity: Continuity,
         front: Front,
     ) -> Result<Self, Fail> {
-        let is_excluded = options.auto_unmount
-            || !matches!(
-                (continuity, choice),
-                (Continuity::Unneeded, TransportChoice::Auto) | (_, TransportChoice::Uring)
-            );
+        let is_excluded = !choice.may_use_rings(options, continuity);
         // Asking may wait for other mounts.
         let is_general = !is_excluded && Rings::are_permitted();
         let is_offered = is_general || (front != Front::Fuse && Rings::can_be_permitted());
@@ -111,6 +107,14 @@ impl TransportPlan {
             Transport::Device => ("dev", self.obstacle.unwrap_or_default()),
         };
         Ok(TransportReport { kind: kind.to_owned(), reason })
+    }
+}
+
+impl TransportChoice {
+    /// Whether a mount with these options may use rings, if the kernel offers them.
+    pub(crate) fn may_use_rings(self, options: &MountOptions, continuity: Continuity) -> bool {
+        let is_chosen = matches!((continuity, self), (Continuity::Unneeded, Self::Auto) | (_, Self::Uring));
+        is_chosen && !options.auto_unmount
     }
 }
 

@@ -19,7 +19,7 @@ mod session_pool;
 pub use connection::rings::Rings;
 pub use edge::front_pages::FrontImage;
 pub use mount::{
-    Ended, Mount,
+    Abandoner, Ended, Mount,
     handover::{ConnectionTerms, Handover, Inherited, PauseError, Paused, PausedMount},
     transport::Transport,
 };

@@ -50,7 +50,7 @@ use self::{
 pub enum Ended {
     /// The mount was unmounted.
     Unmounted,
-    /// The mount was unmounted, but threads stuck in the source of the image did not end.
+    /// The mount was unmounted, but threads or requests stuck in the source of the image did not end.
     Stuck,
     /// Another process serves the mount now.
     HandedOver,
@@ -65,6 +65,7 @@ pub struct Mount {
     unmounter: Unmounter,
     /// A mutex only to make the mount `Sync`. It is locked only by `wait`, which consumes the mount.
     ended: Mutex<Receiver<Ended>>,
+    sender: Sender<Ended>,
     read_ahead: Option<io::Error>,
     counts: RequestCounts,
     /// None for a front, over io_uring, and if another program mounts.
@@ -117,8 +118,8 @@ impl Mount {
             (Some(_), None) => Some(io::ErrorKind::Unsupported.into()),
             (None, _) => None,
         };
-        let transport = session.transport;
-        Ok(Self { unmounter, ended: Mutex::new(session.ended), read_ahead, counts, handover, transport })
+        let Running { ended, sender, transport, .. } = session;
+        Ok(Self { unmounter, ended: Mutex::new(ended), sender, read_ahead, counts, handover, transport })
     }
 
     /// Takes over a mount that another process has served, with the same image and the same options. The mount is served
@@ -142,8 +143,9 @@ impl Mount {
         let spare = link.spare.clone();
         let mut session = serve(edge, link, deadlines, options, &unmounter, |pages| Box::new(pages))?;
         let handover = Some(session.handover(auto_unmount.map(AutoUnmount::new), &unmounter));
-        let transport = session.transport;
-        let mount = Self { unmounter, ended: Mutex::new(session.ended), read_ahead: None, counts, handover, transport };
+        let Running { ended, sender, transport, .. } = session;
+        let ended = Mutex::new(ended);
+        let mount = Self { unmounter, ended, sender, read_ahead: None, counts, handover, transport };
         Ok(PausedMount::new(mount, channel, spare))
     }
 
@@ -242,8 +244,8 @@ impl Mount {
         let unmounter = unmounter.of(directory);
         let not_for_fronts = |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's EROFS in front decides");
         let read_ahead = options.read_ahead_bytes.map(not_for_fronts);
-        let Running { ended, transport, .. } = session;
-        Ok(Self { unmounter, ended: Mutex::new(ended), read_ahead, counts, handover: None, transport })
+        let Running { ended, sender, transport, .. } = session;
+        Ok(Self { unmounter, ended: Mutex::new(ended), sender, read_ahead, counts, handover: None, transport })
     }
 
     /// Why the kernel's readahead was not set as requested.
@@ -261,6 +263,11 @@ impl Mount {
         self.unmounter.clone()
     }
 
+    /// Returns a handle that abandons this mount from any thread.
+    pub fn abandoner(&self) -> Abandoner {
+        Abandoner(self.sender.clone())
+    }
+
     /// How requests come from the kernel.
     pub fn transport(&self) -> &Transport {
         &self.transport
@@ -275,6 +282,19 @@ impl Mount {
     /// Waits until the mount is unmounted or handed over.
     pub fn wait(self) -> Ended {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).recv().unwrap_or(Ended::Stuck)
+    }
+}
+
+/// Ends the wait for the end of a mount that is unmounted already.
+#[derive(Debug)]
+pub struct Abandoner(Sender<Ended>);
+
+impl Abandoner {
+    /// Makes [`Mount::wait`] return [`Ended::Stuck`]. The kernel's requests without a reply, which keep the unmount of a front from
+    /// completing, fail when this process exits.
+    pub fn abandon(&self) {
+        // The waiter may be gone.
+        let _ = self.0.send(Ended::Stuck);
     }
 }
 

@@ -93,6 +93,11 @@ impl RemoteLocation {
     pub fn is_meant_by(text: &str) -> bool {
         text.split_once("://").is_some_and(|(scheme, _)| SCHEMES.contains(&scheme.to_ascii_lowercase().as_str()))
     }
+
+    /// The text of a location for display, valid or not: without user, password, and query.
+    pub fn shown(text: &str) -> String {
+        text.parse::<Self>().map_or_else(|_| without_secrets(text), |location| location.to_string())
+    }
 }
 
 impl FromStr for RemoteLocation {
@@ -102,7 +107,7 @@ impl FromStr for RemoteLocation {
         if text.len() > LOCATION_BYTES_MAX {
             return Err(BadLocation(format!("a URL of more than {LOCATION_BYTES_MAX} bytes")));
         }
-        let bad = |problem: &str| BadLocation(format!("'{}': {problem}", without_user(text)));
+        let bad = |problem: &str| BadLocation(format!("'{}': {problem}", without_secrets(text)));
         if text.chars().any(|character| character.is_control() || character.is_whitespace()) {
             return Err(bad("it has a space or a control character; write it as %20, for example"));
         }
@@ -118,7 +123,8 @@ impl FromStr for RemoteLocation {
             "s3" => object(ObjectService::S3, rest, fragment).map_err(bad),
             "gs" => object(ObjectService::Gcs, rest, fragment).map_err(bad),
             "az" => object(ObjectService::Azure, rest, fragment).map_err(bad),
-            "oci" if without_user(text) != text => {
+            "oci" if rest.contains('?') => Err(bad("a registry takes no query: remove what follows '?'")),
+            "oci" if without_secrets(text) != text => {
                 Err(bad("credentials do not belong in the URL: use 'docker login' or REGISTRY_AUTH_FILE"))
             }
             "oci" => ImageReference::parse(rest, fragment).map(Self::Registry).map_err(|problem| bad(&problem)),
@@ -235,18 +241,28 @@ fn check_tag(tag: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Removes user and password from a text that may be no valid URL: a password may contain '/', '?', '#' and '@' by mistake.
-fn without_user(text: &str) -> String {
+/// A text that may be no valid URL, for display: without user, password, and query. By mistake, a password may contain '/', '?',
+/// '#' and '@'. Where the password may end in several places, the rest is left out.
+fn without_secrets(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
-    let Some((user, host)) = rest.rsplit_once('@') else { return text.to_owned() };
-    let authority = user.split(['/', '?', '#']).next().unwrap_or_default();
-    let (_, port) = authority.rsplit_once(':').unwrap_or_default();
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
     // Digests in references follow an '@' too, but these URLs have no password.
-    let is_reference = scheme.eq_ignore_ascii_case("oci") && user.len() > authority.len();
-    if is_reference && port.bytes().all(|byte| byte.is_ascii_digit()) {
-        return text.to_owned();
-    }
-    format!("{scheme}://{host}")
+    let is_reference = scheme.eq_ignore_ascii_case("oci") && is_host(authority) && path.len() > authority.len();
+    let shown = match path.rsplit_once('@') {
+        _ if is_reference => path,
+        _ if query.contains('@') && !is_host(authority) => "…",
+        Some((_, host)) => host,
+        None => path,
+    };
+    format!("{scheme}://{shown}")
+}
+
+/// Whether the part of a URL before its path is a host, possibly with a port, without user and password.
+fn is_host(authority: &str) -> bool {
+    let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
+    let is_port = port.bytes().all(|byte| byte.is_ascii_digit()) || authority.ends_with(']');
+    is_port && !authority.contains('@')
 }
 
 /// A URL for display: without user, password, and the query, which may contain signatures.
@@ -356,17 +372,25 @@ mod tests {
             ("oci://user:pw@host/a", "docker login"),
             ("http://alice:top#secret@host/a", "'http://host/a'"),
             ("http://alice:top/secret@host/a", "'http://host/a'"),
-            ("http://alice:top?se@cret@host/a b", "'http://host/a b'"),
+            ("http://alice:top?se@cret@host/a b", "'http://…'"),
+            ("http://alice:top/se@cret@host/a b?top", "'http://host/a b'"),
+            ("https://host/a b?X-Signature=topsecret", "'https://host/a b'"),
+            ("https://host:80/a b?mail=top@secret", "'https://host:80/a b'"),
+            ("https://[::1]/a b?mail=top@secret", "'https://[::1]/a b'"),
+            ("https://host:x/a?mail=top@secret", "'https://…'"),
+            ("s3://bucket/a//b?secret", "'s3://bucket/a//b'"),
+            ("ftp://host/a?secret", "'ftp://host/a'"),
+            ("oci://host/a:v1?secret", "takes no query"),
             ("http://alice:top secret@host/a", "'http://host/a'"),
             ("oci://alice:top/secret@host/a", "'oci://host/a'"),
             ("oci://host:5000/a@sha256:12", "'oci://host:5000/a@sha256:12'"),
             ("oci:///a", "is no registry"),
-            ("oci://host?x/a", "is no registry"),
+            ("oci://host?x/a", "takes no query"),
             ("oci://host\\evil/a", "is no registry"),
             ("oci://host/A", "is no repository"),
             ("oci://host/../a", "is no repository"),
             ("oci://host/a/", "is no repository"),
-            ("oci://host/a?b", "is no repository"),
+            ("oci://host/a?b", "takes no query"),
             ("oci://host/a:", "is no tag"),
             ("oci://host/a:b/c", "is no tag"),
             ("oci://host/a@sha256:12", "is no digest"),

@@ -4,7 +4,7 @@ use std::{
     io::{self, Write},
     num::NonZeroUsize,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
@@ -16,11 +16,13 @@ use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
 
 use crate::{
-    cancellation, confinement,
+    cancellation,
+    confinement::{self, Opened},
     exit::Exit,
     fail::Fail,
     image_arguments::ImageArguments,
     output::Output,
+    remote,
     shown::{Shown, json_name},
 };
 
@@ -91,18 +93,32 @@ struct SummaryRecord {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
-    let cancel = cancellation::on_signals().map_err(|fail| fail.with_exit(Exit::NotChecked))?;
+    // While a remote image is opened, which can take long, a signal ends the program at once.
+    let is_remote = remote::is_url(&arguments.image.image);
+    let handled = || cancellation::on_signals().map_err(|fail| fail.with_exit(Exit::NotChecked));
+    let cancel = if is_remote { None } else { Some(handled()?) };
     let mut options = CheckOptions { data: !arguments.metadata_only, ..CheckOptions::default() };
     if let Some(jobs) = arguments.jobs {
         options.jobs = jobs.get();
     }
     let start = Instant::now();
-    let files = arguments.image.open_files(confinement::reading()).map_err(|fail| fail.with_exit(Exit::NotChecked))?;
+    let opened =
+        arguments.image.open_confined(confinement::reading()).map_err(|fail| fail.with_exit(Exit::NotChecked))?;
+    let cancel = cancel.map_or_else(handled, Ok)?;
+    if let Ok(Opened { remote: Some(remote), .. }) = &opened {
+        let ends = cancellation::end_fetching_after(Arc::clone(&cancel), Arc::clone(remote));
+        ends.map_err(|fail| fail.with_exit(Exit::NotChecked))?;
+    }
+    let files = opened.map(|opened| opened.files);
     let mut verdict = Exit::NotChecked;
     let written = Output::run(|output| {
         let (told, output) = (AtomicU64::new(0), Mutex::new(output));
         // If a line cannot be written, the error also occurs when the summary is written.
         let tell = |finding: &Finding| {
+            // Reads of a remote image fail after a signal, which is no fault of the image.
+            if is_remote && cancel.load(Relaxed) {
+                return;
+            }
             if told.fetch_add(1, Relaxed) < PRINTED_MAX {
                 let line = finding_line(finding, arguments.json);
                 let _ = output.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());

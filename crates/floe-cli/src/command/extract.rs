@@ -5,7 +5,10 @@ use std::{
     io::{self, IsTerminal},
     num::NonZeroUsize,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -19,7 +22,7 @@ use serde::Serialize;
 
 use crate::{
     cancellation,
-    confinement::{self, Target},
+    confinement::{self, Opened, Target},
     exit::Exit,
     fail::Fail,
     image_arguments::ImageArguments,
@@ -121,9 +124,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let directory = arguments.directory.as_deref().unwrap_or(Path::new("."));
     let target = Target::new(directory);
     let policy = confinement::extracting(&target, &options);
-    let image = Image::of(arguments.image.open_files(policy)??, &arguments.image.open_options().engine)?;
+    let Opened { files, remote, .. } = arguments.image.open_confined(policy)??;
+    let image = Image::of(files, &arguments.image.open_options().engine)?;
     target.keep();
     let cancel = cancellation::on_signals()?;
+    if let Some(remote) = remote {
+        cancellation::end_fetching_after(Arc::clone(&cancel), remote)?;
+    }
     let paths: Vec<Vec<u8>> = arguments.paths.iter().map(|path| path.as_encoded_bytes().to_vec()).collect();
     let parts = if paths.is_empty() { Parts::All } else { Parts::Below(&paths) };
     let bar = progress_bar(arguments.quiet || arguments.json);
@@ -131,6 +138,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let tell = |event: ExtractEvent<'_>| match event {
         ExtractEvent::Planned { attr, .. } if attr.file_type == floe::FileType::Regular => bar.inc_length(attr.size),
         ExtractEvent::Written(bytes) => bar.inc(bytes),
+        // Reads fail after a signal, which is no news.
+        ExtractEvent::Warning(_) if cancel.load(Relaxed) => {}
         ExtractEvent::Warning(warning) => {
             if told.fetch_add(1, Relaxed) < PRINTED_MAX {
                 bar.suspend(|| say!("floe: {}: {}", Shown(&warning.path), cause_text(&warning.cause)));

@@ -1,5 +1,7 @@
 //! `floe mount`: mounts an image and serves it.
 
+mod signalled_end;
+
 use std::{
     fs::File,
     io::{self, Write},
@@ -8,17 +10,17 @@ use std::{
     path::{Path, PathBuf},
     process,
     sync::Arc,
-    thread,
     time::{Duration, Instant},
 };
 
 use floe::{Image, Offset};
-use floe_fuse::{Access, Detach, Ended, Keeper, Mount, Mountpoint, UnmountError, Unmounter};
+use floe_fuse::{Access, Detach, Ended, Mount, Mountpoint};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
 };
 
+use self::signalled_end::SignalledEnd;
 use crate::{
     account::AccountFile,
     confinement::{self, Opened, SandboxArguments},
@@ -34,7 +36,6 @@ use crate::{
     mount_log::MountLog,
     mount_needs::MountNeeds,
     mount_options::{self, Settings, Strictness},
-    mount_users::MountUsers,
     output::{Output, remark},
     quantity,
     remote::{self, RemoteArguments},
@@ -82,8 +83,8 @@ pub(crate) struct Arguments {
 
 const HELP: &str = "\
 SIGINT, SIGTERM and SIGHUP unmount the image, unless they were ignored from the start (nohup).
-A mount in use disappears from the tree but still serves its current users; a second signal ends
-it at once.
+A mount in use disappears from the tree but still serves its current users. A mount that another
+mount covers is served until it is uncovered. A second signal ends the program at once.
 
 Exit codes:
   0  it was unmounted; with --daemon: the mount works
@@ -189,19 +190,21 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     settings.mount.source = source.unwrap_or_else(|| shown_path.to_string_lossy().into_owned());
     let mut log = MountLog::open(&shown_path, &shown, report.is_some());
     remote::raise_deadline(&path, &settings.open.remote, &mut settings.mount);
-    let datagrams = || {
-        let relays = [log.relay(), manager.as_mut().and_then(ServiceManager::relay)];
-        relays.into_iter().flatten().collect()
-    };
-    let mut needs =
-        MountNeeds::prepare(&path, &mountpoint, &mut settings, notify_pipe.as_deref(), taken.as_ref(), datagrams)?;
-    let log = Arc::new(log);
-    settings.mount.faults = Some(log.faults());
     let continuity = match (&taken, &manager) {
         (Some(_), _) => Continuity::TakenOver,
         (None, Some(_)) => Continuity::Managed,
         (None, None) => Continuity::Unneeded,
     };
+    let datagrams = || {
+        let to_manager = manager.as_mut().map(ServiceManager::relay).transpose()?;
+        Ok([log.relay(), to_manager].into_iter().flatten().collect())
+    };
+    let pipe = notify_pipe.as_deref();
+    let mut needs =
+        MountNeeds::prepare(&path, &mountpoint, &mut settings, pipe, taken.as_ref(), continuity, datagrams)?;
+    let log = Arc::new(log);
+    settings.mount.faults = Some(log.faults());
+    // After the start of the keeper, which must share no memory with the rings.
     let transport = TransportPlan::new(settings.transport, &mut settings.mount, continuity, settings.front)?;
     needs.policy.calls.rings = settings.mount.rings.is_some();
     let tuned = taken.as_ref().map(|taken| taken.state.tuned.clone()).unwrap_or_default();
@@ -246,7 +249,8 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         );
     }
     let unmounter = mount.unmounter();
-    unmount_on_signals(signals, unmounter.clone(), shown.clone(), needs.keeper.clone());
+    let (abandoner, keeper) = (mount.abandoner(), needs.keeper.clone());
+    SignalledEnd { unmounter: unmounter.clone(), abandoner, directory: shown.clone(), keeper }.start(signals);
     let device = unmounter.device();
     let giver = device.and_then(|device| giver(&mount, &image, device, &front, &shown, tuned, state_file));
     if let (Some(manager), Some((giver, _))) = (&manager, &giver) {
@@ -376,53 +380,6 @@ pub(crate) fn notify(pipe: &Path, works: bool) {
     if let Ok(mut pipe) = std::fs::OpenOptions::new().write(true).open(pipe) {
         let _ = pipe.write_all(if works { b"s" } else { b"f" });
     }
-}
-
-/// Unmounts on the first signal, and ends the process on the second.
-fn unmount_on_signals(mut signals: Signals, unmounter: Unmounter, directory: PathBuf, keeper: Option<Arc<Keeper>>) {
-    let users = move |directory: &Path| match &keeper {
-        Some(keeper) => keeper.users().unwrap_or_default(),
-        None => MountUsers::of(directory).to_string(),
-    };
-    let work = move || {
-        let mut is_second = false;
-        for _signal in signals.forever() {
-            if is_second {
-                process::exit(Exit::Failed.code().into());
-            }
-            is_second = true;
-            let result = match unmounter.unmount(Detach::Never) {
-                Err(UnmountError::Busy(_)) => {
-                    say!(
-                        "floe: {} is in use {}; still serving current users; signal again to stop now",
-                        directory.display(),
-                        users(&directory)
-                    );
-                    unmounter.unmount(Detach::Lazily)
-                }
-                result => result,
-            };
-            match result {
-                Err(UnmountError::NotMounted(_)) if unmounter.is_mounted() => {
-                    say!("floe: {} is covered by another mount: unmount that first", directory.display());
-                    is_second = false;
-                }
-                Ok(()) | Err(UnmountError::NotMounted(_)) => {}
-                Err(UnmountError::Failed { error, .. }) if error.kind() == io::ErrorKind::BrokenPipe => {
-                    say!(
-                        "floe: the process that unmounts has ended: run floe umount {}, or signal again to stop now",
-                        directory.display()
-                    );
-                }
-                Err(error) => {
-                    say!("floe: {error}");
-                    is_second = false;
-                }
-            }
-        }
-    };
-    // Without this thread, signals have no effect. It cannot be started only if the process can start no thread at all.
-    let _ = thread::Builder::new().name("floe-signals".to_owned()).spawn(work);
 }
 
 /// Parses the offset of an image: a number of bytes, or `auto`.

@@ -1,9 +1,12 @@
 //! `floe pull`: downloads a remote image into a file.
 
+mod parts;
+
 use std::{
     fs::File,
-    io,
+    io::{self, Read},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use clap::Args;
@@ -11,8 +14,19 @@ use floe::remote::{Network, Pulled, RemoteLocation};
 use indicatif::HumanBytes;
 use tempfile::NamedTempFile;
 
+use self::parts::Parts;
 use super::extract::progress_bar;
-use crate::{exit::Exit, fail::Fail, output::Output, remote::RemoteArguments};
+use crate::{
+    cancellation,
+    exit::Exit,
+    fail::Fail,
+    output::Output,
+    quantity,
+    remote::{self, RemoteArguments},
+};
+
+/// The default of `--size-max`. A small layer can decompress to any size.
+const SIZE_MAX_DEFAULT: u64 = 64 << 30;
 
 /// Download a remote image into a file
 ///
@@ -25,11 +39,12 @@ use crate::{exit::Exit, fail::Fail, output::Output, remote::RemoteArguments};
     Exit codes:\n  \
     0  the file is complete\n  \
     1  the download failed, and there is no file\n  \
-    2  wrong usage")]
+    2  wrong usage\n  \
+    130  a signal ended it, and there is no file")]
 pub(crate) struct Arguments {
     /// The image: https://, s3://, gs://, az:// or oci://
     #[arg(value_name = "URL")]
-    location: RemoteLocation,
+    location: String,
 
     /// The file to create, or a directory to create it in
     #[arg(value_name = "FILE")]
@@ -38,6 +53,10 @@ pub(crate) struct Arguments {
     /// Replace an existing file
     #[arg(short, long)]
     force: bool,
+
+    /// The maximum size of a file that is decompressed [default: 64G]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
+    size_max: Option<u64>,
 
     /// Print nothing but errors
     #[arg(short, long)]
@@ -52,17 +71,24 @@ pub(crate) struct Arguments {
 /// # Errors
 /// The image cannot be fetched or verified, or the file cannot be created.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
-    let output = output_path(&arguments.location, &arguments.output);
+    let location = remote::location(&arguments.location)?;
+    let output = output_path(&location, &arguments.output);
     let failed = |error: io::Error| Fail::failed(format!("{}: {error}", output.display()));
     if !arguments.force && output.symlink_metadata().is_ok() {
         return Err(Fail::failed(format!("{} already exists; --force replaces it", output.display())));
     }
     let directory = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let part = NamedTempFile::new_in(directory).map_err(failed)?;
+    let parts = Parts::default();
+    let to_remove = parts.clone();
+    cancellation::end_after_signal(Duration::ZERO, move || {
+        to_remove.remove_all();
+        "interrupted".to_owned()
+    })?;
+    let part = parts.create_in(directory).map_err(failed)?;
     let options = arguments.remote.options();
     let network = Network::new(options.remote).map_err(failed)?;
     let bar = progress_bar(arguments.quiet);
-    let pulled = network.pull(&arguments.location, part.as_file(), &|done, len| {
+    let pulled = network.pull(&location, part.as_file(), &|done, len| {
         bar.set_length(len);
         bar.set_position(done);
     });
@@ -71,7 +97,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     if options.require_verified && !pulled.is_verified {
         return Err(Fail::failed(format!("{}: no digests are published to verify it", pulled.name)));
     }
-    let part = if pulled.compression == Some("zstd") { decompressed(&part, directory).map_err(failed)? } else { part };
+    let part = if pulled.compression == Some("zstd") {
+        let plain = parts.create_in(directory).map_err(failed)?;
+        decompress(&part, &plain, arguments.size_max.unwrap_or(SIZE_MAX_DEFAULT)).map_err(failed)?;
+        plain
+    } else {
+        part
+    };
     finish(part, &output, arguments.force).map_err(failed)?;
     if arguments.quiet {
         return Ok(Exit::Done.code());
@@ -91,11 +123,15 @@ fn finish(part: NamedTempFile, output: &Path, replaces: bool) -> io::Result<()> 
     named.map(drop).map_err(|error| error.error)
 }
 
-fn decompressed(part: &NamedTempFile, directory: &Path) -> io::Result<NamedTempFile> {
-    let plain = NamedTempFile::new_in(directory)?;
-    let mut decoder = zstd::Decoder::new(File::open(part.path())?)?;
-    io::copy(&mut decoder, &mut plain.as_file())?;
-    Ok(plain)
+/// Decompresses a file into an empty one of at most `bytes_max` bytes.
+fn decompress(part: &NamedTempFile, plain: &NamedTempFile, bytes_max: u64) -> io::Result<()> {
+    let decoder = zstd::Decoder::new(File::open(part.path())?)?;
+    let written = io::copy(&mut decoder.take(bytes_max.saturating_add(1)), &mut plain.as_file())?;
+    if written > bytes_max {
+        let limit = quantity::exact(bytes_max);
+        return Err(io::Error::other(format!("the layer decompresses to more than {limit}: --size-max permits more")));
+    }
+    Ok(())
 }
 
 /// The path of the created file: if `output` is a directory, the file gets the image's name.

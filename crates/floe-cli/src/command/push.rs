@@ -7,14 +7,14 @@ use std::{fs, io, path::PathBuf};
 use clap::Args;
 use floe::{
     Format,
-    remote::{ImageToPush, Network, PushedFormat, RemoteLocation},
+    remote::{ImageToPush, Network, PushedFormat},
 };
 use floe_remote_cache::{VerityRoot, parse_sidecar, sidecar_path};
 use floe_source::{FileSource, ImageFormat};
 use indicatif::HumanBytes;
 
 use super::extract::progress_bar;
-use crate::{exit::Exit, fail::Fail, output::Output, remote::RemoteArguments};
+use crate::{exit::Exit, fail::Fail, output::Output, remote, remote::RemoteArguments};
 
 /// Upload an image to an OCI registry, from which floe reads it in place and containerd pulls it
 ///
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
 
     /// The destination: oci://registry/repository:tag
     #[arg(value_name = "URL")]
-    location: RemoteLocation,
+    location: String,
 
     /// The profile of a launch, from floe record [default: the launch list in the image]
     #[arg(long, value_name = "FILE")]
@@ -58,6 +58,7 @@ pub(crate) struct Arguments {
 /// # Errors
 /// The file is no image, or the registry refuses it.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
+    let location = remote::location(&arguments.location)?;
     let path = &arguments.image;
     let failed = |error: io::Error| Fail::failed(format!("{}: {error}", path.display()));
     let source = FileSource::open(path).map_err(failed)?;
@@ -77,7 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let bar = progress_bar(arguments.quiet);
     bar.set_length(len);
     let image = ImageToPush { file: &file, format, verity, launch };
-    let pushed = network.push(&image, &arguments.location, &|done| bar.set_position(done));
+    let pushed = network.push(&image, &location, &|done| bar.set_position(done));
     bar.finish_and_clear();
     let pushed = pushed.map_err(|error| match error.kind() {
         io::ErrorKind::InvalidInput => Fail::usage(error.to_string()),

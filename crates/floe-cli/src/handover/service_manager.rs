@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    io::IoSlice,
+    io::{self, IoSlice},
     mem::MaybeUninit,
     os::fd::{BorrowedFd, OwnedFd},
     os::linux::net::SocketAddrExt,
@@ -15,6 +15,8 @@ use std::{
 
 use floe_fuse::Relay;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use crate::fail::Fail;
 
 /// The environment variable with the address of the service manager's socket.
 const VARIABLE: &str = "NOTIFY_SOCKET";
@@ -48,11 +50,21 @@ impl ServiceManager {
     }
 
     /// Lets the keeper send the messages. Returns the relay for it.
-    pub(crate) fn relay(&mut self) -> Option<Relay> {
-        let copy = self.socket.try_clone().ok()?;
-        let (socket, relay) = Relay::new(copy).ok()?;
+    ///
+    /// # Errors
+    /// There are no descriptors left for it. A confined process must not be left with the datagram socket, which reaches any
+    /// other socket.
+    pub(crate) fn relay(&mut self) -> Result<Relay, Fail> {
+        let failed = |error: io::Error| {
+            Fail::failed(format!(
+                "cannot pass the service manager's socket to the mounting process: {error}: raise the limit (ulimit -n), or \
+                 unset {VARIABLE}"
+            ))
+        };
+        let copy = self.socket.try_clone().map_err(failed)?;
+        let (socket, relay) = Relay::new(copy).map_err(|error| failed(error.into()))?;
         self.socket = socket;
-        Some(relay)
+        Ok(relay)
     }
 
     /// Whether a service manager waits for messages of this process.

@@ -86,6 +86,11 @@ impl Settings {
             self.mount.kernel_options.push(value.map_or_else(|| key.to_owned(), |value| format!("{key}={value}")));
             return Ok(());
         }
+        if key == "remount" {
+            return Err(Fail::usage(
+                "a mount of Floe cannot be remounted: change options with floe tune DIR, or unmount it and mount it again",
+            ));
+        }
         if key == "rw" {
             return match strictness {
                 Strictness::User => Err(Fail::usage("images are read-only: omit -o rw")),

@@ -19,18 +19,21 @@ use crate::support::program::{Serving, demo, floe, run, told, until};
 
 const SOCKETS: &str = "/run/floe";
 
-/// The inode of a socket, if it is there.
-fn inode(path: &Path) -> Option<u64> {
-    fs::symlink_metadata(path).ok().map(|metadata| metadata.ino())
+/// What distinguishes a file from a later one under its name, which may get the same inode number.
+type Identity = (u64, i64, i64);
+
+/// The identity of a socket, if it is there.
+fn identity(path: &Path) -> Option<Identity> {
+    fs::symlink_metadata(path).ok().map(|metadata| (metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
 }
 
-/// The control socket of a mount, with its inode.
-fn socket_of(serving: &Serving) -> (PathBuf, u64) {
+/// The control socket of a mount, with its identity.
+fn socket_of(serving: &Serving) -> (PathBuf, Identity) {
     let device = rustix::fs::stat(&serving.place.path).expect("a mount").st_dev;
     let name = format!("{}-{}.sock", rustix::fs::major(device), rustix::fs::minor(device));
     let path = Path::new(SOCKETS).join(name);
-    let inode = inode(&path).expect("the mount listens");
-    (path, inode)
+    let identity = identity(&path).expect("the mount listens");
+    (path, identity)
 }
 
 /// A socket under this name, and its listener. As a mount does, it listens before the socket gets the name.
@@ -82,10 +85,10 @@ fn the_next_mount_removes_the_sockets_of_killed_mounts_and_no_others() {
     fs::write(&file, "no socket").expect("ours");
 
     let mut next = Serving::new(&demo(), arguments);
-    assert_eq!(leftovers.map(|path| inode(&path)), [None; 3]);
+    assert_eq!(leftovers.map(|path| identity(&path)), [None; 3]);
     // A mount of somebody else may have the number of a killed one, and be about to replace its socket.
     until("the sockets are gone", || {
-        let are_gone = killed.iter().all(|(path, old)| inode(path) != Some(*old));
+        let are_gone = killed.iter().all(|(path, old)| identity(path) != Some(*old));
         if !are_gone {
             next = Serving::new(&demo(), arguments);
         }
@@ -96,10 +99,10 @@ fn the_next_mount_removes_the_sockets_of_killed_mounts_and_no_others() {
         fs::remove_file(path).expect("ours");
     }
     for path in [young, file] {
-        assert!(inode(&path).is_some(), "{}", path.display());
+        assert!(identity(&path).is_some(), "{}", path.display());
         fs::remove_file(path).expect("ours");
     }
-    assert_eq!(inode(&living_socket.0), Some(living_socket.1));
+    assert_eq!(identity(&living_socket.0), Some(living_socket.1));
     for serving in [&living, &next] {
         let output = run(floe().arg("status").arg(&serving.place.path));
         assert_eq!(told(&output), (Some(0), String::new()));

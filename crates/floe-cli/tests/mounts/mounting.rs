@@ -197,6 +197,7 @@ fn mistakes_are_reported_in_one_line() {
         (&demo, &mounted.place.path, "ro", 1, "is already mounted on"),
         (&demo, &PathBuf::from("/dev/fd/99"), "ro", 1, "/dev/fd/99 is not an open descriptor of /dev/fuse"),
         (&demo, &at, "rw", 2, "images are read-only"),
+        (&demo, &mounted.place.path, "remount,ro", 2, "cannot be remounted: change options with floe tune"),
         (&demo, &at, "colour=red", 2, "no such option: -o colour"),
         (&demo, &at, "context=x,bogus", 2, "no such option: -o bogus"),
         (&demo, &at, "offset=512", 3, "no EROFS or SquashFS image at byte 512"),
@@ -383,6 +384,7 @@ fn mount_calls_the_helper() {
     for (arguments, code) in [
         (vec!["/nonexistent", place.path.to_str().expect("text")], 32),
         (vec![demo().to_str().expect("text"), place.path.to_str().expect("text"), "-o", "bogus"], 1),
+        (vec![demo().to_str().expect("text"), place.path.to_str().expect("text"), "-s", "-o", "remount,ro"], 1),
         (vec![demo().to_str().expect("text"), place.path.to_str().expect("text"), "-f", "-s", "-o", "bogus"], 0),
         (vec![], 1),
     ] {

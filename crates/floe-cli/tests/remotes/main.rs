@@ -4,8 +4,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod pulls;
 mod remote;
 mod remote_cache;
 mod remote_corpus;
 mod remote_faults;
 mod remote_launch;
+mod silent_servers;

@@ -100,7 +100,16 @@ impl Serving {
     }
 
     /// Runs a command that mounts on `place`.
-    pub(crate) fn start(mut command: Command, place: Place) -> Self {
+    pub(crate) fn start(command: Command, place: Place) -> Self {
+        Self::attempt(command, place)
+            .unwrap_or_else(|(status, errors)| panic!("the mount failed with {status}: {errors}"))
+    }
+
+    /// Runs a command that may fail to mount on `place`.
+    ///
+    /// # Errors
+    /// It has ended, with this status and these messages.
+    pub(crate) fn attempt(mut command: Command, place: Place) -> Result<Self, (ExitStatus, String)> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
         let pid = Pid::from_child(&child);
@@ -117,11 +126,7 @@ impl Serving {
             BufReader::new(stdout).read_line(&mut line).map(|_| line)
         });
         let mut serving = Self { child: Some(child), pid, ready: ready.expect("text"), errors, place };
-        if serving.ready.is_empty() {
-            let (status, errors) = serving.end();
-            panic!("the mount failed with {status}: {errors}");
-        }
-        serving
+        if serving.ready.is_empty() { Err(serving.end()) } else { Ok(serving) }
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -174,6 +179,46 @@ impl Drop for Serving {
             let _ = child.wait();
         }
     }
+}
+
+/// A program that mounts nothing, without standard output. It is killed when it is dropped.
+pub(crate) struct Running(Child);
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        Self(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts"))
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).expect("it runs");
+    }
+
+    /// Its exit code and its messages.
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
+        let started = Instant::now();
+        while self.0.try_wait().expect("our own child").is_none() {
+            assert!(started.elapsed() < PATIENCE, "it does not end");
+            thread::sleep(Duration::from_millis(10));
+        }
+        let mut errors = String::new();
+        let mut stderr = self.0.stderr.take().expect("it is piped");
+        stderr.read_to_string(&mut errors).expect("text");
+        (self.0.wait().expect("it has ended").code(), errors)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A command of the built program whose messages go to a file, which can be read while the program runs.
+pub(crate) fn floe_with_messages_in(messages: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$@\" 2>\"$0\""]).arg(messages).arg(env!("CARGO_BIN_EXE_floe"));
+    command
 }
 
 /// Runs a command to its end. Fails the test if it does not end in time.

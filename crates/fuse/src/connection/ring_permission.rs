@@ -16,6 +16,10 @@ const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 /// How long to wait for other processes that set up a connection. Each needs some milliseconds, on a busy machine more.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// How long to wait while the parameter is not set. A connection that holds the lock alone sets the parameter at once, and the
+/// others release the lock at once. So another program has the lock: any user may lock a file that all may read.
+const UNSET_PATIENCE: Duration = Duration::from_millis(100);
+
 /// The pause between two attempts to take the lock.
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -81,8 +85,13 @@ impl Drop for RingPermission {
 
 /// Takes a lock on the parameter's file, which closing the file releases.
 fn lock(parameter: &File, operation: FlockOperation, until: Instant) -> io::Result<()> {
+    let mut last_set = Instant::now();
     while let Err(error) = flock(parameter, operation) {
-        if Instant::now() >= until {
+        let now = Instant::now();
+        if is_set(parameter)? {
+            last_set = now;
+        }
+        if now >= until || now.duration_since(last_set) >= UNSET_PATIENCE {
             return Err(error.into());
         }
         thread::sleep(ATTEMPT_INTERVAL);
@@ -143,6 +152,19 @@ mod tests {
         assert!(RingPermission::general_of(open(&file), soon()).is_err(), "it waits");
         drop(given);
         assert!(RingPermission::general_of(open(&file), soon()).expect("it is free").is_none());
+    }
+
+    #[test]
+    fn a_lock_of_another_program_delays_a_connection_only_shortly() {
+        let file = parameter("N\n");
+        let locked = open(&file);
+        flock(&locked, FlockOperation::NonBlockingLockExclusive).expect("it is free");
+        let began = Instant::now();
+        let until = began + Duration::from_secs(60);
+        assert!(RingPermission::general_of(open(&file), until).is_err(), "it is locked");
+        assert!(RingPermission::give_with(open(&file), until).is_err(), "it is locked");
+        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+        assert_eq!(fs::read_to_string(file.path()).expect("ours"), "N\n");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The keeper: a process that mounts and unmounts for a confined one.
 
+mod held;
 mod incoming;
+mod kept;
 mod messages;
 
 use std::{
@@ -9,12 +11,12 @@ use std::{
     mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     path::Path,
-    sync::{Arc, Mutex, PoisonError, Weak, mpsc},
+    sync::{Arc, Mutex, PoisonError},
     thread,
     time::Duration,
 };
 
-use floe_engine::{Priority, schedule_this_thread};
+use floe_engine::Priority;
 use rustix::event::Timespec;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
@@ -23,24 +25,20 @@ use rustix::net::{
 };
 use rustix::process::{Pid, WaitOptions, getpid, waitpid};
 
+pub use self::kept::{Kept, UsersOf};
+
+use self::held::Held;
 use self::incoming::{Ended, Incoming};
-use self::messages::{
-    ANSWER_BYTES_MAX, Answer, DONE, Question, RINGS_ARE_PERMITTED, priority_from_number, priority_to_number, receive,
-};
+use self::messages::{ANSWER_BYTES_MAX, Answer, DONE, Question, RINGS_ARE_PERMITTED, priority_to_number, receive};
 use crate::{
-    Detach, FrontRefusal, MountError, MountOptions, MountTable, UnmountError, Unmounter,
-    caller::is_administrator,
-    connection::ring_permission::RingPermission,
+    Detach, FrontRefusal, MountError, UnmountError, Unmounter,
     connection::serving_thread::may_wait_for_mount,
-    mounting::abort::Abort,
     mounting::fork_sys,
-    mounting::front::HiddenMount,
-    mounting::front_transfer::{FrontMover, FrontTransfer},
+    mounting::front_transfer::FrontTransfer,
     mounting::fusermount::AutoUnmount,
-    mounting::launch_walk::{LaunchWalk, LaunchWalker, WalkPause},
-    mounting::mountpoint::{Connected, connect},
+    mounting::launch_walk::LaunchWalk,
+    mounting::mountpoint::Connected,
     mounting::parent_sys::{LifeMark, Parent},
-    mounting::read_ahead,
     mounting::relay::Relay,
 };
 
@@ -50,9 +48,6 @@ const FUSERMOUNT_TIME_MAX: Duration = Duration::from_millis(500);
 /// How long a process may need to set up a connection with rings, for which the kernel's parameter is changed.
 const RING_PERMISSION_TIME_MAX: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
-/// Names the processes that use the mount on a directory.
-pub type UsersOf = fn(&Path) -> String;
-
 /// A process that mounts and unmounts for the process that reads the image, which is confined. The keeper is not confined, and
 /// sees no byte of the image. It mounts or adopts one directory, once, unmounts only that mount, and ends with the process
 /// that it serves.
@@ -60,23 +55,6 @@ pub struct Keeper {
     /// Locked for one question and its answer; `None` once the keeper has ended.
     socket: Mutex<Option<OwnedFd>>,
     process: Pid,
-}
-
-/// The settings of a keeper.
-#[derive(Clone, Copy, Debug)]
-pub struct Kept<'a> {
-    /// The directory to mount on; `None` if another program mounts.
-    pub directory: Option<&'a Path>,
-    /// The options of the mount.
-    pub options: &'a MountOptions,
-    /// Names the processes that use the mount.
-    pub users_of: UsersOf,
-    /// An empty directory that the keeper removes when it ends.
-    pub passing: Option<&'a Path>,
-    /// The device number of the mount that the process takes over from another one, instead of mounting.
-    pub adopted: Option<(u32, u32)>,
-    /// Whether the kernel's EROFS may be put in front of the mount.
-    pub may_have_front: bool,
 }
 
 impl Keeper {
@@ -183,6 +161,7 @@ impl Keeper {
             1 => Err(UnmountError::NotMounted(path)),
             2 => Err(UnmountError::Busy(path)),
             3 => Err(UnmountError::NoPermission { path, reason: answer.text }),
+            5 => Err(UnmountError::Covered(path)),
             _ => Err(UnmountError::Failed { path, error: answer.error() }),
         }
     }
@@ -222,7 +201,7 @@ impl Keeper {
     }
 
     fn ask(&self, question: Question) -> io::Result<(Answer, Vec<OwnedFd>)> {
-        let ended = || io::Error::other("the keeper process has ended");
+        let ended = || io::Error::new(io::ErrorKind::BrokenPipe, "the keeper process has ended");
         let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let socket = socket.as_ref().ok_or_else(ended)?;
         send(socket, question)?;
@@ -249,7 +228,7 @@ fn send(socket: &OwnedFd, question: Question) -> rustix::io::Result<usize> {
 
 /// Answers questions until it is told to end, or the other end of the socket is closed.
 fn keep(mut incoming: Incoming, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
-    let mut held = Held { parent, ..Held::default() };
+    let mut held = Held::new(parent);
     let mut is_told_to_end = false;
     loop {
         let time_max = held.ring_permission.as_ref().map(|_| RING_PERMISSION_TIME_MAX);
@@ -265,7 +244,7 @@ fn keep(mut incoming: Incoming, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
             is_told_to_end = true;
             break;
         }
-        let (answer, descriptors) = answer(question, kept, &mut held);
+        let (answer, descriptors) = held.answer(question, kept);
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -301,168 +280,4 @@ fn stays_dead(mounted: &Unmounter, kept: Kept<'_>) -> bool {
     // The kernel may still have the attributes in its cache.
     let is_dead = |directory| rustix::fs::statfs(directory).is_err_and(|error| error == Errno::NOTCONN);
     mounted.is_mounted() && kept.directory.is_some_and(is_dead)
-}
-
-/// The mounts of a keeper.
-#[derive(Default)]
-struct Held {
-    hidden: Option<HiddenMount>,
-    /// Held until the hidden mount is served.
-    ring_permission: Option<RingPermission>,
-    mounted: Option<Unmounter>,
-    /// Whether the mount is a front.
-    is_front: bool,
-    /// The process that this one serves.
-    parent: Option<Arc<Parent>>,
-    /// Whether a thread aborts the connection if that process is killed and cannot end.
-    is_watched: bool,
-    /// Stops the thread that looks up the names of a launch.
-    walk: Option<Arc<WalkPause>>,
-}
-
-impl Held {
-    /// Holds the FUSE mount on a directory.
-    fn hold(&mut self, directory: &Path) {
-        let mount = Unmounter::new(Some(directory.to_owned()), Weak::new(), None);
-        self.abort_when_stuck(mount.device());
-        self.mounted = Some(mount);
-    }
-
-    /// Holds the mount on a directory if it has this device number and a program serves it. Returns whether it does.
-    fn adopt(&mut self, directory: &Path, device: (u32, u32)) -> bool {
-        let table = MountTable::read().unwrap_or_default();
-        let is_it = table.on(directory).is_some_and(|entry| entry.is_served() && entry.device == device);
-        if is_it {
-            self.hold(directory);
-        }
-        is_it
-    }
-
-    /// Arranges that the connection of the mount with this device number is aborted if the parent is killed and cannot
-    /// end. Returns whether that is possible.
-    fn abort_when_stuck(&mut self, device: Option<(u32, u32)>) -> bool {
-        let abort = device.and_then(|device| Abort::open(device).ok());
-        let Some((abort, parent)) = abort.zip(self.parent.clone()) else { return false };
-        let thread = thread::Builder::new().name(Abort::THREAD.to_owned());
-        self.is_watched = thread.spawn(move || abort.when_stuck(&parent)).is_ok();
-        self.is_watched
-    }
-
-    /// Starts a walker. Returns the sending end of its socket and the id of its thread.
-    fn walk(&mut self, directory: &Path, priority: Priority) -> io::Result<(OwnedFd, u32)> {
-        let mount = self.mounted.clone().filter(|_| self.walk.is_none()).ok_or(io::ErrorKind::NotConnected)?;
-        let (socket, walker) = LaunchWalker::new(directory.to_owned(), mount)?;
-        self.walk = Some(walker.pause());
-        let thread = started(LaunchWalker::THREAD, move || {
-            schedule_this_thread(priority);
-            walker.run();
-        })?;
-        Ok((socket, thread))
-    }
-}
-
-/// Starts a thread that does `work`, and returns its id.
-fn started(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<u32> {
-    let (sender, receiver) = mpsc::sync_channel(1);
-    thread::Builder::new().name(name.to_owned()).spawn(move || {
-        let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
-        work();
-    })?;
-    receiver.recv().map_err(io::Error::other)
-}
-
-fn answer(question: Question, kept: Kept<'_>, held: &mut Held) -> (Answer, Vec<OwnedFd>) {
-    if let (Question::Unmount | Question::UnmountLazily, Some(walk)) = (question, &held.walk) {
-        walk.stop();
-    }
-    // The process serves the hidden mount before it sends another question, so the permission is no longer needed.
-    held.ring_permission = None;
-    let unmount = |detach| match held.mounted.as_ref().map(|mounted| mounted.unmount(detach)) {
-        None => Answer::failed(1, &io::ErrorKind::NotConnected.into()),
-        Some(result) => Answer::of_unmount(result),
-    };
-    let answer = match question {
-        Question::Mount => match kept.directory.filter(|_| held.mounted.is_none() && kept.adopted.is_none()) {
-            None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
-            Some(directory) => match connect(directory, kept.options) {
-                Ok(Connected { device, auto_unmount }) => {
-                    held.hold(directory);
-                    let auto_unmount = auto_unmount.map(AutoUnmount::into_socket);
-                    return (Answer::done(), [device].into_iter().chain(auto_unmount).collect());
-                }
-                Err(error) => Answer::of_mount_error(error),
-            },
-        },
-        Question::Adopt => match kept.directory.zip(kept.adopted).filter(|_| held.mounted.is_none()) {
-            None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
-            Some((directory, device)) => match held.adopt(directory, device) {
-                true => Answer::done(),
-                false => Answer::failed(4, &io::Error::from_raw_os_error(libc::ENOTCONN)),
-            },
-        },
-        Question::MountHidden(_) if !kept.may_have_front || held.hidden.is_some() || held.mounted.is_some() => {
-            Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY))
-        }
-        Question::MountHidden(rings) => match floe_fuse_wire::open() {
-            Err(error) => Answer::failed(1, &error),
-            Ok(device) => {
-                let permission = (rings > 0).then(RingPermission::give).flatten();
-                match HiddenMount::new(device.as_fd()) {
-                    Ok(hidden) => {
-                        let text = permission.as_ref().map_or("", |_| RINGS_ARE_PERMITTED).to_owned();
-                        (held.hidden, held.ring_permission) = (Some(hidden), permission);
-                        return (Answer { text, ..Answer::done() }, vec![device]);
-                    }
-                    Err(error) => Answer::refused(&error),
-                }
-            }
-        },
-        Question::MountFront(priority) => match kept.directory.zip(held.hidden.take()) {
-            None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
-            Some((directory, hidden)) => match hidden.put_front(directory, kept.options, true) {
-                Ok(transfer) => {
-                    let mounted = Unmounter::new(Some(directory.to_owned()), Weak::new(), None);
-                    held.mounted = Some(mounted.clone());
-                    held.is_front = true;
-                    // Without it, what is stored in the hidden image could keep a killed process from ending.
-                    let transfer = transfer.filter(|(_, mover)| held.abort_when_stuck(mover.hidden_device()));
-                    let priority = priority_from_number(priority);
-                    let (thread, sending) = transfer
-                        .and_then(|(sending, mover)| {
-                            let thread = started(FrontMover::THREAD, move || mover.run(&mounted, priority)).ok()?;
-                            Some((thread, sending.into_socket()))
-                        })
-                        .unzip();
-                    let text = thread.unwrap_or(0).to_string();
-                    return (Answer { text, ..Answer::done() }, sending.into_iter().collect());
-                }
-                Err(error) => Answer::refused(&error),
-            },
-        },
-        Question::Unmount => unmount(Detach::Never),
-        Question::UnmountLazily => unmount(Detach::Lazily),
-        Question::ReadAhead => {
-            let device = held.mounted.as_ref().and_then(Unmounter::device);
-            match device.zip(kept.options.read_ahead_bytes).map(|(device, bytes)| read_ahead::set(device, bytes)) {
-                Some(Ok(())) => Answer::done(),
-                Some(Err(error)) => Answer::failed(4, &error),
-                None => Answer::failed(4, &io::ErrorKind::Unsupported.into()),
-            }
-        }
-        Question::Users => {
-            let text = kept.directory.map(kept.users_of).unwrap_or_default();
-            Answer { text, ..Answer::done() }
-        }
-        Question::Walk(priority) => {
-            let directory = kept.directory.ok_or_else(|| io::ErrorKind::NotConnected.into());
-            match directory.and_then(|directory| held.walk(directory, priority_from_number(priority))) {
-                Ok((socket, thread)) => return (Answer { text: thread.to_string(), ..Answer::done() }, vec![socket]),
-                Err(error) => Answer::failed(4, &error),
-            }
-        }
-        Question::IsAdministrator(thread) if is_administrator(thread) => Answer::done(),
-        Question::IsAdministrator(_) => Answer { kind: 1, ..Answer::done() },
-        Question::End => Answer::done(),
-    };
-    (answer, Vec::new())
 }

@@ -2,7 +2,10 @@
 
 use std::{io, path::Path};
 
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::{
+    fs::{AtFlags, CWD, Statx, StatxFlags, statx},
+    io::Errno,
+};
 
 /// `STATX_MNT_ID_UNIQUE` of Linux 6.8: requests the unique ID of the mount.
 const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
@@ -28,10 +31,19 @@ impl MountId {
     /// The ID of the topmost mount on a directory if its files have this device number. `None` if it is another mount, or the
     /// kernel has no unique IDs. Does not wait for the program that serves the mount.
     pub(crate) fn of(directory: &Path, device: (u32, u32)) -> Option<Self> {
-        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-        let stat = statx(CWD, directory, flags, UNIQUE_ID).ok()?;
-        let has_id = stat.stx_mask & UNIQUE_ID.bits() != 0;
-        (has_id && (stat.stx_dev_major, stat.stx_dev_minor) == device).then_some(Self(stat.stx_mnt_id))
+        let stat = stat(directory).ok()?;
+        ((stat.stx_dev_major, stat.stx_dev_minor) == device).then(|| id(&stat)).flatten()
+    }
+
+    /// Whether the directory leads to the mount; `None` if this cannot be determined. Does not wait for the program that serves
+    /// the mount.
+    pub(crate) fn is_on(self, directory: &Path) -> Option<bool> {
+        match stat(directory) {
+            Ok(stat) => Some(id(&stat)? == self),
+            // Something else is mounted on a directory above.
+            Err(Errno::NOENT | Errno::NOTDIR) => Some(false),
+            Err(_) => None,
+        }
     }
 
     /// Whether the mount exists in the mount namespace of this thread; `None` if the kernel has no statmount(2), or
@@ -50,4 +62,14 @@ impl MountId {
             _ => None,
         }
     }
+}
+
+fn stat(directory: &Path) -> rustix::io::Result<Statx> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    statx(CWD, directory, flags, UNIQUE_ID)
+}
+
+/// The ID of the mount of a file, if the kernel has unique ones.
+fn id(stat: &Statx) -> Option<MountId> {
+    (stat.stx_mask & UNIQUE_ID.bits() != 0).then_some(MountId(stat.stx_mnt_id))
 }

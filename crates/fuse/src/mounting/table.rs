@@ -59,6 +59,12 @@ impl MountTable {
         self.entries.iter().rev().find(|entry| entry.mountpoint == mountpoint)
     }
 
+    /// Whether a mount whose files have this device number is on a directory, covered or not. The path must be absolute and
+    /// without links.
+    pub(crate) fn has(&self, mountpoint: &Path, device: (u32, u32)) -> bool {
+        self.entries.iter().any(|entry| entry.mountpoint == mountpoint && entry.device == device)
+    }
+
     /// The mount on a directory, given by any path. Does not access the mount itself, so this does not wait if the program
     /// that serves it hangs.
     ///

@@ -44,6 +44,8 @@ pub enum UnmountError {
     },
     /// The mount is in use.
     Busy(PathBuf),
+    /// Another mount covers the mount, on its directory or on one above, so that no path leads to it.
+    Covered(PathBuf),
     /// This user may not unmount it.
     NoPermission {
         /// The directory.
@@ -69,6 +71,7 @@ impl fmt::Display for UnmountError {
                 write!(formatter, "{path} is a mount of {file_system}, not one of Floe: run umount {path}")
             }
             Self::Busy(path) => write!(formatter, "{} is in use", path.display()),
+            Self::Covered(path) => write!(formatter, "{} is covered by another mount", path.display()),
             Self::NoPermission { path, reason } => write!(formatter, "cannot unmount {}: {reason}", path.display()),
             Self::Failed { path, error } => write!(formatter, "cannot unmount {}: {error}", path.display()),
         }
@@ -136,24 +139,38 @@ impl Unmounter {
         self.device
     }
 
-    /// Whether the mount still exists; `true` if this cannot be determined.
+    /// Whether the mount still exists, covered or not; `true` if this cannot be determined.
     pub fn is_mounted(&self) -> bool {
         let connection_end = self.connection.upgrade().and_then(|connection| connection.connection_end());
         if self.has_ended.load(Relaxed) || connection_end == Some(ConnectionEnd::Unmounted) {
             return false;
         }
-        self.id.and_then(MountId::is_mounted).unwrap_or_else(|| self.is_on_top())
+        // A confined process may not ask for the mount by its ID.
+        self.id.and_then(MountId::is_mounted).unwrap_or_else(|| self.is_listed())
     }
 
-    /// Whether the directory shows the mount, and not one that covers it; `true` if this cannot be determined.
-    fn is_on_top(&self) -> bool {
+    /// Whether the mount exists, but another one covers it; `false` if this cannot be determined.
+    pub fn is_covered(&self) -> bool {
+        self.is_mounted() && !self.is_on_top()
+    }
+
+    /// Whether the mount table has the mount; `true` if this cannot be determined.
+    fn is_listed(&self) -> bool {
         match (&self.directory, self.device, MountTable::read()) {
             (None, _, _) => false,
-            (Some(directory), Some(device), Ok(table)) => {
-                table.on(directory).is_some_and(|entry| entry.device == device)
-            }
+            (Some(directory), Some(device), Ok(table)) => table.has(directory, device),
             _ => true,
         }
+    }
+
+    /// Whether the directory leads to the mount, and not to one that covers it; `true` if this cannot be determined.
+    fn is_on_top(&self) -> bool {
+        let Some(directory) = &self.directory else { return false };
+        let by_id = self.id.and_then(|id| id.is_on(directory));
+        by_id.unwrap_or_else(|| match (self.device, MountTable::read()) {
+            (Some(device), Ok(table)) => table.on(directory).is_some_and(|entry| entry.device == device),
+            _ => true,
+        })
     }
 
     /// Unmounts it.
@@ -162,13 +179,18 @@ impl Unmounter {
     /// It is no longer mounted, another mount covers it, or it is in use.
     pub fn unmount(&self, detach: Detach) -> Result<(), UnmountError> {
         may_wait_for_mount();
-        match &self.directory {
-            Some(directory) if self.is_mounted() && self.is_on_top() => match &self.keeper {
-                Some(keeper) => keeper.unmount(directory, detach),
-                None => unmount_directory(directory, detach),
-            },
-            Some(directory) => Err(UnmountError::NotMounted(directory.clone())),
-            None => Err(UnmountError::NotMounted(PathBuf::from("/dev/fuse"))),
+        let Some(directory) = &self.directory else {
+            return Err(UnmountError::NotMounted(PathBuf::from("/dev/fuse")));
+        };
+        if !self.is_mounted() {
+            return Err(UnmountError::NotMounted(directory.clone()));
+        }
+        if !self.is_on_top() {
+            return Err(UnmountError::Covered(directory.clone()));
+        }
+        match &self.keeper {
+            Some(keeper) => keeper.unmount(directory, detach),
+            None => unmount_directory(directory, detach),
         }
     }
 }

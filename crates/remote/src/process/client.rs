@@ -25,7 +25,8 @@ use crate::{
 /// A remote image that another process fetches. This process needs only its open sockets.
 pub struct RemoteProcess {
     about: ImageAbout,
-    control: Mutex<File>,
+    /// `None` once the process has been told to end.
+    control: Mutex<Option<File>>,
     lanes: Mutex<Lanes>,
     freed: Condvar,
 }
@@ -82,7 +83,7 @@ impl RemoteProcess {
         };
         let free = ours.into_iter().map(File::from).collect();
         let lanes = Mutex::new(Lanes { free, is_lost: false });
-        Ok(Self { about, control: Mutex::new(control), lanes, freed: Condvar::new() })
+        Ok(Self { about, control: Mutex::new(Some(control)), lanes, freed: Condvar::new() })
     }
 
     /// Properties of the image.
@@ -96,11 +97,17 @@ impl RemoteProcess {
     /// The process has ended.
     pub fn counts(&self) -> io::Result<ImageCounts> {
         let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        send(&control, &Order::Counts).map_err(lost)?;
-        match receive(&control).map_err(lost)?.ok_or_else(ended)? {
+        let control = control.as_ref().ok_or_else(ended)?;
+        send(control, &Order::Counts).map_err(lost)?;
+        match receive(control).map_err(lost)?.ok_or_else(ended)? {
             Report::Counts(counts) => Ok(counts),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
+    }
+
+    /// Makes the process end. Reads that wait for the server fail, as do all later ones.
+    pub fn end(&self) {
+        drop(self.control.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 
     /// Takes a lane; waits until one is free.

@@ -8,8 +8,8 @@ use crate::{
 pub(super) const REMOTE: &[OptionRow] = &[
     row(
         "outage",
-        text("wait:TIME|eio", |to, value| put(&mut to.open.remote.remote.outage, value)),
-        "behaviour of reads while the server cannot be reached: retry for TIME, or fail with EIO after a few attempts",
+        text("wait:DURATION|eio", |to, value| put(&mut to.open.remote.remote.outage, value)),
+        "behaviour of reads while the server cannot be reached: retry for DURATION (seconds, or a number with s, m, h or d), or fail with EIO after a few attempts",
     )
     .default("wait:60s")
     .shown(|now| now.open.remote.remote.outage.to_string()),

@@ -119,6 +119,7 @@ impl Answer {
             Err(UnmountError::Busy(_)) => Self { kind: 2, ..Self::done() },
             Err(UnmountError::NoPermission { reason, .. }) => Self { kind: 3, text: reason, ..Self::done() },
             Err(UnmountError::Failed { error, .. }) => Self::failed(4, &error),
+            Err(UnmountError::Covered(_)) => Self { kind: 5, ..Self::done() },
             Err(error) => Self::failed(4, &io::Error::other(error.to_string())),
         }
     }

@@ -1,0 +1,163 @@
+//! Ends a mount after a signal.
+
+use std::{
+    io,
+    path::PathBuf,
+    process,
+    sync::{
+        Arc,
+        mpsc::{self, RecvTimeoutError, Sender},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use floe_fuse::{Abandoner, Detach, Keeper, UnmountError, Unmounter};
+use signal_hook::iterator::Signals;
+
+use crate::{exit::Exit, mount_users::MountUsers};
+
+/// How often to look for a second signal, and whether a mount is still covered.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long a mount that is gone may wait for its last requests, which no program waits for: the kernel has read ahead.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Unmounts on the first signal, and ends the process on the second.
+pub(super) struct SignalledEnd {
+    pub(super) unmounter: Unmounter,
+    pub(super) abandoner: Abandoner,
+    /// The mountpoint, for messages.
+    pub(super) directory: PathBuf,
+    pub(super) keeper: Option<Arc<Keeper>>,
+}
+
+/// The state of the mount after a signal.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// The system call has not returned.
+    Unmounting,
+    /// It is unmounted, and the process ends by itself.
+    Unmounted,
+    /// It is unmounted, and ends with its last user.
+    Detached,
+    /// It is to be unmounted as soon as no other mount covers it.
+    Covered,
+    /// It cannot be unmounted.
+    Mounted,
+}
+
+impl SignalledEnd {
+    /// Starts the thread that waits for the signals.
+    pub(super) fn start(self, signals: Signals) {
+        // Without this thread, signals have no effect. It cannot be started only if the process can start no thread at all.
+        let _ = thread::Builder::new().name("floe-signals".to_owned()).spawn(move || self.run(signals));
+    }
+
+    fn run(self, mut signals: Signals) {
+        if signals.forever().next().is_none() {
+            return;
+        }
+        let this = Arc::new(self);
+        let (sender, states) = mpsc::channel();
+        let unmounting = Arc::clone(&this);
+        // An unmount can wait for requests in progress. This thread goes on waiting for the second signal.
+        let work = move || unmounting.unmount_when_uncovered(&sender);
+        let mut state = State::Unmounting;
+        let mut gone_since = None;
+        let mut is_over = thread::Builder::new().name("floe-unmount".to_owned()).spawn(work).is_err();
+        while !is_over {
+            match states.recv_timeout(LOOK_INTERVAL) {
+                Ok(next) => state = next,
+                // The unmount has not returned.
+                Err(RecvTimeoutError::Timeout) if state != State::Covered && !this.unmounter.is_mounted() => {
+                    if gone_since.get_or_insert_with(Instant::now).elapsed() >= REQUEST_PATIENCE {
+                        this.abandoner.abandon();
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => is_over = true,
+            }
+            if signals.pending().next().is_some() {
+                this.stop_now(state);
+            }
+        }
+        if signals.forever().next().is_some() {
+            this.stop_now(state);
+        }
+    }
+
+    /// Unmounts as soon as no other mount covers this one. Tells the states that the mount goes through.
+    fn unmount_when_uncovered(&self, states: &Sender<State>) {
+        let mut state = self.unmount();
+        // The receiver lives as long as the process.
+        let _ = states.send(state);
+        while state == State::Covered {
+            thread::sleep(LOOK_INTERVAL);
+            if !self.unmounter.is_covered() {
+                state = self.unmount();
+                let _ = states.send(state);
+            }
+        }
+    }
+
+    fn unmount(&self) -> State {
+        let directory = self.directory.display();
+        let result = match self.unmounter.unmount(Detach::Never) {
+            Err(UnmountError::Busy(_)) => {
+                let users = self.users();
+                say!("floe: {directory} is in use {users}; still serving current users; signal again to stop now");
+                self.unmounter.unmount(Detach::Lazily).map(|()| State::Detached)
+            }
+            result => result.map(|()| State::Unmounted),
+        };
+        match result {
+            Ok(state) => state,
+            Err(UnmountError::NotMounted(_)) => State::Unmounted,
+            Err(UnmountError::Covered(_)) => {
+                say!(
+                    "floe: {directory} is covered by another mount; still serving until it is uncovered; signal again to stop now"
+                );
+                State::Covered
+            }
+            Err(UnmountError::Failed { error, .. }) if error.kind() == io::ErrorKind::BrokenPipe => {
+                say!(
+                    "floe: the process that unmounts has ended: run floe umount {directory}, or signal again to stop now"
+                );
+                State::Mounted
+            }
+            Err(error) => {
+                say!("floe: {error}; still serving; signal again to stop now");
+                State::Mounted
+            }
+        }
+    }
+
+    /// Ends the process, whose connection to the kernel ends with it.
+    fn stop_now(&self, state: State) -> ! {
+        let directory = self.directory.display();
+        match state {
+            State::Unmounted => {}
+            State::Unmounting | State::Detached => {
+                say!("floe: stopped serving {directory}: the connection is aborted, and its users get errors");
+            }
+            State::Covered => say!(
+                "floe: stopped serving {directory}: the connection is aborted, and a dead mount is left under the other one: \
+                 uncover it and run floe umount {directory}"
+            ),
+            State::Mounted => say!(
+                "floe: stopped serving {directory}: the connection is aborted, and a dead mount is left: run floe umount \
+                 {directory}"
+            ),
+        }
+        process::exit(Exit::Failed.code().into())
+    }
+
+    /// The processes that use the mount, as text.
+    fn users(&self) -> String {
+        match &self.keeper {
+            Some(keeper) => keeper.users().unwrap_or_default(),
+            None => MountUsers::of(&self.directory).to_string(),
+        }
+    }
+}

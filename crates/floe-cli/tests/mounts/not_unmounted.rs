@@ -1,0 +1,142 @@
+//! Signals to programs whose mount cannot be unmounted now: another mount covers it, or the process that unmounts is gone.
+
+use std::{fs, os::fd::OwnedFd, path::Path, thread, time::Duration};
+
+use floe_testkit::skip::{self, Need};
+use rustix::{
+    fs::{Mode, OFlags, open, openat},
+    mount::{MountFlags, UnmountFlags, mount, unmount},
+    process::{Signal, kill_process},
+};
+use tempfile::NamedTempFile;
+
+use crate::support::{
+    front,
+    program::{Place, Serving, demo, floe, floe_with_messages_in, run, told, until},
+};
+
+/// A mount of the demo image, and a file with the messages of the program that serves it.
+struct Observed {
+    serving: Serving,
+    messages: NamedTempFile,
+}
+
+impl Observed {
+    fn new(arguments: &[&str]) -> Self {
+        let (place, messages) = (Place::new(), NamedTempFile::new().expect("a file"));
+        let mut command = floe_with_messages_in(messages.path());
+        command.arg("mount").arg(demo()).arg(&place.path).args(arguments);
+        Self { serving: Serving::start(command, place), messages }
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.messages.path()).expect("ours")
+    }
+
+    fn until_it_says(&self, words: &str) {
+        until(words, || self.said().contains(words));
+    }
+
+    /// Mounts another file system on the same directory. The place unmounts it too.
+    fn cover(&self) {
+        mount("cover", &self.serving.place.path, "tmpfs", MountFlags::empty(), None).expect("a mount");
+    }
+
+    fn uncover(&self) {
+        unmount(&self.serving.place.path, UnmountFlags::empty()).expect("an unmount");
+    }
+}
+
+/// Whether a file of the mount can be read that was not read before.
+fn is_served(root: &OwnedFd, name: &str) -> bool {
+    let file = openat(root, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    file.is_ok_and(|file| rustix::io::read(file, &mut [0; 16]) == Ok(16))
+}
+
+/// With and without a sandbox, and, where the kernel can, with its EROFS in front.
+fn rows() -> Vec<&'static [&'static str]> {
+    let mut rows: Vec<&[&str]> = vec![&["-o", "front=fuse"], &["-o", "front=fuse", "--no-sandbox"]];
+    if front::ready() {
+        rows.extend([&["-o", "front=kernel"][..], &["-o", "front=kernel", "--no-sandbox"]]);
+    }
+    rows
+}
+
+/// Whether the mount on a directory is one without a server.
+fn is_dead(directory: &Path) -> bool {
+    // Statistics are never cached, and a front has some of its own.
+    rustix::fs::statfs(directory).is_err() || fs::read(directory.join("guide/reading.txt")).is_err()
+}
+
+#[test]
+fn a_covered_mount_is_served_until_it_is_uncovered() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    for row in rows() {
+        let mut observed = Observed::new(row);
+        let path = observed.serving.place.path.clone();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = open(&path, flags, Mode::empty()).expect("it is mounted");
+        observed.cover();
+        observed.serving.signal(Signal::TERM);
+        observed.until_it_says("is covered by another mount; still serving until it is uncovered; signal again");
+        thread::sleep(Duration::from_millis(300));
+        assert!(observed.serving.is_running() && is_served(&root, "README.txt"), "{row:?}: {}", observed.said());
+        drop(root);
+        observed.serving.place.wait_until_unused();
+        assert_eq!(observed.said().lines().count(), 1, "{row:?}: {}", observed.said());
+        observed.uncover();
+        assert_eq!(observed.serving.end().0.code(), Some(0), "{row:?}: {}", observed.said());
+        assert!(!observed.serving.place.is_mounted(), "{row:?}: {}", observed.said());
+    }
+}
+
+#[test]
+fn a_second_signal_ends_a_server_that_cannot_unmount() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    for row in rows() {
+        let mut observed = Observed::new(row);
+        let path = observed.serving.place.path.clone();
+        observed.cover();
+        observed.serving.signal(Signal::TERM);
+        observed.until_it_says("is covered by another mount");
+        observed.serving.signal(Signal::TERM);
+        assert_eq!(observed.serving.end().0.code(), Some(1), "{row:?}: {}", observed.said());
+        assert!(observed.said().contains("the connection is aborted"), "{row:?}: {}", observed.said());
+        observed.uncover();
+        assert!(observed.serving.place.is_mounted() && is_dead(&path), "{row:?}");
+        assert_eq!(told(&run(floe().arg("umount").arg(&path))), (Some(0), String::new()), "{row:?}");
+    }
+}
+
+#[test]
+fn a_mount_outlives_its_keeper() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    for is_signalled_again in [false, true] {
+        let mut observed = Observed::new(&["-o", "front=fuse"]);
+        let path = observed.serving.place.path.clone();
+        kill_process(observed.serving.keeper(), Signal::KILL).expect("it runs");
+        assert!(!fs::read(path.join("README.txt")).expect("it is served").is_empty());
+        let status = run(floe().arg("status").arg(&path));
+        assert_eq!(told(&status), (Some(0), String::new()));
+        observed.serving.signal(Signal::TERM);
+        observed.until_it_says("the process that unmounts has ended: run floe umount");
+        assert!(!fs::read(path.join("guide/reading.txt")).expect("it is served").is_empty());
+        assert!(observed.serving.is_running() && observed.serving.place.is_mounted());
+        if is_signalled_again {
+            observed.serving.signal(Signal::TERM);
+            assert_eq!(observed.serving.end().0.code(), Some(1), "{}", observed.said());
+            assert!(observed.said().contains("a dead mount is left"), "{}", observed.said());
+        }
+        observed.serving.place.wait_until_unused();
+        assert_eq!(told(&run(floe().arg("umount").arg(&path))), (Some(0), String::new()));
+        if !is_signalled_again {
+            assert_eq!(observed.serving.end().0.code(), Some(0), "{}", observed.said());
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! The mounts of a keeper, and its answers.
+
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+    sync::{Arc, Weak, mpsc},
+    thread,
+};
+
+use floe_engine::{Priority, schedule_this_thread};
+
+use super::{
+    Kept,
+    messages::{Answer, Question, RINGS_ARE_PERMITTED, priority_from_number},
+};
+use crate::{
+    Detach, MountTable, Unmounter,
+    caller::is_administrator,
+    connection::ring_permission::RingPermission,
+    mounting::abort::Abort,
+    mounting::front::HiddenMount,
+    mounting::front_transfer::FrontMover,
+    mounting::fusermount::AutoUnmount,
+    mounting::launch_walk::{LaunchWalker, WalkPause},
+    mounting::mountpoint::{Connected, connect},
+    mounting::parent_sys::Parent,
+    mounting::read_ahead,
+};
+
+/// The mounts of a keeper.
+#[derive(Default)]
+pub(super) struct Held {
+    hidden: Option<HiddenMount>,
+    /// Held until the hidden mount is served.
+    pub(super) ring_permission: Option<RingPermission>,
+    pub(super) mounted: Option<Unmounter>,
+    /// Whether the mount is a front.
+    pub(super) is_front: bool,
+    /// The process that this one serves.
+    pub(super) parent: Option<Arc<Parent>>,
+    /// Whether a thread aborts the connection if that process is killed and cannot end.
+    pub(super) is_watched: bool,
+    /// Stops the thread that looks up the names of a launch.
+    walk: Option<Arc<WalkPause>>,
+}
+
+impl Held {
+    /// Holds nothing yet. `parent` is the process that this one serves.
+    pub(super) fn new(parent: Option<Arc<Parent>>) -> Self {
+        Self { parent, ..Self::default() }
+    }
+
+    /// Holds the FUSE mount on a directory.
+    fn hold(&mut self, directory: &Path) {
+        let mount = Unmounter::new(Some(directory.to_owned()), Weak::new(), None);
+        self.abort_when_stuck(mount.device());
+        self.mounted = Some(mount);
+    }
+
+    /// Holds the mount on a directory if it has this device number and a program serves it. Returns whether it does.
+    fn adopt(&mut self, directory: &Path, device: (u32, u32)) -> bool {
+        let table = MountTable::read().unwrap_or_default();
+        let is_it = table.on(directory).is_some_and(|entry| entry.is_served() && entry.device == device);
+        if is_it {
+            self.hold(directory);
+        }
+        is_it
+    }
+
+    /// Arranges that the connection of the mount with this device number is aborted if the parent is killed and cannot
+    /// end. Returns whether that is possible.
+    fn abort_when_stuck(&mut self, device: Option<(u32, u32)>) -> bool {
+        let abort = device.and_then(|device| Abort::open(device).ok());
+        let Some((abort, parent)) = abort.zip(self.parent.clone()) else { return false };
+        let thread = thread::Builder::new().name(Abort::THREAD.to_owned());
+        self.is_watched = thread.spawn(move || abort.when_stuck(&parent)).is_ok();
+        self.is_watched
+    }
+
+    /// Starts a walker. Returns the sending end of its socket and the id of its thread.
+    fn walk(&mut self, directory: &Path, priority: Priority) -> io::Result<(OwnedFd, u32)> {
+        let mount = self.mounted.clone().filter(|_| self.walk.is_none()).ok_or(io::ErrorKind::NotConnected)?;
+        let (socket, walker) = LaunchWalker::new(directory.to_owned(), mount)?;
+        self.walk = Some(walker.pause());
+        let thread = started(LaunchWalker::THREAD, move || {
+            schedule_this_thread(priority);
+            walker.run();
+        })?;
+        Ok((socket, thread))
+    }
+
+    /// Answers a question, with descriptors. Refuses questions that the settings do not ask for.
+    pub(super) fn answer(&mut self, question: Question, kept: Kept<'_>) -> (Answer, Vec<OwnedFd>) {
+        if !kept.permits(question) {
+            return (Answer::failed(4, &io::Error::from_raw_os_error(libc::EPERM)), Vec::new());
+        }
+        if let (Question::Unmount | Question::UnmountLazily, Some(walk)) = (question, &self.walk) {
+            walk.stop();
+        }
+        // The process serves the hidden mount before it sends another question, so the permission is no longer needed.
+        self.ring_permission = None;
+        let unmount = |detach| match self.mounted.as_ref().map(|mounted| mounted.unmount(detach)) {
+            None => Answer::failed(1, &io::ErrorKind::NotConnected.into()),
+            Some(result) => Answer::of_unmount(result),
+        };
+        let answer = match question {
+            Question::Mount => match kept.directory.filter(|_| self.mounted.is_none()) {
+                None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
+                Some(directory) => match connect(directory, kept.options) {
+                    Ok(Connected { device, auto_unmount }) => {
+                        self.hold(directory);
+                        let auto_unmount = auto_unmount.map(AutoUnmount::into_socket);
+                        return (Answer::done(), [device].into_iter().chain(auto_unmount).collect());
+                    }
+                    Err(error) => Answer::of_mount_error(error),
+                },
+            },
+            Question::Adopt => match kept.directory.zip(kept.adopted).filter(|_| self.mounted.is_none()) {
+                None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
+                Some((directory, device)) => match self.adopt(directory, device) {
+                    true => Answer::done(),
+                    false => Answer::failed(4, &io::Error::from_raw_os_error(libc::ENOTCONN)),
+                },
+            },
+            Question::MountHidden(_) if self.hidden.is_some() || self.mounted.is_some() => {
+                Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY))
+            }
+            Question::MountHidden(rings) => match floe_fuse_wire::open() {
+                Err(error) => Answer::failed(1, &error),
+                Ok(device) => {
+                    let permission = (rings > 0).then(RingPermission::give).flatten();
+                    match HiddenMount::new(device.as_fd()) {
+                        Ok(hidden) => {
+                            let text = permission.as_ref().map_or("", |_| RINGS_ARE_PERMITTED).to_owned();
+                            (self.hidden, self.ring_permission) = (Some(hidden), permission);
+                            return (Answer { text, ..Answer::done() }, vec![device]);
+                        }
+                        Err(error) => Answer::refused(&error),
+                    }
+                }
+            },
+            Question::MountFront(priority) => {
+                match kept.directory.zip(self.hidden.take()).filter(|_| self.mounted.is_none()) {
+                    None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
+                    Some((directory, hidden)) => match hidden.put_front(directory, kept.options, true) {
+                        Ok(transfer) => {
+                            let mounted = Unmounter::new(Some(directory.to_owned()), Weak::new(), None);
+                            self.mounted = Some(mounted.clone());
+                            self.is_front = true;
+                            // Without it, what is stored in the hidden image could keep a killed process from ending.
+                            let transfer = transfer.filter(|(_, mover)| self.abort_when_stuck(mover.hidden_device()));
+                            let priority = priority_from_number(priority);
+                            let (thread, sending) = transfer
+                                .and_then(|(sending, mover)| {
+                                    let thread =
+                                        started(FrontMover::THREAD, move || mover.run(&mounted, priority)).ok()?;
+                                    Some((thread, sending.into_socket()))
+                                })
+                                .unzip();
+                            let text = thread.unwrap_or(0).to_string();
+                            return (Answer { text, ..Answer::done() }, sending.into_iter().collect());
+                        }
+                        Err(error) => Answer::refused(&error),
+                    },
+                }
+            }
+            Question::Unmount => unmount(Detach::Never),
+            Question::UnmountLazily => unmount(Detach::Lazily),
+            Question::ReadAhead => {
+                let device = self.mounted.as_ref().and_then(Unmounter::device);
+                match device.zip(kept.options.read_ahead_bytes).map(|(device, bytes)| read_ahead::set(device, bytes)) {
+                    Some(Ok(())) => Answer::done(),
+                    Some(Err(error)) => Answer::failed(4, &error),
+                    None => Answer::failed(4, &io::ErrorKind::Unsupported.into()),
+                }
+            }
+            Question::Users => {
+                let text = kept.directory.map(kept.users_of).unwrap_or_default();
+                Answer { text, ..Answer::done() }
+            }
+            Question::Walk(priority) => {
+                let directory = kept.directory.ok_or_else(|| io::ErrorKind::NotConnected.into());
+                match directory.and_then(|directory| self.walk(directory, priority_from_number(priority))) {
+                    Ok((socket, thread)) => {
+                        return (Answer { text: thread.to_string(), ..Answer::done() }, vec![socket]);
+                    }
+                    Err(error) => Answer::failed(4, &error),
+                }
+            }
+            Question::IsAdministrator(thread) if is_administrator(thread) => Answer::done(),
+            Question::IsAdministrator(_) => Answer { kind: 1, ..Answer::done() },
+            Question::End => Answer::done(),
+        };
+        (answer, Vec::new())
+    }
+}
+
+/// Starts a thread that does `work`, and returns its id.
+fn started(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<u32> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
+        work();
+    })?;
+    receiver.recv().map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZero;
+
+    use super::*;
+    use crate::MountOptions;
+
+    const DIRECTORY: &str = "/nonexistent";
+
+    /// Settings that ask for nothing, changed by `change`.
+    fn settings<'a>(options: &'a MountOptions, change: impl FnOnce(&mut Kept<'a>)) -> Kept<'a> {
+        let mut kept = Kept {
+            directory: Some(Path::new(DIRECTORY)),
+            options,
+            users_of: |_| String::new(),
+            passing: None,
+            adopted: None,
+            may_have_front: false,
+            must_have_front: false,
+            may_permit_rings: false,
+            may_walk: false,
+        };
+        change(&mut kept);
+        kept
+    }
+
+    /// A change of the settings of a row.
+    type Change = fn(&mut Kept<'_>);
+
+    #[test]
+    fn a_keeper_answers_only_what_its_settings_ask_for() {
+        let plain = MountOptions { threads: NonZero::<usize>::MIN, ..MountOptions::default() };
+        let reading_ahead = MountOptions { read_ahead_bytes: Some(4096), ..plain.clone() };
+        let (elsewhere, adopted): (Change, Change) =
+            (|kept| kept.directory = None, |kept| kept.adopted = Some((0, 4095)));
+        let (nothing, front, walk): (Change, Change, Change) =
+            (|_| {}, |kept| kept.may_have_front = true, |kept| kept.may_walk = true);
+        let only_front: Change = |kept| (kept.may_have_front, kept.must_have_front) = (true, true);
+        let (rings, front_with_rings): (Change, Change) =
+            (|kept| kept.may_permit_rings = true, |kept| (kept.may_have_front, kept.may_permit_rings) = (true, true));
+        let rows = [
+            (&plain, nothing, Question::Mount, true),
+            (&plain, elsewhere, Question::Mount, false),
+            (&plain, adopted, Question::Mount, false),
+            (&plain, only_front, Question::Mount, false),
+            (&plain, nothing, Question::Adopt, false),
+            (&plain, adopted, Question::Adopt, true),
+            (&plain, nothing, Question::MountHidden(0), false),
+            (&plain, front, Question::MountHidden(0), true),
+            (&plain, front, Question::MountHidden(1), false),
+            (&plain, front, Question::MountHidden(u32::MAX), false),
+            (&plain, rings, Question::MountHidden(1), false),
+            (&plain, front_with_rings, Question::MountHidden(1), true),
+            (&plain, nothing, Question::MountFront(0), false),
+            (&plain, front, Question::MountFront(0), true),
+            (&plain, nothing, Question::ReadAhead, false),
+            (&reading_ahead, nothing, Question::ReadAhead, true),
+            (&plain, nothing, Question::Walk(0), false),
+            (&plain, walk, Question::Walk(0), true),
+            (&plain, nothing, Question::Unmount, true),
+            (&plain, nothing, Question::UnmountLazily, true),
+            (&plain, nothing, Question::Users, true),
+        ];
+        for (options, change, question, is_permitted) in rows {
+            let kept = settings(options, change);
+            assert_eq!(kept.permits(question), is_permitted, "{question:?} with {kept:?}");
+            if !is_permitted {
+                let mut held = Held::default();
+                let (answer, descriptors) = held.answer(question, kept);
+                assert_eq!((answer.errno, descriptors.len()), (libc::EPERM, 0), "{question:?} with {kept:?}");
+                assert!(held.mounted.is_none() && held.hidden.is_none() && held.ring_permission.is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn a_keeper_unmounts_nothing_before_it_has_mounted() {
+        let options = MountOptions::default();
+        for question in [Question::Unmount, Question::UnmountLazily] {
+            let (answer, _) = Held::default().answer(question, settings(&options, |_| {}));
+            assert_ne!(answer.kind, super::super::messages::DONE, "{question:?}");
+        }
+    }
+
+    #[test]
+    fn questions_name_no_paths() {
+        for question in [Question::Mount, Question::Unmount, Question::UnmountLazily, Question::MountFront(7)] {
+            let bytes = question.to_bytes();
+            assert_eq!(Question::from_bytes(&bytes), Some(question));
+            let with_path = [&bytes[..], b"/etc"].concat();
+            assert_eq!(Question::from_bytes(&with_path), None, "{question:?} with a path");
+            assert_eq!(Question::from_bytes(&bytes[..4]), None, "{question:?} cut short");
+        }
+        assert_eq!(Question::from_bytes(&[0; 5]), None);
+        assert_eq!(Question::from_bytes(&[12, 0, 0, 0, 0]), None);
+    }
+}
