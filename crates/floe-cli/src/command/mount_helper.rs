@@ -12,6 +12,9 @@ use crate::{
     mount_options::{self, Settings, Strictness},
 };
 
+/// The option for the offset of an image, under this name and those of FUSE programs.
+pub(crate) const OFFSET_OPTION: &str = "-o offset=";
+
 /// The names of the helper.
 pub(crate) const NAMES: [&str; 2] = ["mount.floe", "mount.fuse.floe"];
 
@@ -99,6 +102,6 @@ pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     match fulfil(order) {
         Ok(0) => Ok(Exit::Done.code()),
         Ok(_) => Ok(Exit::MountHelper.code()),
-        Err(fail) => Err(fail.with_exit(Exit::MountHelper)),
+        Err(fail) => Err(fail.with_offset_option(OFFSET_OPTION).with_exit(Exit::MountHelper)),
     }
 }
