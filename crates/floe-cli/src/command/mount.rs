@@ -438,7 +438,7 @@ pub(crate) fn offset(text: &str) -> Result<Offset, String> {
 }
 
 /// Makes a path absolute, or removes the credentials from a URL.
-fn absolute(path: &Path) -> PathBuf {
+pub(super) fn absolute(path: &Path) -> PathBuf {
     if remote::is_url(path) {
         return remote::without_credentials(path);
     }
