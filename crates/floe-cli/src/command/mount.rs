@@ -177,7 +177,11 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     // A mount may have no server until this process has taken it over, so nothing here may access it.
     let (mountpoint, shown) = match &taken {
         Some(taken) => (Mountpoint::Directory(taken.directory()), taken.directory()),
-        None => (Mountpoint::find(&directory)?, absolute(&directory)),
+        None => match Mountpoint::find(&directory)? {
+            // The target of `/dev/fd/N` is the device.
+            mountpoint @ Mountpoint::Descriptor(_) => (mountpoint, directory.clone()),
+            mountpoint @ Mountpoint::Directory(_) => (mountpoint, absolute(&directory)),
+        },
     };
     if let Some(taken) = &taken {
         settings.tune(&taken.state.tuned);
