@@ -13,7 +13,7 @@ use std::{
 use clap::Args;
 use floe::{
     Image, ImageFiles, ImageSource, OpenOptions,
-    remote::{ImageOptions, Outage, RemoteLocation, RemoteProcess},
+    remote::{ImageOptions, Outage, RemoteLocation, RemoteOptions, RemoteProcess},
 };
 use floe_fuse::MountOptions;
 
@@ -29,9 +29,9 @@ const DEADLINE_MARGIN: Duration = Duration::from_secs(30);
 /// that follow those of this group.
 pub(crate) const HEADING: &str = "Remote images (https://, s3://, gs://, az://, oci://)";
 
-/// Options of remote images.
+/// Options of all connections to servers.
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct RemoteArguments {
+pub(crate) struct NetworkArguments {
     /// The behaviour of reads while the server cannot be reached: fail with EIO after a few attempts ('eio'), or retry
     /// for a time ('wait:10m') [default: wait:60s]
     #[arg(help_heading = HEADING, long, value_name = "wait:TIME|eio")]
@@ -40,6 +40,13 @@ pub(crate) struct RemoteArguments {
     /// Use plain HTTP for all registries; it is always used for registries on this machine
     #[arg(help_heading = HEADING, long)]
     plain_http: bool,
+}
+
+/// Options of remote images.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct RemoteArguments {
+    #[command(flatten)]
+    network: NetworkArguments,
 
     /// Refuse images whose bytes cannot be verified
     #[arg(help_heading = HEADING, long)]
@@ -55,13 +62,27 @@ pub(crate) struct RemoteArguments {
     cache_directory: Option<PathBuf>,
 }
 
+impl NetworkArguments {
+    /// The options, with defaults for those that were not given.
+    pub(crate) fn options(&self) -> RemoteOptions {
+        let mut options = RemoteOptions::default();
+        self.apply(&mut options);
+        options
+    }
+
+    /// Adds the given options to `options`.
+    fn apply(&self, options: &mut RemoteOptions) {
+        if let Some(outage) = self.outage {
+            options.outage = outage;
+        }
+        options.plain_http |= self.plain_http;
+    }
+}
+
 impl RemoteArguments {
     /// Adds the given options to `options`.
     pub(crate) fn apply(&self, options: &mut ImageOptions) {
-        if let Some(outage) = self.outage {
-            options.remote.outage = outage;
-        }
-        options.remote.plain_http |= self.plain_http;
+        self.network.apply(&mut options.remote);
         options.require_verified |= self.require_verified;
         if self.cache_size.is_some() {
             options.cache_bytes_max = self.cache_size;

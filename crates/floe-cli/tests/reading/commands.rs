@@ -78,6 +78,13 @@ fn mistakes_are_reported_in_one_line() {
         (&["extract", &demo, "/nowhere", "-C", "/nonexistent/x"], 1, "\"/nowhere\": no such file"),
         (&["extract", &demo, "-C", "/nonexistent/x"], 1, "/nonexistent/x: No such file or directory"),
         (&["extract", &demo, "-C", &demo], 1, "Not a directory"),
+        (&["push", "--require-verified", &demo, "oci://localhost:1/a"], 2, "unexpected argument '--require-verified'"),
+        (&["push", "--cache-size", "1G", &demo, "oci://localhost:1/a"], 2, "unexpected argument '--cache-size'"),
+        (
+            &["push", "--cache-directory", "/", &demo, "oci://localhost:1/a"],
+            2,
+            "unexpected argument '--cache-directory'",
+        ),
         (&["check"], 16, "not provided: <IMAGE>"),
         (&["check", "--frob", &demo], 16, "unexpected argument '--frob'"),
         (&["check", "/no/such/file"], 8, "/no/such/file: No such file"),
