@@ -15,9 +15,8 @@ use floe::{
     Image, ImageFiles, ImageSource, OpenOptions,
     remote::{ImageOptions, Outage, RemoteLocation, RemoteOptions, RemoteProcess},
 };
-use floe_fuse::MountOptions;
 
-use crate::{daemon, fail::Fail, quantity};
+use crate::{daemon, fail::Fail, mount_options::Settings, quantity};
 
 /// The hidden command of the process that fetches an image for another process.
 pub(crate) const FETCH_COMMAND: &str = "fetch-for-another";
@@ -121,11 +120,11 @@ pub(crate) fn without_credentials(image: &Path) -> PathBuf {
 
 /// Extends the deadline of a mount's requests to the time that reads of its image may take, unless the user set a
 /// deadline.
-pub(crate) fn raise_deadline(image: &Path, options: &ImageOptions, mount: &mut MountOptions) {
-    let is_default = mount.deadline == MountOptions::default().deadline;
-    if is_url(image) && is_default {
-        let patience = options.remote.outage.patience().checked_add(DEADLINE_MARGIN);
-        mount.deadline = mount.deadline.zip(patience).map(|(deadline, patience)| deadline.max(patience));
+pub(crate) fn raise_deadline(image: &Path, settings: &mut Settings) {
+    if is_url(image) && !settings.has_deadline {
+        let patience = settings.open.remote.remote.outage.patience().checked_add(DEADLINE_MARGIN);
+        let deadline = &mut settings.mount.deadline;
+        *deadline = deadline.zip(patience).map(|(deadline, patience)| deadline.max(patience));
     }
 }
 
@@ -182,6 +181,7 @@ pub(crate) fn fetch() -> Result<u8, Fail> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mount_options::Strictness;
 
     #[test]
     fn urls_are_distinguished_from_paths_and_shown_without_credentials() {
@@ -193,6 +193,24 @@ mod tests {
         ] {
             assert_eq!(is_url(Path::new(image)), expected.is_some(), "{image}");
             assert_eq!(without_credentials(Path::new(image)), Path::new(expected.unwrap_or(image)));
+        }
+    }
+
+    #[test]
+    fn the_deadline_follows_the_outage_unless_it_is_given() {
+        for (image, options, expected) in [
+            ("https://example.org/a", "ro", Some(90)),
+            ("https://example.org/a", "outage=wait:10m", Some(630)),
+            ("https://example.org/a", "outage=eio", Some(60)),
+            ("https://example.org/a", "deadline=60s", Some(60)),
+            ("https://example.org/a", "deadline=5s,outage=wait:10m", Some(5)),
+            ("https://example.org/a", "deadline=off", None),
+            ("a", "outage=wait:10m", Some(60)),
+        ] {
+            let mut settings = Settings::default();
+            settings.take_list(options, Strictness::User).expect("they are known");
+            raise_deadline(Path::new(image), &mut settings);
+            assert_eq!(settings.mount.deadline, expected.map(Duration::from_secs), "{image} {options}");
         }
     }
 }

@@ -192,7 +192,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let source = settings.source.take();
     settings.mount.source = source.unwrap_or_else(|| shown_path.to_string_lossy().into_owned());
     let mut log = MountLog::open(&shown_path, &shown, report.is_some());
-    remote::raise_deadline(&path, &settings.open.remote, &mut settings.mount);
+    remote::raise_deadline(&path, &mut settings);
     let datagrams = || {
         let relays = [log.relay(), manager.as_mut().and_then(ServiceManager::relay)];
         relays.into_iter().flatten().collect()
