@@ -101,8 +101,10 @@ impl Ring {
         let mut builder = IoUring::<squeue::Entry128>::builder();
         builder.setup_r_disabled().setup_submit_all().setup_single_issuer();
         // Not `setup_defer_taskrun`: a request that the kernel hands over while the thread ends would stay in the ring until the
-        // last descriptor of the ring is closed, and a thread of this program that waits for that request keeps it open.
+        // last reference to the ring is gone, and a thread of this program that waits for that request is one.
         builder.setup_coop_taskrun().setup_taskrun_flag();
+        // A mapping in a child process would be a reference too.
+        builder.dontfork();
         let completions = queues.len() * SLOTS_PER_QUEUE + 1;
         builder.setup_clamp().setup_cqsize(u32::try_from(completions).unwrap_or(u32::MAX));
         let io = builder.build(COMMANDS_MAX)?;
