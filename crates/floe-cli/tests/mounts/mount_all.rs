@@ -111,7 +111,7 @@ fn the_helper_replaces_no_other_image() {
         let mut command = Command::new(scene.helpers.join("mount.floe"));
         told(&run(command.arg(image).arg(&place.path).args(["-o", options])))
     };
-    assert_eq!(helper(&demo(), "front=fuse"), (Some(0), String::new()));
+    assert_eq!(helper(&demo(), "front=fuse,transport=dev"), (Some(0), String::new()));
     for (image, options, code) in [
         (&demo(), "front=fuse", 0),
         (&demo(), "offset=0", 0),
@@ -124,6 +124,9 @@ fn the_helper_replaces_no_other_image() {
         let is_right = found == Some(code) && errors.contains(expected) && errors.is_empty() == (code == 0);
         assert!(is_right, "{} {options}: {found:?} {errors}", image.display());
     }
+    // The process that takes the mount over has the same arguments.
+    assert_eq!(told(&run(floe().arg("upgrade").arg(&place.path))), (Some(0), String::new()));
+    assert!(fs::read(place.file("README.txt")).is_ok_and(|data| !data.is_empty()));
     assert_eq!(told(&run(floe().arg("umount").arg(&place.path))), (Some(0), String::new()));
     assert!(!place.is_mounted(), "it was mounted once");
 }
