@@ -4,4 +4,4 @@ mod advice;
 mod facts;
 
 pub(crate) use advice::{State, advise};
-pub(crate) use facts::{Facts, Fusermount};
+pub(crate) use facts::{ControlGroups, Facts, Fusermount};

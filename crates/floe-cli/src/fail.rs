@@ -7,22 +7,28 @@ use floe_fuse::{MountError, UnmountError};
 
 use crate::exit::Exit;
 
+/// The option of most commands for the offset of an image.
+const OFFSET_OPTION: &str = "--offset ";
+
 /// Why a command failed: one line for the user, and an exit code.
 #[derive(Debug)]
 pub(crate) struct Fail {
     message: String,
     exit: Exit,
+    /// Where an image begins in a file that has none at the requested offset.
+    image_at: Option<u64>,
+    offset_option: &'static str,
 }
 
 impl Fail {
     /// A failure for a reason outside the image.
     pub(crate) fn failed(message: impl Into<String>) -> Self {
-        Self { message: message.into(), exit: Exit::Failed }
+        Self::new(message.into(), Exit::Failed)
     }
 
     /// Wrong usage.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
-        Self { message: message.into(), exit: Exit::Usage }
+        Self::new(message.into(), Exit::Usage)
     }
 
     /// The same failure with another exit code.
@@ -30,15 +36,29 @@ impl Fail {
         Self { exit, ..self }
     }
 
+    /// The same failure of a program that has this option for the offset of an image, instead of `--offset`.
+    pub(crate) fn with_offset_option(self, offset_option: &'static str) -> Self {
+        Self { offset_option, ..self }
+    }
+
     /// The exit code.
     pub(crate) fn exit(&self) -> Exit {
         self.exit
+    }
+
+    fn new(message: String, exit: Exit) -> Self {
+        Self { message, exit, image_at: None, offset_option: OFFSET_OPTION }
     }
 }
 
 impl fmt::Display for Fail {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.message)
+        formatter.write_str(&self.message)?;
+        match self.image_at {
+            None => Ok(()),
+            Some(0) => write!(formatter, ": omit {}", self.offset_option.trim_end_matches([' ', '='])),
+            Some(at) => write!(formatter, ": give {}{at}", self.offset_option),
+        }
     }
 }
 
@@ -49,7 +69,8 @@ impl From<OpenError> for Fail {
             OpenError::Image { error, .. } => exit_of(error),
             _ => Exit::Failed,
         };
-        Self { message: error.to_string(), exit }
+        let image_at = if let OpenError::NotAnImage { found_at, .. } = &error { *found_at } else { None };
+        Self { image_at, ..Self::new(error.to_string(), exit) }
     }
 }
 
@@ -59,7 +80,7 @@ impl From<MountError> for Fail {
             MountError::Image(error) => exit_of(error),
             _ => Exit::Failed,
         };
-        Self { message: error.to_string(), exit }
+        Self::new(error.to_string(), exit)
     }
 }
 

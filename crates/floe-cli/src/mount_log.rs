@@ -67,7 +67,7 @@ impl MountLog {
             if logged.len() < FAULTS_MAX && logged.insert(error.to_string()) {
                 log.fault(error);
                 if logged.len() == FAULTS_MAX {
-                    log.error(&format!("this was the {FAULTS_MAX}th kind of error; further errors are not shown"));
+                    log.error(&format!("{FAULTS_MAX} different faults are logged; further ones will not be"));
                 }
             }
         })

@@ -14,11 +14,10 @@ use std::{
 use clap::Args;
 use floe::{
     Image, ImageFiles, ImageSource, OpenOptions,
-    remote::{ImageOptions, Outage, RemoteLocation, RemoteProcess},
+    remote::{ImageOptions, Outage, RemoteLocation, RemoteOptions, RemoteProcess},
 };
-use floe_fuse::MountOptions;
 
-use crate::{daemon, fail::Fail, quantity};
+use crate::{daemon, fail::Fail, mount_options::Settings, quantity};
 
 /// The hidden command of the process that fetches an image for another process.
 pub(crate) const FETCH_COMMAND: &str = "fetch-for-another";
@@ -30,9 +29,9 @@ const DEADLINE_MARGIN: Duration = Duration::from_secs(30);
 /// that follow those of this group.
 pub(crate) const HEADING: &str = "Remote images (https://, s3://, gs://, az://, oci://)";
 
-/// Options of remote images.
+/// Options of all connections to servers.
 #[derive(Args, Clone, Debug, Default)]
-pub(crate) struct RemoteArguments {
+pub(crate) struct NetworkArguments {
     /// The behaviour of reads while the server cannot be reached: fail with EIO after a few attempts ('eio'), or retry
     /// for a time ('wait:10m') [default: wait:60s]
     #[arg(help_heading = HEADING, long, value_name = "wait:DURATION|eio")]
@@ -41,6 +40,13 @@ pub(crate) struct RemoteArguments {
     /// Use plain HTTP for all registries; it is always used for registries on this machine
     #[arg(help_heading = HEADING, long)]
     plain_http: bool,
+}
+
+/// Options of remote images.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct RemoteArguments {
+    #[command(flatten)]
+    network: NetworkArguments,
 
     /// Refuse images whose bytes cannot be verified
     #[arg(help_heading = HEADING, long)]
@@ -56,13 +62,27 @@ pub(crate) struct RemoteArguments {
     cache_directory: Option<PathBuf>,
 }
 
+impl NetworkArguments {
+    /// The options, with defaults for those that were not given.
+    pub(crate) fn options(&self) -> RemoteOptions {
+        let mut options = RemoteOptions::default();
+        self.apply(&mut options);
+        options
+    }
+
+    /// Adds the given options to `options`.
+    fn apply(&self, options: &mut RemoteOptions) {
+        if let Some(outage) = self.outage {
+            options.outage = outage;
+        }
+        options.plain_http |= self.plain_http;
+    }
+}
+
 impl RemoteArguments {
     /// Adds the given options to `options`.
     pub(crate) fn apply(&self, options: &mut ImageOptions) {
-        if let Some(outage) = self.outage {
-            options.remote.outage = outage;
-        }
-        options.remote.plain_http |= self.plain_http;
+        self.network.apply(&mut options.remote);
         options.require_verified |= self.require_verified;
         if self.cache_size.is_some() {
             options.cache_bytes_max = self.cache_size;
@@ -118,11 +138,11 @@ pub(crate) fn without_credentials_of(words: &[OsString], message: &str) -> Strin
 
 /// Extends the deadline of a mount's requests to the time that reads of its image may take, unless the user set a
 /// deadline.
-pub(crate) fn raise_deadline(image: &Path, options: &ImageOptions, mount: &mut MountOptions) {
-    let is_default = mount.deadline == MountOptions::default().deadline;
-    if is_url(image) && is_default {
-        let patience = options.remote.outage.patience().checked_add(DEADLINE_MARGIN);
-        mount.deadline = mount.deadline.zip(patience).map(|(deadline, patience)| deadline.max(patience));
+pub(crate) fn raise_deadline(image: &Path, settings: &mut Settings) {
+    if is_url(image) && !settings.has_deadline {
+        let patience = settings.open.remote.remote.outage.patience().checked_add(DEADLINE_MARGIN);
+        let deadline = &mut settings.mount.deadline;
+        *deadline = deadline.zip(patience).map(|(deadline, patience)| deadline.max(patience));
     }
 }
 
@@ -179,6 +199,7 @@ pub(crate) fn fetch() -> Result<u8, Fail> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mount_options::Strictness;
 
     #[test]
     fn urls_are_distinguished_from_paths_and_shown_without_credentials() {
@@ -191,6 +212,24 @@ mod tests {
         ] {
             assert_eq!(is_url(Path::new(image)), expected.is_some(), "{image}");
             assert_eq!(without_credentials(Path::new(image)), Path::new(expected.unwrap_or(image)));
+        }
+    }
+
+    #[test]
+    fn the_deadline_follows_the_outage_unless_it_is_given() {
+        for (image, options, expected) in [
+            ("https://example.org/a", "ro", Some(90)),
+            ("https://example.org/a", "outage=wait:10m", Some(630)),
+            ("https://example.org/a", "outage=eio", Some(60)),
+            ("https://example.org/a", "deadline=60s", Some(60)),
+            ("https://example.org/a", "deadline=5s,outage=wait:10m", Some(5)),
+            ("https://example.org/a", "deadline=off", None),
+            ("a", "outage=wait:10m", Some(60)),
+        ] {
+            let mut settings = Settings::default();
+            settings.take_list(options, Strictness::User).expect("they are known");
+            raise_deadline(Path::new(image), &mut settings);
+            assert_eq!(settings.mount.deadline, expected.map(Duration::from_secs), "{image} {options}");
         }
     }
 }

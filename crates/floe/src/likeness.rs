@@ -27,7 +27,7 @@ const fn advised(offset: usize, bytes: &'static [u8], name: &'static str, advice
 
 /// The more specific magic numbers come first: a disk has a boot sector, and behind it partitions.
 const MAGICS: &[Magic] = &[
-    advised(512, b"EFI PART", "a disk with a GPT", "find its partition and give --offset"),
+    advised(512, b"EFI PART", "a disk with a GPT", "find its partition and give its offset"),
     magic(1080, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
     magic(0x1_0040, b"_BHRfS_M", "a btrfs file system"),
     magic(0, b"XFSB", "an XFS file system"),
@@ -52,10 +52,10 @@ const MAGICS: &[Magic] = &[
     advised(257, b"ustar", "a tar archive", "build an image from it with `floe mkfs`"),
     magic(0, b"PK\x03\x04", "a zip archive"),
     magic(0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
-    magic(0, b"\x7fELF", "an ELF program without an image in it"),
+    magic(0, b"\x7fELF", "an ELF program"),
     magic(0, b"MZ", "a Windows program"),
     magic(0, b"#!", "a script"),
-    advised(510, b"\x55\xaa", "a disk with a boot sector", "find its partition and give --offset"),
+    advised(510, b"\x55\xaa", "a disk with a boot sector", "find its partition and give its offset"),
 ];
 
 impl Likeness {
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn files_are_recognised_by_magic_numbers() {
         for (offset, bytes, expected) in [
-            (0, &b"\x7fELF\x02"[..], Some("an ELF program without an image in it")),
+            (0, &b"\x7fELF\x02"[..], Some("an ELF program")),
             (1080, b"\x53\xef", Some("an ext2, ext3 or ext4 file system")),
             (0x1_0040, b"_BHRfS_M", Some("a btrfs file system")),
             (510, b"\x55\xaaEFI PART", Some("a disk with a GPT")),

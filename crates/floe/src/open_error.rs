@@ -85,8 +85,7 @@ impl fmt::Display for OpenError {
                     write!(formatter, "; it looks like {}", likeness.name())?;
                 }
                 match (found_at, likeness.and_then(|likeness| likeness.advice())) {
-                    (Some(0), _) => write!(formatter, "; one begins at byte 0: omit --offset"),
-                    (Some(at), _) => write!(formatter, "; one begins at byte {at}: give --offset {at}"),
+                    (Some(at), _) => write!(formatter, "; one begins at byte {at}"),
                     (None, Some(advice)) => write!(formatter, ": {advice}"),
                     (None, None) => Ok(()),
                 }

@@ -83,7 +83,7 @@ impl fmt::Debug for CacheOptions {
 ///
 /// ```text
 /// v1/objects/ab/<id>/     about (description), data (sparse), map (present chunks), usage (for eviction)
-/// v1/blobs/ab/<digest>    small files with a digest: manifests, digest tables, profiles
+/// v1/blobs/ab/<digest>    digest tables
 /// v1/names/ab/<digest>    the last resolution of a name, such as a URL
 /// v1/state                bytes in use, the hand of the clock; its first bytes are also locks
 /// ```

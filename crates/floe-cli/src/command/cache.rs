@@ -33,8 +33,8 @@ pub(crate) struct Arguments {
     command: Command,
 
     /// The cache directory [default: /var/cache/floe for root, else $XDG_CACHE_HOME/floe or ~/.cache/floe]
-    #[arg(long, value_name = "DIR", global = true)]
-    cache_dir: Option<PathBuf>,
+    #[arg(long, alias = "cache-dir", value_name = "DIR", global = true)]
+    cache_directory: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -88,7 +88,7 @@ struct ObjectRecord<'a> {
 /// # Errors
 /// The cache cannot be read or written, or an object does not exist.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
-    let cache = open(arguments.cache_dir.clone())?;
+    let cache = open(arguments.cache_directory.clone())?;
     match &arguments.command {
         Command::Ls { json } => Output::run(|output| {
             for report in cache.list() {
@@ -118,7 +118,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
 
 fn open(directory: Option<PathBuf>) -> Result<Arc<Cache>, Fail> {
     let directory = directory.or_else(CacheOptions::default_directory);
-    let directory = directory.ok_or_else(|| Fail::usage("there is no home directory: give --cache-dir DIR"))?;
+    let directory = directory.ok_or_else(|| Fail::usage("there is no home directory: give --cache-directory DIR"))?;
     // Listing a cache that does not exist must not create it.
     if !directory.is_dir() {
         return Err(Fail::failed(format!(

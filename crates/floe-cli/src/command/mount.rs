@@ -178,7 +178,11 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     // A mount may have no server until this process has taken it over, so nothing here may access it.
     let (mountpoint, shown) = match &taken {
         Some(taken) => (Mountpoint::Directory(taken.directory()), taken.directory()),
-        None => (Mountpoint::find(&directory)?, absolute(&directory)),
+        None => match Mountpoint::find(&directory)? {
+            // The target of `/dev/fd/N` is the device.
+            mountpoint @ Mountpoint::Descriptor(_) => (mountpoint, directory.clone()),
+            mountpoint @ Mountpoint::Directory(_) => (mountpoint, absolute(&directory)),
+        },
     };
     if let Some(taken) = &taken {
         settings.tune(&taken.state.tuned);
@@ -189,7 +193,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let source = settings.source.take();
     settings.mount.source = source.unwrap_or_else(|| shown_path.to_string_lossy().into_owned());
     let mut log = MountLog::open(&shown_path, &shown, report.is_some());
-    remote::raise_deadline(&path, &settings.open.remote, &mut settings.mount);
+    remote::raise_deadline(&path, &mut settings);
     let continuity = match (&taken, &manager) {
         (Some(_), _) => Continuity::TakenOver,
         (None, Some(_)) => Continuity::Managed,
@@ -395,7 +399,7 @@ pub(crate) fn offset(text: &str) -> Result<Offset, String> {
 }
 
 /// Makes a path absolute, or removes the credentials from a URL.
-fn absolute(path: &Path) -> PathBuf {
+pub(super) fn absolute(path: &Path) -> PathBuf {
     if remote::is_url(path) {
         return remote::without_credentials(path);
     }

@@ -3,14 +3,23 @@
 use std::ffi::OsString;
 
 use clap::{Command, CommandFactory, Parser};
+use floe::Offset;
 use floe_sandbox::Mode;
 
-use super::mount::{Order, fulfil};
+use super::mount::{Order, absolute, fulfil};
 use crate::{
+    control::{Answer, Mounted, Question},
+    daemon,
     exit::Exit,
     fail::Fail,
     mount_options::{self, Settings, Strictness},
+    output::remark,
+    remote,
+    shown::json_name,
 };
+
+/// The option for the offset of an image, under this name and those of FUSE programs.
+pub(crate) const OFFSET_OPTION: &str = "-o offset=";
 
 /// The names of the helper.
 pub(crate) const NAMES: [&str; 2] = ["mount.floe", "mount.fuse.floe"];
@@ -36,7 +45,8 @@ Exit codes: those of mount
 
 /// Mount an image for mount(8), /etc/fstab and mount units of systemd
 ///
-/// The helper returns when the mount works. A process in the background serves it until it is unmounted.
+/// The helper returns when the mount works. A process in the background serves it until it is unmounted. If the image is
+/// mounted on the directory already, the helper does nothing: so `mount -a` can be run again.
 #[derive(Parser)]
 #[command(name = NAMES[0], version, override_usage = "mount.floe IMAGE DIR [-fnsv] [-o OPTIONS]", after_help = format!("{}\n{HELP}", mount_options::help()))]
 struct Arguments {
@@ -96,9 +106,30 @@ pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         says_ready: arguments.verbose,
         ..Order::new(arguments.image, arguments.directory, settings)
     };
+    // The background process of an upgrade takes the mount over.
+    if !daemon::is_background() && is_mounted(&order) {
+        if order.says_ready {
+            let image = remote::without_credentials(&order.image);
+            remark(format_args!("{} is already mounted on {}\n", image.display(), order.directory.display()));
+        }
+        return Ok(Exit::Done.code());
+    }
     match fulfil(order) {
         Ok(0) => Ok(Exit::Done.code()),
         Ok(_) => Ok(Exit::MountHelper.code()),
-        Err(fail) => Err(fail.with_exit(Exit::MountHelper)),
+        Err(fail) => Err(fail.with_offset_option(OFFSET_OPTION).with_exit(Exit::MountHelper)),
     }
+}
+
+/// Whether Floe serves the image on the directory already. `mount -a` leaves out what is mounted, but recognises it by its
+/// source in the mount table: neither with the kernel's EROFS in front, nor with `fsname=`, nor a URL with credentials.
+fn is_mounted(order: &Order) -> bool {
+    let answer = Mounted::find(&order.directory).and_then(|mounted| mounted.ask(&Question::Status));
+    let Ok(Answer::Status(report)) = answer else { return false };
+    let is_at = match order.settings.open.offset {
+        Offset::None => report.image.offset_bytes == 0,
+        Offset::At(at) => report.image.offset_bytes == at,
+        Offset::Auto => true,
+    };
+    is_at && report.image.path == json_name(absolute(&order.image).as_os_str().as_encoded_bytes())
 }

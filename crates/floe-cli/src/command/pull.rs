@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let to_remove = parts.clone();
     cancellation::end_after_signal(Duration::ZERO, move || {
         to_remove.remove_all();
-        "interrupted".to_owned()
+        Some("interrupted".to_owned())
     })?;
     let part = parts.create_in(directory).map_err(failed)?;
     let options = arguments.remote.options();

@@ -14,7 +14,12 @@ use floe_source::{FileSource, ImageFormat};
 use indicatif::HumanBytes;
 
 use super::extract::progress_bar;
-use crate::{exit::Exit, fail::Fail, output::Output, remote, remote::RemoteArguments};
+use crate::{
+    exit::Exit,
+    fail::Fail,
+    output::Output,
+    remote::{self, NetworkArguments},
+};
 
 /// Upload an image to an OCI registry, from which floe reads it in place and containerd pulls it
 ///
@@ -50,7 +55,7 @@ pub(crate) struct Arguments {
     quiet: bool,
 
     #[command(flatten)]
-    remote: RemoteArguments,
+    network: NetworkArguments,
 }
 
 /// Runs the command.
@@ -74,7 +79,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let file = fs::File::open(path).map_err(failed)?;
     let len = file.metadata().map_err(failed)?.len();
     let launch = launch::launch_ranges(path, arguments.profile.as_deref(), len)?;
-    let network = Network::new(arguments.remote.options().remote).map_err(failed)?;
+    let network = Network::new(arguments.network.options()).map_err(failed)?;
     let bar = progress_bar(arguments.quiet);
     bar.set_length(len);
     let image = ImageToPush { file: &file, format, verity, launch };

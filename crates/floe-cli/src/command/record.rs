@@ -30,8 +30,8 @@ use crate::{
 /// While the command runs, the image is mounted once more over DIR with empty caches, so that each first read is
 /// visible. Afterwards DIR is as before. SIGINT, SIGTERM and SIGHUP are passed to the command, so that servers end; the
 /// profile then contains the reads so far. After 5 seconds, or at a second signal, the command is killed. `floe mkfs
-/// --profile` places the recorded parts first in an image, and `floe mount -o profile=` replays the launch ahead of
-/// the next one.
+/// --profile` places the files that were read first in an image, and `floe mount -o profile=` replays the launch ahead
+/// of the next one.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe record /mnt/app -- /mnt/app/bin/app --version\n  \
@@ -115,8 +115,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     output.write(profile.to_text().as_bytes())?;
     let bytes: u64 = profile.ranges().iter().map(|range| range.range.len()).sum();
     say!(
-        "floe: {} ranges with {} KiB and {} names are in {}; floe mkfs --profile places them first, and floe mount \
-         -o profile= replays them",
+        "floe: {} ranges with {} KiB and {} names are in {}; floe mkfs --profile places their files first, and floe \
+         mount -o profile= replays them",
         profile.ranges().len(),
         bytes >> 10,
         profile.names().len(),

@@ -25,7 +25,8 @@ const HELP: &str = "\
 The new process has the arguments and the working directory of the old one, and the environment of this
 command. It runs in the background. Open files, working directories and running programs of the mount
 stay valid; changes of floe tune stay in effect; caches and statistics start empty. If the new process
-fails to start, the old one goes on serving. Mounts with front=kernel cannot be upgraded.
+fails to start, the old one goes on serving. Mounts with the kernel's EROFS in front cannot be upgraded,
+nor those over io_uring; -o front=fuse,transport=dev avoids both, and floe status shows them.
 
 Examples:
   floe upgrade /mnt

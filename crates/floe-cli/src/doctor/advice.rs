@@ -4,7 +4,7 @@ use std::io;
 
 use serde::Serialize;
 
-use super::{Facts, Fusermount};
+use super::{ControlGroups, Facts, Fusermount};
 
 /// The finding about one topic.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -140,11 +140,23 @@ fn other_users(facts: &Facts) -> Advice {
 }
 
 fn mount_helper(facts: &Facts) -> Advice {
-    if facts.has_mount_helper {
-        return advice("mount -t floe", Good, "works, in /etc/fstab too", "");
-    }
-    let remedy = "ln -s \"$(command -v floe)\" /sbin/mount.floe (as root)";
-    advice("mount -t floe", Limited, "mount(8) finds no helper", remedy)
+    let topic = "mount -t floe";
+    let (finding, remedy) = match (facts.has_mount_helper, facts.has_fuse_mount_helper) {
+        (true, true) => return advice(topic, Good, "works, as fuse.floe and in /etc/fstab too", ""),
+        (true, false) => (
+            "works, in /etc/fstab too; for the type fuse.floe, mount(8) finds no helper",
+            "ln -s \"$(command -v floe)\" /sbin/mount.fuse.floe (as root)",
+        ),
+        (false, true) => (
+            "mount(8) finds a helper only for the type fuse.floe",
+            "ln -s \"$(command -v floe)\" /sbin/mount.floe (as root)",
+        ),
+        (false, false) => (
+            "mount(8) finds no helper",
+            "for name in floe fuse.floe; do ln -s \"$(command -v floe)\" /sbin/mount.$name; done (as root)",
+        ),
+    };
+    advice(topic, Limited, finding, remedy)
 }
 
 fn kernel_front(facts: &Facts) -> Advice {
@@ -169,7 +181,13 @@ fn uring(facts: &Facts) -> Advice {
         Some(true) => advice(topic, Good, "is switched on", ""),
         Some(false) => {
             let remedy = "echo Y > /sys/module/fuse/parameters/enable_uring (as root), then mount again";
-            advice(topic, Limited, "is switched off, so mounts with front=fuse use /dev/fuse, which is slower", remedy)
+            // Such a mount sets the parameter for itself.
+            let finding = if kernel_front(facts).state == Good {
+                "only mounts with the kernel's EROFS in front use it; those with front=fuse use /dev/fuse, which is slower"
+            } else {
+                "is switched off, so mounts use /dev/fuse, which is slower"
+            };
+            advice(topic, Limited, finding, remedy)
         }
         None => advice(topic, Good, "is not part of this kernel", ""),
     }
@@ -216,7 +234,11 @@ fn pressure(facts: &Facts) -> Advice {
 }
 
 fn groups(facts: &Facts) -> Advice {
-    let finding = if facts.has_unified_groups { "version 2" } else { "version 1, or none" };
+    let finding = match facts.control_groups {
+        ControlGroups::Unified => "their memory limits are respected (version 2)",
+        ControlGroups::Legacy => "their memory limits are respected (version 1)",
+        ControlGroups::Absent => "are not mounted, so only the machine's memory is the limit",
+    };
     advice("control groups", Good, finding, "")
 }
 
@@ -232,7 +254,13 @@ fn tracing(facts: &Facts) -> Advice {
     if facts.may_trace {
         return advice("tracing", Good, "floe lab can trace the scheduler", "");
     }
-    advice("tracing", Limited, "floe lab measures without scheduler traces", "sudo floe lab")
+    let remedy = match (facts.is_administrator, facts.is_in_user_namespace) {
+        (true, _) => "a kernel with CONFIG_FTRACE",
+        (false, true) => "sudo floe lab (outside the container)",
+        (false, false) if facts.is_root => "floe lab as root of the machine, with all capabilities",
+        (false, false) => "sudo floe lab",
+    };
+    advice("tracing", Limited, "floe lab measures without scheduler traces", remedy)
 }
 
 #[cfg(test)]
@@ -251,6 +279,7 @@ mod tests {
             has_pressure: true,
             may_trace: true,
             has_mount_helper: true,
+            has_fuse_mount_helper: true,
             has_landlock: true,
             ..Facts::default()
         }
@@ -303,7 +332,19 @@ mod tests {
             ("other users", of_root(), Good, ""),
             ("other users", of_user(), Limited, "user_allow_other"),
             ("other users", Facts { may_mount: false, ..of_root() }, Limited, "--cap-add SYS_ADMIN"),
-            ("mount -t floe", Facts { has_mount_helper: false, ..of_root() }, Limited, "ln -s"),
+            ("mount -t floe", Facts { has_mount_helper: false, ..of_root() }, Limited, "/sbin/mount.floe (as root)"),
+            (
+                "mount -t floe",
+                Facts { has_fuse_mount_helper: false, ..of_root() },
+                Limited,
+                "/sbin/mount.fuse.floe (as root)",
+            ),
+            (
+                "mount -t floe",
+                Facts { has_mount_helper: false, has_fuse_mount_helper: false, ..of_root() },
+                Limited,
+                "for name in floe fuse.floe; do ln -s",
+            ),
             ("kernel front", of_root(), Good, ""),
             ("kernel front", of_user(), Limited, "sudo floe mount"),
             ("kernel front", Facts { kernel: (6, 1), ..of_root() }, Limited, "6.12"),
@@ -320,6 +361,19 @@ mod tests {
             ("memory pressure", Facts { has_pressure: false, ..of_root() }, Limited, "psi=1"),
             ("sandbox", Facts { has_landlock: false, ..of_root() }, Limited, "lsm=landlock"),
             ("tracing", Facts { may_trace: false, ..of_user() }, Limited, "sudo floe lab"),
+            ("tracing", Facts { may_trace: false, ..of_root() }, Limited, "a kernel with CONFIG_FTRACE"),
+            (
+                "tracing",
+                Facts { may_trace: false, is_administrator: false, ..of_root() },
+                Limited,
+                "floe lab as root of the machine",
+            ),
+            (
+                "tracing",
+                Facts { may_trace: false, is_in_user_namespace: true, is_root: true, ..of_user() },
+                Limited,
+                "sudo floe lab (outside the container)",
+            ),
             ("kernel", Facts { kernel: (4, 19), ..of_root() }, Missing, "5.4"),
         ];
         for (topic, facts, state, remedy) in rows {
@@ -328,6 +382,31 @@ mod tests {
             assert_eq!(advice.state, *state, "{advice:?}");
             assert!(advice.remedy.contains(remedy), "{advice:?}");
             assert_eq!(advice.remedy.is_empty(), *state == Good, "{advice:?}");
+        }
+    }
+
+    #[test]
+    fn findings_depend_on_what_mounts_use() {
+        let rows: &[(&str, Facts, &str)] = &[
+            (
+                "FUSE over io_uring",
+                Facts { fuse_uring: Some(false), ..of_root() },
+                "only mounts with the kernel's EROFS",
+            ),
+            ("FUSE over io_uring", Facts { fuse_uring: Some(false), ..of_user() }, "is switched off, so mounts use"),
+            (
+                "FUSE over io_uring",
+                Facts { fuse_uring: Some(false), has_erofs: false, ..of_root() },
+                "is switched off, so mounts use",
+            ),
+            ("control groups", of_root(), "are not mounted"),
+            ("control groups", Facts { control_groups: ControlGroups::Legacy, ..of_root() }, "version 1"),
+            ("control groups", Facts { control_groups: ControlGroups::Unified, ..of_root() }, "version 2"),
+        ];
+        for (topic, facts, finding) in rows {
+            let all = advise(facts);
+            let advice = all.iter().find(|advice| advice.topic == *topic).expect("the topic");
+            assert!(advice.finding.contains(finding), "{advice:?}");
         }
     }
 

@@ -18,6 +18,9 @@ use rustix::{
 /// The set-user-ID bit of a mode.
 const SET_USER_ID: u32 = 0o4000;
 
+/// The usual mount points of tracefs.
+const TRACING_DIRECTORIES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
 /// Facts about this machine that can be found without changing it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
@@ -51,12 +54,14 @@ pub(crate) struct Facts {
     pub(crate) lockable_bytes: Option<u64>,
     /// Whether the kernel reports pressure stall information.
     pub(crate) has_pressure: bool,
-    /// Whether `/sys/kernel/tracing` is writable.
+    /// Whether `floe lab` can trace the scheduler.
     pub(crate) may_trace: bool,
-    /// Whether control groups of version 2 are mounted.
-    pub(crate) has_unified_groups: bool,
+    /// The control groups whose memory limits this process sees.
+    pub(crate) control_groups: ControlGroups,
     /// Whether mount(8) finds a helper for the type `floe`.
     pub(crate) has_mount_helper: bool,
+    /// Whether mount(8) finds a helper for the type `fuse.floe`.
+    pub(crate) has_fuse_mount_helper: bool,
     /// Whether the kernel has Landlock.
     pub(crate) has_landlock: bool,
 }
@@ -76,6 +81,18 @@ pub(crate) enum Fusermount {
     Usable,
 }
 
+/// The control groups that are mounted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum ControlGroups {
+    /// Neither version.
+    #[default]
+    Absent,
+    /// The memory controller of version 1.
+    Legacy,
+    /// Version 2.
+    Unified,
+}
+
 impl Facts {
     /// Examines this machine.
     pub(crate) fn gather() -> Self {
@@ -89,10 +106,11 @@ impl Facts {
         let has_file_system =
             |name| fs::read_to_string("/proc/filesystems").is_ok_and(|text| has_last_word(&text, name));
         let locked = getrlimit(Resource::Memlock).current;
-        let is_writable = |path: &str| access(path, Access::WRITE_OK).is_ok();
+        let is_administrator = may_mount && !is_in_user_namespace;
+        let has_helper = |name: &str| ["/sbin", "/usr/sbin"].iter().any(|place| Path::new(place).join(name).exists());
         Self {
             kernel: kernel_version(&rustix::system::uname().release().to_string_lossy()),
-            is_administrator: may_mount && !is_in_user_namespace,
+            is_administrator,
             may_mount,
             has_foreign_mounts: holds("CAP_SYS_ADMIN") && !may_mount,
             is_root: geteuid().is_root(),
@@ -109,9 +127,11 @@ impl Facts {
                 || getrlimit(Resource::Rtprio).current.is_none_or(|priority| priority > 0),
             lockable_bytes: if holds_in_first("CAP_IPC_LOCK") { None } else { locked },
             has_pressure: fs::read_to_string("/proc/pressure/memory").is_ok(),
-            may_trace: is_writable("/sys/kernel/tracing/trace_marker"),
-            has_unified_groups: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
-            has_mount_helper: ["/sbin/mount.floe", "/usr/sbin/mount.floe"].iter().any(|path| Path::new(path).exists()),
+            may_trace: may_trace(is_administrator),
+            control_groups: fs::read_to_string("/proc/self/mountinfo")
+                .map_or(ControlGroups::Absent, |table| ControlGroups::find(&table)),
+            has_mount_helper: has_helper("mount.floe"),
+            has_fuse_mount_helper: has_helper("mount.fuse.floe"),
             has_landlock: has_landlock(),
         }
     }
@@ -130,6 +150,21 @@ impl Fusermount {
     }
 }
 
+impl ControlGroups {
+    /// The control groups in a mount table (proc_pid_mountinfo(5)). On hybrid systems, version 1 has the memory limits.
+    fn find(table: &str) -> Self {
+        let mounts = || table.lines().filter_map(|line| line.split_once(" - ").map(|(_, kind)| kind));
+        let has_memory = |kind: &str| kind.split([' ', ',']).any(|word| word == "memory");
+        if mounts().any(|kind| kind.starts_with("cgroup ") && has_memory(kind)) {
+            Self::Legacy
+        } else if mounts().any(|kind| kind.starts_with("cgroup2 ")) {
+            Self::Unified
+        } else {
+            Self::Absent
+        }
+    }
+}
+
 /// Whether the process may mount; `None` if the kernel does not say. The kernel checks the right to mount before it looks
 /// at the flags, which are wrong, so that nothing is opened.
 fn may_mount() -> Option<bool> {
@@ -137,6 +172,15 @@ fn may_mount() -> Option<bool> {
         Err(Errno::INVAL) => Some(true),
         Err(Errno::PERM) => Some(false),
         _ => None,
+    }
+}
+
+/// Whether this process may create tracing instances: in the mounted tracefs, or else in one that it mounts.
+fn may_trace(is_administrator: bool) -> bool {
+    let mounted = TRACING_DIRECTORIES.iter().map(|path| Path::new(path).join("instances")).find(|path| path.is_dir());
+    match mounted {
+        Some(instances) => access(instances, Access::WRITE_OK).is_ok(),
+        None => is_administrator && fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC).is_ok(),
     }
 }
 
@@ -186,6 +230,22 @@ mod tests {
         assert!(!has_line("#user_allow_other\n", "user_allow_other"));
         assert!(has_last_word("nodev\tproc\n\terofs\n", "erofs"));
         assert!(!has_last_word("nodev\terofs2\n", "erofs"));
+    }
+
+    #[test]
+    fn control_groups_are_those_with_memory_limits() {
+        let unified = "30 23 0:26 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
+        let memory = "35 30 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+        let cpu = "36 30 0:32 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n";
+        for (table, expected) in [
+            (unified.to_owned(), ControlGroups::Unified),
+            (format!("{cpu}{memory}{unified}"), ControlGroups::Legacy),
+            (format!("{cpu}{unified}"), ControlGroups::Unified),
+            (cpu.to_owned(), ControlGroups::Absent),
+            (String::new(), ControlGroups::Absent),
+        ] {
+            assert_eq!(ControlGroups::find(&table), expected, "{table}");
+        }
     }
 
     #[test]

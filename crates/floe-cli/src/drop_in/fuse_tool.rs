@@ -7,7 +7,10 @@ use floe_sandbox::Mode;
 
 use super::erofs_tool::number;
 use crate::{
-    command::mount::{Order, fulfil, notify},
+    command::{
+        mount::{Order, fulfil, notify},
+        mount_helper::OFFSET_OPTION,
+    },
     exit::Exit,
     fail::Fail,
     front::Front,
@@ -135,7 +138,7 @@ fn run(name: &str, help: fn(&str) -> String, arguments: &[OsString], sandbox: Mo
     {
         notify(&pipe, false);
     }
-    result
+    result.map_err(|fail| fail.with_offset_option(OFFSET_OPTION))
 }
 
 /// The default mount options of these programs. libfuse ignores set-user-id bits and device files, and leaves

@@ -36,6 +36,8 @@ pub(crate) struct Settings {
     pub(crate) sandbox: Mode,
     /// Whether the user has set `cache-growth`. If not, setting `cache` disables growth.
     pub(crate) has_growth: bool,
+    /// Whether the user has set `deadline`. If not, it follows `outage`.
+    pub(crate) has_deadline: bool,
 }
 
 /// The origin of the options, which decides which of them are errors.
@@ -61,6 +63,11 @@ impl Settings {
     /// Sets how much the block cache may grow beyond its budget.
     pub(crate) fn set_cache_growth(&mut self, bytes: u64) {
         (self.open.engine.cache_growth_bytes, self.has_growth) = (bytes, true);
+    }
+
+    /// Sets how long a request may take.
+    pub(crate) fn set_deadline(&mut self, time: Option<Duration>) {
+        (self.mount.deadline, self.has_deadline) = (time, true);
     }
 
     /// Parses a list of options, separated by commas. A comma in a value must be quoted as for mount(8)

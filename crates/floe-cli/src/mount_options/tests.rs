@@ -52,6 +52,7 @@ fn fields(settings: &Settings) -> String {
         learn,
         sandbox,
         has_growth: _,
+        has_deadline: _,
     } = settings;
     let flags = (mount.access, mount.checks_permissions, mount.acl, mount.flags, mount.auto_unmount, mount.clone_fd);
     let numbers = (mount.uid, mount.gid, mount.threads, mount.background_max, mount.read_ahead_bytes);

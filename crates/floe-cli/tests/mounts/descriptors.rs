@@ -40,6 +40,8 @@ fn a_mounted_descriptor_is_served() {
     let (device, command) = device();
     mount_as_a_runtime(&device, &place.path);
     let mut serving = Serving::start(command, place);
+    let expected = format!("{} (EROFS) is mounted on /dev/fd/{}\n", demo().display(), device.as_raw_fd());
+    assert_eq!(serving.ready, expected);
     drop(device);
     assert!(!fs::read(serving.place.file("README.txt")).expect("data").is_empty());
     unmount(&serving.place.path, UnmountFlags::empty()).expect("an unmount");

@@ -14,6 +14,7 @@ mod exporter_trust;
 mod journal;
 mod leftovers;
 mod misses;
+mod mount_all;
 mod mounted;
 mod mounting;
 mod mounting_as_user;

@@ -217,15 +217,18 @@ fn missing_parts_of_the_machine_are_told() {
         return;
     }
     let (reachable, place) = (Reachable::new(), users_place());
-    for (preparation, is_user, expected) in [
-        (NO_FUSERMOUNT, true, "needs fusermount3, which is not installed: install the package fuse3"),
-        (NO_DEVICE, false, "there is no /dev/fuse: run modprobe fuse"),
-        (NO_DEVICE, true, "there is no /dev/fuse: run modprobe fuse"),
-        ("chmod 600 /dev/fuse", true, "failed to open /dev/fuse: Permission denied"),
+    let no_fusermount = "floe: this mount needs fusermount3, which is not installed: install the package fuse3 (as root, omit \
+                         auto_unmount instead)\n";
+    for (preparation, is_user, options, expected) in [
+        (NO_FUSERMOUNT, true, "ro", no_fusermount),
+        (NO_FUSERMOUNT, false, "auto_unmount,front=fuse", no_fusermount),
+        (NO_DEVICE, false, "ro", "there is no /dev/fuse: run modprobe fuse"),
+        (NO_DEVICE, true, "ro", "there is no /dev/fuse: run modprobe fuse"),
+        ("chmod 600 /dev/fuse", true, "ro", "failed to open /dev/fuse: Permission denied"),
     ] {
         let mut command = reachable.after(preparation, is_user);
-        let output = run(command.arg("mount").arg(reachable.image()).arg(&place.path));
-        assert!(is_one_line(&output, expected), "{preparation} {is_user}: {output:?}");
+        let output = run(command.arg("mount").arg(reachable.image()).arg(&place.path).args(["-o", options]));
+        assert!(is_one_line(&output, expected), "{preparation} {is_user} {options}: {output:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     io::Read,
     os::unix::process::ExitStatusExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
 
@@ -25,6 +25,16 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// A file with an image behind a program, at byte 4096.
+fn app_image(folder: &Path) -> String {
+    let path = folder.join("app.AppImage");
+    let mut bytes = b"\x7fELF".to_vec();
+    bytes.resize(4096, 0);
+    bytes.extend(std::fs::read(demo()).expect("the demo image"));
+    std::fs::write(&path, bytes).expect("ours");
+    path.to_str().expect("a plain path").to_owned()
+}
+
 /// A fixture as a plain file.
 fn fixture(name: &str) -> PathBuf {
     let corpus = Corpus::fixtures();
@@ -34,6 +44,8 @@ fn fixture(name: &str) -> PathBuf {
 #[test]
 fn mistakes_are_reported_in_one_line() {
     let demo = demo();
+    let folder = tempfile::tempdir().expect("a scratch folder");
+    let app_image = app_image(folder.path());
     let rows: &[(&[&str], i32, &str)] = &[
         (&[], 2, "a command is missing"),
         (&["frobnicate"], 2, "unrecognized subcommand 'frobnicate'"),
@@ -48,9 +60,14 @@ fn mistakes_are_reported_in_one_line() {
         (&["ls", "/no/such/file"], 1, "/no/such/file: No such file or directory"),
         (&["ls", "/"], 1, "/: it is a directory"),
         (&["ls", "/dev/null"], 1, "it is a character device"),
-        (&["stat", env!("CARGO_BIN_EXE_floe")], 3, "it looks like an ELF program"),
+        (&["stat", env!("CARGO_BIN_EXE_floe")], 3, "it looks like an ELF program\n"),
+        (&["stat", &app_image], 3, "it looks like an ELF program; one begins at byte 4096: give --offset 4096\n"),
         (&["ls", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")], 3, "not an EROFS or SquashFS image"),
-        (&["ls", "--offset", "4096", &demo], 3, "no EROFS or SquashFS image at byte 4096; one begins at byte 0"),
+        (
+            &["ls", "--offset", "4096", &demo],
+            3,
+            "no EROFS or SquashFS image at byte 4096; one begins at byte 0: omit --offset",
+        ),
         (&["ls", "--offset", "1T", &demo], 1, "it ends after 151552 bytes"),
         (&["ls", "--device", &demo, &demo], 1, "1 extra devices given, but the image has 0"),
         (&["ls", "--device", "/no/such", &demo], 1, "1 extra devices given"),
@@ -61,6 +78,13 @@ fn mistakes_are_reported_in_one_line() {
         (&["extract", &demo, "/nowhere", "-C", "/nonexistent/x"], 1, "\"/nowhere\": no such file"),
         (&["extract", &demo, "-C", "/nonexistent/x"], 1, "/nonexistent/x: No such file or directory"),
         (&["extract", &demo, "-C", &demo], 1, "Not a directory"),
+        (&["push", "--require-verified", &demo, "oci://localhost:1/a"], 2, "unexpected argument '--require-verified'"),
+        (&["push", "--cache-size", "1G", &demo, "oci://localhost:1/a"], 2, "unexpected argument '--cache-size'"),
+        (
+            &["push", "--cache-directory", "/", &demo, "oci://localhost:1/a"],
+            2,
+            "unexpected argument '--cache-directory'",
+        ),
         (&["check"], 16, "not provided: <IMAGE>"),
         (&["check", "--frob", &demo], 16, "unexpected argument '--frob'"),
         (&["check", "/no/such/file"], 8, "/no/such/file: No such file"),

@@ -28,7 +28,7 @@ for directory in /etc /usr /sbin; do
     mount -t overlay overlay -o "lowerdir=$directory,upperdir=$upper,workdir=$work" $directory || exit 77
 done
 mkdir -p /etc/security/limits.d
-rm -f /etc/fuse.conf /sbin/mount.floe /usr/sbin/mount.floe
+rm -f /etc/fuse.conf /sbin/mount.floe /usr/sbin/mount.floe /sbin/mount.fuse.floe /usr/sbin/mount.fuse.floe
 mount -t tmpfs dev /dev || exit 77
 mknod -m 666 /dev/null c 1 3
 "#;
@@ -38,6 +38,8 @@ const AS_USER: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups";
 
 /// The commands that change the system before the doctor runs.
 const DEVICE: &str = "mknod -m 666 /dev/fuse c 10 229";
+const WITHOUT_TRACEFS: &str = "grep -qw tracefs /proc/filesystems || exit 77; mount -t tmpfs none /sys/kernel; \
+                               mknod -m 666 /dev/fuse c 10 229";
 
 /// How the command in a remedy is used.
 #[derive(Clone, Copy)]
@@ -107,7 +109,17 @@ fn rows() -> Vec<Row> {
             topic: "mount -t floe",
             state: "limited",
             finding: "mount(8) finds no helper",
-            remedy: "ln -s \"$(command -v floe)\" /sbin/mount.floe (as root)",
+            remedy: "for name in floe fuse.floe; do ln -s \"$(command -v floe)\" /sbin/mount.$name; done (as root)",
+            mending: Mending::Run,
+            ..ROOT
+        },
+        Row {
+            name: "root, no helper for fuse.floe",
+            setup: "mknod -m 666 /dev/fuse c 10 229; ln -s \"$(command -v floe)\" /sbin/mount.floe",
+            topic: "mount -t floe",
+            state: "limited",
+            finding: "for the type fuse.floe, mount(8) finds no helper",
+            remedy: "ln -s \"$(command -v floe)\" /sbin/mount.fuse.floe (as root)",
             mending: Mending::Run,
             ..ROOT
         },
@@ -118,6 +130,24 @@ fn rows() -> Vec<Row> {
             state: "missing",
             finding: "root may not mount here",
             remedy: "--cap-add SYS_ADMIN",
+            ..ROOT
+        },
+        Row {
+            name: "root, tracing without a mounted tracefs",
+            setup: WITHOUT_TRACEFS,
+            topic: "tracing",
+            finding: "floe lab can trace the scheduler",
+            ..ROOT
+        },
+        Row {
+            name: "root without the right to mount, tracing",
+            setup: WITHOUT_TRACEFS,
+            rights: "setpriv --bounding-set -sys_admin --inh-caps -sys_admin",
+            works: false,
+            topic: "tracing",
+            state: "limited",
+            finding: "without scheduler traces",
+            remedy: "floe lab as root of the machine, with all capabilities",
             ..ROOT
         },
         USER,

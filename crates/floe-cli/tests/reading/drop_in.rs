@@ -377,6 +377,21 @@ fn images_mount_by_the_names_of_fuse_programs() {
         assert_eq!(output.status.code(), Some(1), "{name} {arguments:?}");
         assert_eq!(text(&output.stderr).lines().count(), 1, "{name} {arguments:?}: {}", text(&output.stderr));
     }
+
+    // The image begins elsewhere: the message names the option of the program.
+    let behind = folder.path().join("behind");
+    fs::write(&behind, [vec![0; 8192], fs::read(demo()).expect("readable")].concat()).expect("written");
+    let behind = behind.to_str().expect("a plain path").to_owned();
+    for (name, arguments, expected) in [
+        ("erofsfuse", strings(&[&behind, &mount]), "one begins at byte 8192: give -o offset=8192\n"),
+        ("squashfuse", strings(&[&behind, &mount]), "one begins at byte 8192: give -o offset=8192\n"),
+        ("squashfuse_ll", strings(&["-f", &behind, &mount]), "one begins at byte 8192: give -o offset=8192\n"),
+        ("mount.floe", strings(&[&behind, &mount]), "one begins at byte 8192: give -o offset=8192\n"),
+        ("erofsfuse", strings(&["-ooffset=4096", &demo(), &mount]), "one begins at byte 0: omit -o offset\n"),
+    ] {
+        let errors = text(&floe_as(name, &arguments, folder.path()).stderr);
+        assert!(errors.ends_with(expected) && errors.lines().count() == 1, "{name} {arguments:?}: {errors}");
+    }
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn verity_needs_a_file_and_replaces_the_root_of_an_earlier_image() {
 #[test]
 fn the_cache_is_listed_verified_pruned_and_dropped() {
     let folder = scene("4096");
-    let cache = ["--cache-dir", "cache"];
+    let cache = ["--cache-directory", "cache"];
     let run = |arguments: &[&str]| floe(folder.path(), &[&["cache"], arguments, &cache].concat());
     let output = run(&["ls"]);
     assert_eq!(
@@ -124,6 +124,8 @@ fn the_cache_is_listed_verified_pruned_and_dropped() {
     let source = source(folder.path(), &opened);
     source.read_at(0, &mut vec![0; usize::try_from(source.len()).expect("small")]).expect("it is read");
     let listed = text(&run(&["ls"]).stdout);
+    let former_name = floe(folder.path(), &["cache", "ls", "--cache-dir", "cache"]);
+    assert_eq!(text(&former_name.stdout), listed);
     assert!(listed.contains("  100 %  ") && listed.contains("https://example.org/layer.erofs  in use\n"), "{listed}");
     let record: serde_json::Value = serde_json::from_slice(&run(&["ls", "--json"]).stdout).expect("JSON");
     let id = record["id"].as_str().expect("an id").to_owned();

@@ -28,7 +28,7 @@ pub enum MountError {
     },
     /// `/dev/fuse` cannot be opened.
     Device(io::Error),
-    /// The mount needs fusermount3, which is not installed.
+    /// The mount needs fusermount3, which is not installed: that of a user other than root, or one with `auto_unmount`.
     NoFusermount,
     /// The kernel refuses the mount.
     Refused {
@@ -79,7 +79,8 @@ impl fmt::Display for MountError {
             ),
             Self::Device(error) => write!(formatter, "cannot open /dev/fuse: {error}"),
             Self::NoFusermount => formatter.write_str(
-                "mounting as this user needs fusermount3, which is not installed: install the package fuse3",
+                "this mount needs fusermount3, which is not installed: install the package fuse3 (as root, omit \
+                 auto_unmount instead)",
             ),
             Self::Refused { path, error } => match error.raw_os_error() {
                 Some(libc::EPERM) => write!(

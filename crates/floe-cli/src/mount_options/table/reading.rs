@@ -165,10 +165,10 @@ pub(super) const THREADS: &[OptionRow] = &[
     .shown(|now| now.mount.background_max.to_string()),
     row(
         "deadline",
-        Value::Time { max: Duration::MAX, set: |to, time| to.mount.deadline = Some(time) },
+        Value::Time { max: Duration::MAX, set: |to, time| to.set_deadline(Some(time)) },
         "after this time, a request that waits for the source fails with EIO",
     )
-    .or("off", |to| to.mount.deadline = None)
+    .or("off", |to| to.set_deadline(None))
     .default("60s")
     .shown(|now| now.mount.deadline.map_or_else(|| "off".to_owned(), time)),
 ];
