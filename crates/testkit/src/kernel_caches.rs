@@ -5,9 +5,10 @@ use std::{
     sync::{
         PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc,
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::skip::skipped;
@@ -51,18 +52,12 @@ pub fn drop_kernel_caches(caches: KernelCaches) -> bool {
 fn is_written_in_time(caches: KernelCaches) -> bool {
     let mut command = Command::new("sh");
     command.arg("-c").arg(format!("echo {} > /proc/sys/vm/drop_caches", caches as u8));
-    let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.spawn().expect("a shell");
-    let started = Instant::now();
-    while started.elapsed() < DROP_TIME_MAX {
-        if let Some(status) = child.try_wait().expect("our child") {
-            assert!(status.success(), "root drops caches");
-            return true;
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
-    let _ = child.kill();
-    false
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(command.status().expect("a shell")));
+    let status = receiver.recv_timeout(DROP_TIME_MAX);
+    assert!(status.is_err() || status.is_ok_and(|status| status.success()), "root drops caches");
+    status.is_ok()
 }
 
 /// Keeps the kernel's caches until the result is dropped: other tests of this program drop none meanwhile. The same thread
