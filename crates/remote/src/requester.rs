@@ -70,6 +70,8 @@ struct Mirrors {
     last: Option<usize>,
     /// Those whose answer was final.
     refused: Vec<usize>,
+    /// The final answer of the registry itself, if mirrors are still to be asked.
+    of_registry: Option<Fault>,
 }
 
 impl Requester {
@@ -184,15 +186,22 @@ impl Requester {
                     self.counters.was_wrong();
                     self.turn_away(asked.last);
                 }
-                // Mirrors may lack the object, or be closed to this user. The answer of the last one decides.
-                FaultKind::Gone | FaultKind::Refused | FaultKind::Unauthorized { .. } => {
-                    if !will_renew && asked.leaves_another(self.origin.mirrors()) {
+                // Mirrors may lack the object, or be closed to this user. The answer of the registry itself decides, which is the
+                // last of them, but may be asked first because another fetch has turned away from a mirror.
+                FaultKind::Gone | FaultKind::Refused | FaultKind::Unauthorized { .. } if !will_renew => {
+                    let count = self.origin.mirrors();
+                    if asked.leaves_another(count) {
+                        if asked.last == count.checked_sub(1) {
+                            asked.of_registry = Some(fault);
+                        }
                         self.turn_away(asked.last);
                         patience.is_elsewhere();
                         self.counters.retried();
                         continue;
                     }
+                    fault = asked.of_registry.take().unwrap_or(fault);
                 }
+                FaultKind::Gone | FaultKind::Refused | FaultKind::Unauthorized { .. } => {}
                 FaultKind::Closed => {}
             }
             patience.after(fault).await?;
