@@ -20,8 +20,9 @@ use crate::{exit::Exit, mount_users::MountUsers};
 /// How often to look for a second signal, and whether a mount is still covered.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a mount that is gone may wait for its last requests, which no program waits for: the kernel has read ahead.
-const REQUEST_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a mount that is gone may wait for its last requests, which no program waits for: the kernel has read ahead. Long enough
+/// for the news of a mount that was detached to arrive on a busy machine: its users are still served.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Unmounts on the first signal, and ends the process on the second.
 pub(super) struct SignalledEnd {
