@@ -83,6 +83,11 @@ impl SignalledEnd {
                 this.stop_now(state);
             }
         }
+        if state == State::Unmounted {
+            // The kernel still waits for what it has read ahead, although the unmount has returned.
+            thread::sleep(REQUEST_PATIENCE);
+            this.abandoner.abandon();
+        }
         if signals.forever().next().is_some() {
             this.stop_now(state);
         }
