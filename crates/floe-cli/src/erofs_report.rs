@@ -41,7 +41,7 @@ const EXTENSIONS: [&str; 9] = [".txt", ".so", ".xml", ".apk", ".odex", ".vdex", 
 /// The largest size class of the statistics: 2 to the power of this, in KiB.
 const SIZE_LOG2_MAX: usize = 16;
 
-/// What is printed of an inode, and how.
+/// The parts of an inode to print, and their form.
 #[derive(Clone, Copy)]
 pub(crate) struct With<'a> {
     /// The entries of a directory.

@@ -46,7 +46,7 @@ fn an_unwritable_report_is_refused_before_the_work() {
             assert!(run.stderr.contains(words) && run.stderr.lines().count() == 1, "{}", run.stderr);
         }
     }
-    // What was opened before is not left behind.
+    // The report that was created first is removed again.
     let arguments = [&endless[..], &["--json", "new", "--html", "directory"]].concat();
     let run = run_bounded(&mut floe(folder.path(), &arguments), AT_ONCE).expect("floe runs");
     assert!(!run.is_timed_out && !folder.path().join("new").exists(), "{}", run.stderr);

@@ -46,7 +46,7 @@ impl Scene {
         Self { folder, helpers }
     }
 
-    /// What is wrong with the mounts of a table of one line.
+    /// Runs `mount -a` three times with a table of one line. Returns its messages, and the number of mounts unless it is one.
     fn complaints(&self, image: &Path, kind: &str, options: &str) -> Vec<String> {
         let place = Place::new();
         let table = tempfile::NamedTempFile::new_in(self.folder.path()).expect("ours");

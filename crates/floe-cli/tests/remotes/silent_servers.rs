@@ -51,6 +51,15 @@ impl Remote {
         Self { directory, server, url }
     }
 
+    /// An image that is mounted, with its file open, on a server that then falls silent.
+    fn silent(front: &str) -> (Self, Serving, fs::File) {
+        let remote = Self::new();
+        let serving = remote.mount(front);
+        let file = fs::File::open(serving.place.file("noise")).expect("it is there");
+        remote.server.fall_silent_after(0);
+        (remote, serving, file)
+    }
+
     fn messages(&self) -> PathBuf {
         self.directory.path().join("messages")
     }
@@ -83,10 +92,7 @@ fn a_mount_without_users_ends_soon_after_a_signal() {
         return;
     }
     for front in fronts() {
-        let remote = Remote::new();
-        let mut serving = remote.mount(front);
-        let file = fs::File::open(serving.place.file("noise")).expect("it is there");
-        remote.server.fall_silent_after(0);
+        let (remote, mut serving, file) = Remote::silent(front);
         // The kernel reads ahead for a program that does not wait, and then closes the file.
         for offset in (0..LEN).step_by(LEN / 8) {
             let _ = rustix::fs::fadvise(&file, offset as u64, std::num::NonZero::new(128 << 10), Advice::WillNeed);
@@ -106,10 +112,7 @@ fn a_mount_with_users_ends_soon_after_a_second_signal() {
         return;
     }
     for front in fronts() {
-        let remote = Remote::new();
-        let mut serving = remote.mount(front);
-        let file = fs::File::open(serving.place.file("noise")).expect("it is there");
-        remote.server.fall_silent_after(0);
+        let (remote, mut serving, file) = Remote::silent(front);
         let readers: Vec<_> = (0..READER_COUNT)
             .map(|index| {
                 let file = file.try_clone().expect("a descriptor");

@@ -15,7 +15,7 @@ pub(super) struct Selector<'a> {
     levels: Vec<Level>,
 }
 
-/// What is known in a directory.
+/// The state of the walk in a directory: how far its path has matched the patterns.
 struct Level {
     /// The places in the patterns that select; `None` if everything here is selected.
     selected: Option<Places>,
