@@ -91,7 +91,7 @@ pub(crate) struct Mounted {
     pub(crate) reader: Reader,
     /// The image behind the kernel's EROFS, if that is in front.
     pub(crate) virtual_image: Option<Arc<VirtualImage>>,
-    pub(crate) keeper: Option<Arc<Keeper>>,
+    pub(crate) keeper: Arc<Keeper>,
     pub(crate) requests: RequestCounts,
 }
 
@@ -236,10 +236,7 @@ fn replay(replaying: Replaying, mounted: Mounted, progress: &Arc<Progress>) {
     if profile.is_empty() {
         return progress.set(LaunchState::None, "the profile is empty");
     }
-    let Some(keeper) = &mounted.keeper else {
-        return progress.set(LaunchState::Unavailable, "there is no keeper process that could look names up");
-    };
-    let walk = match keeper.walk(mounted.reader.engine().options().priority) {
+    let walk = match mounted.keeper.walk(mounted.reader.engine().options().priority) {
         Ok(walk) => walk,
         Err(error) => return progress.set(LaunchState::Unavailable, &format!("cannot look names up: {error}")),
     };

@@ -1,4 +1,6 @@
 //! Prepares resources that a mount can no longer get once it is confined.
+//!
+//! The keeper is started without a sandbox too: a process whose own thread waits in an unmount could not end.
 
 use std::{
     fs, io,
@@ -21,12 +23,13 @@ pub(crate) struct MountNeeds {
     pub(crate) policy: Policy,
     /// The control socket.
     pub(crate) control: Option<io::Result<Prepared>>,
-    /// The process that mounts and unmounts for it. Without a sandbox, the process mounts itself.
-    pub(crate) keeper: Option<Arc<Keeper>>,
+    /// The process that mounts and unmounts for it.
+    pub(crate) keeper: Arc<Keeper>,
 }
 
 impl MountNeeds {
-    /// Acquires the resources and adds them to the options. The keeper does only what the options ask for. `taken` is the mount that the process takes over, `datagrams` takes its datagram sockets away.
+    /// Acquires the resources and adds them to the options. The keeper does only what the options ask for. `taken` is the mount that
+    /// the process takes over, `datagrams` takes its datagram sockets away.
     ///
     /// # Errors
     /// No process can be started, or the process would keep a datagram socket.
@@ -41,13 +44,6 @@ impl MountNeeds {
     ) -> Result<Self, Fail> {
         let Settings { open, mount: options, front, transport, sandbox: mode, profile, learn, .. } = settings;
         let control = Prepared::new();
-        // fusermount3 removes the mount of a killed process, but not a front.
-        let is_removed_by_keeper = options.auto_unmount && *front != Front::Fuse;
-        // The keeper looks up names ahead of a launch.
-        let is_launch_wanted = *learn || matches!(profile, ProfileChoice::File(_));
-        if *mode == Mode::Off && !is_removed_by_keeper && !is_launch_wanted {
-            return Ok(Self { policy: Policy::default(), control: Some(control), keeper: None });
-        }
         let directory = match mountpoint {
             Mountpoint::Directory(directory) => Some(directory.as_path()),
             Mountpoint::Descriptor(_) => None,
@@ -69,7 +65,7 @@ impl MountNeeds {
         let keeper = keeper.map_err(|error| Fail::failed(format!("cannot start the mounting process: {error}")))?;
         options.keeper = Some(Arc::clone(&keeper));
         if *mode == Mode::Off {
-            return Ok(Self { policy: Policy::default(), control: Some(control), keeper: Some(keeper) });
+            return Ok(Self { policy: Policy::default(), control: Some(control), keeper });
         }
 
         let mut policy = confinement::reading();
@@ -90,15 +86,13 @@ impl MountNeeds {
         if let Some(group) = fs::read_to_string("/proc/self/cgroup").ok().as_deref().and_then(group_of) {
             policy.allow(format!("/sys/fs/cgroup{group}/memory.pressure"), Access::Read);
         }
-        Ok(Self { policy, control: Some(control), keeper: Some(keeper) })
+        Ok(Self { policy, control: Some(control), keeper })
     }
 }
 
 impl Drop for MountNeeds {
     fn drop(&mut self) {
-        if let Some(keeper) = &self.keeper {
-            keeper.end();
-        }
+        self.keeper.end();
     }
 }
 

@@ -7,10 +7,10 @@ pub(crate) mod transport;
 use std::{
     io,
     num::NonZero,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::OwnedFd,
     path::PathBuf,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::Ordering::Relaxed,
         mpsc::{self, Receiver, Sender},
     },
@@ -18,20 +18,17 @@ use std::{
 };
 
 use floe_engine::{Reader, Sink};
-use floe_fuse_wire::{self as wire, Agreement, Channel, Notifier};
+use floe_fuse_wire::{Agreement, Channel, Notifier};
 use floe_image::ByteRange;
 
 use crate::{
-    Access, Detach, FrontImage, FrontRefusal, Keeper, MountError, MountOptions, Mountpoint, RequestCounts, Touch,
-    Unmounter,
+    Access, Detach, FrontImage, MountError, MountOptions, Mountpoint, RequestCounts, Touch, Unmounter,
     connection::pending::ConnectionEnd,
     connection::rescue::Rescue,
-    connection::ring_permission::RingPermission,
     edge::FuseEdge,
     edge::front_pages::FrontPages,
     edge::kernel_pages::KernelPages,
-    mounting::front::HiddenMount,
-    mounting::front_transfer::{FrontMover, FrontTransfer},
+    mounting::front_transfer::FrontTransfer,
     mounting::fusermount::AutoUnmount,
     mounting::mountpoint::{Connected, connect},
     mounting::read_ahead,
@@ -150,10 +147,12 @@ impl Mount {
     }
 
     /// Mounts the kernel's EROFS on `directory`, in front of `image`, a file in the root of `reader`. The image is served over
-    /// a hidden FUSE mount, which is attached to no directory and ends with the front.
+    /// a hidden FUSE mount, which is attached to no directory and ends with the front. The keeper mounts both: a thread of this
+    /// process that waited for the front, for example in an unmount, could keep the process from ending.
     ///
     /// # Errors
-    /// The file cannot be served, or the kernel cannot mount it ([`MountError::Front`]). Nothing stays mounted.
+    /// The options have no keeper, the file cannot be served, or the kernel cannot mount it ([`MountError::Front`]). Nothing stays
+    /// mounted.
     pub fn in_front(
         reader: Reader,
         directory: PathBuf,
@@ -165,7 +164,8 @@ impl Mount {
         let noted_transfer = Arc::clone(&transfer);
         let (touches, has_direct_io) = (options.touches.clone(), options.front_direct_io);
         let holds_metadata = Arc::clone(&options.holds_metadata);
-        let keeper = options.keeper.as_ref();
+        let no_keeper = || MountError::Front("it needs a keeper, a process that mounts it".to_owned().into());
+        let keeper = options.keeper.as_ref().ok_or_else(no_keeper)?;
         let serving = &MountOptions {
             access: Some(Access::All),
             checks_permissions: false,
@@ -201,43 +201,16 @@ impl Mount {
         let (_, served, connection) = edge.parts();
         let prefetch_thread = edge.prefetch_thread();
         let counts = served.counts.clone();
-        let has_rings = options.rings.is_some();
-        let mut ring_permission = None;
-        let (device, is_given, hidden) = match keeper {
-            Some(keeper) => {
-                let (device, is_given) = keeper.hide(has_rings)?;
-                (device, is_given, Hidden::Kept(keeper))
-            }
-            None => {
-                ring_permission = has_rings.then(RingPermission::give).flatten();
-                let device = wire::open().map_err(MountError::Device)?;
-                let hidden = HiddenMount::new(device.as_fd()).map_err(|error| refused(&error))?;
-                (device, ring_permission.is_some(), Hidden::Own(hidden))
-            }
-        };
+        let (device, has_permission) = keeper.hide(options.rings.is_some())?;
         if let Some(rings) = &options.rings {
-            rings.permit(is_given);
+            rings.permit(has_permission);
         }
-        let unmounter = Unmounter::new(None, Arc::downgrade(&connection), keeper.cloned());
+        let unmounter = Unmounter::new(None, Arc::downgrade(&connection), Some(Arc::clone(keeper)));
         let stored_transfer = Arc::clone(&transfer);
-        let is_kept = keeper.is_some();
-        let pages = move |hidden| -> Box<dyn Sink> {
-            Box::new(FrontPages { hidden, image, transfer: stored_transfer, is_kept })
-        };
+        let pages =
+            move |hidden| -> Box<dyn Sink> { Box::new(FrontPages { hidden, image, transfer: stored_transfer }) };
         let session = serve(edge, Link::new(device), deadlines, serving, &unmounter, pages)?;
-        drop(ring_permission);
-        let sending = match hidden {
-            Hidden::Own(hidden) => {
-                let ends = hidden.put_front(&directory, options, false).map_err(|error| refused(&error))?;
-                // The front works without the transfer, so a thread that cannot be started is no error.
-                ends.and_then(|(sending, mover)| {
-                    let mounted = Unmounter::new(Some(directory.clone()), Weak::new(), None);
-                    spawn(FrontMover::THREAD.to_owned(), move || mover.run(&mounted, priority)).ok().map(|()| sending)
-                })
-            }
-            Hidden::Kept(keeper) => keeper.put_front(priority)?,
-        };
-        if let Some(sending) = sending {
+        if let Some(sending) = keeper.put_front(priority)? {
             prefetch_thread.store(sending.thread(), Relaxed);
             let _ = transfer.set(sending);
         }
@@ -298,18 +271,8 @@ impl Abandoner {
     }
 }
 
-/// The holder of the hidden mount behind a front: this process or the keeper.
-enum Hidden<'options> {
-    Own(HiddenMount),
-    Kept(&'options Keeper),
-}
-
 fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), MountError> {
     thread::Builder::new().name(name).spawn(work).map(drop).map_err(MountError::Threads)
-}
-
-fn refused(error: &io::Error) -> MountError {
-    MountError::Front(FrontRefusal::new(error))
 }
 
 impl Drop for Mount {

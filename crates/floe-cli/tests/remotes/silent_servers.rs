@@ -52,9 +52,9 @@ impl Remote {
     }
 
     /// An image that is mounted, with its file open, on a server that then falls silent.
-    fn silent(front: &str) -> (Self, Serving, fs::File) {
+    fn silent(options: &str) -> (Self, Serving, fs::File) {
         let remote = Self::new();
-        let serving = remote.mount(front);
+        let serving = remote.mount(options);
         let file = fs::File::open(serving.place.file("noise")).expect("it is there");
         remote.server.fall_silent_after(0);
         (remote, serving, file)
@@ -64,17 +64,22 @@ impl Remote {
         self.directory.path().join("messages")
     }
 
-    fn mount(&self, front: &str) -> Serving {
+    fn mount(&self, options: &str) -> Serving {
         let place = Place::new();
         let mut command = floe_with_messages_in(&self.messages());
-        command.args(["mount", "--outage", "wait:10m", "--cache-size", "0", "-o", &format!("front={front}")]);
+        command.args(["mount", "--outage", "wait:10m", "--cache-size", "0", "-o", options]);
         command.arg(&self.url).arg(&place.path);
         Serving::start(command, place)
     }
 }
 
-fn fronts() -> Vec<&'static str> {
-    if front::ready() { vec!["fuse", "kernel"] } else { vec!["fuse"] }
+/// The options of the mounts that are tested.
+fn options() -> Vec<&'static str> {
+    let mut options = vec!["front=fuse", "front=fuse,no-sandbox"];
+    if front::ready() {
+        options.extend(["front=kernel", "front=kernel,transport=dev,no-sandbox", "front=kernel,no-sandbox"]);
+    }
+    options
 }
 
 /// Waits for the end of a program, and returns its exit code.
@@ -91,8 +96,8 @@ fn a_mount_without_users_ends_soon_after_a_signal() {
     if !skip::ready(&[Need::Root, Need::Fuse]) {
         return;
     }
-    for front in fronts() {
-        let (remote, mut serving, file) = Remote::silent(front);
+    for options in options() {
+        let (remote, mut serving, file) = Remote::silent(options);
         // The kernel reads ahead for a program that does not wait, and then closes the file.
         for offset in (0..LEN).step_by(LEN / 8) {
             let _ = rustix::fs::fadvise(&file, offset as u64, std::num::NonZero::new(128 << 10), Advice::WillNeed);
@@ -101,8 +106,8 @@ fn a_mount_without_users_ends_soon_after_a_signal() {
         until("requests wait", || remote.server.unanswered() > 0);
         serving.place.wait_until_unused();
         serving.signal(Signal::TERM);
-        assert_eq!(ended_soon(&mut serving, &remote.messages()), Some(0), "{front}");
-        assert!(!serving.place.is_mounted(), "{front}");
+        assert_eq!(ended_soon(&mut serving, &remote.messages()), Some(0), "{options}");
+        assert!(!serving.place.is_mounted(), "{options}");
     }
 }
 
@@ -111,8 +116,8 @@ fn a_mount_with_users_ends_soon_after_a_second_signal() {
     if !skip::ready(&[Need::Root, Need::Fuse]) {
         return;
     }
-    for front in fronts() {
-        let (remote, mut serving, file) = Remote::silent(front);
+    for options in options() {
+        let (remote, mut serving, file) = Remote::silent(options);
         let readers: Vec<_> = (0..READER_COUNT)
             .map(|index| {
                 let file = file.try_clone().expect("a descriptor");
@@ -124,7 +129,7 @@ fn a_mount_with_users_ends_soon_after_a_second_signal() {
         let said = || fs::read_to_string(remote.messages()).expect("ours");
         until("it says that it is in use", || said().contains("signal again to stop now"));
         serving.signal(Signal::TERM);
-        assert_eq!(ended_soon(&mut serving, &remote.messages()), Some(1), "{front}: {}", said());
+        assert_eq!(ended_soon(&mut serving, &remote.messages()), Some(1), "{options}: {}", said());
         until("the readers end", || readers.iter().all(thread::JoinHandle::is_finished));
         drop(file);
     }

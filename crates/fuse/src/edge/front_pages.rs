@@ -48,8 +48,6 @@ pub(crate) struct FrontPages {
     pub(crate) image: Arc<dyn FrontImage>,
     /// Set when the front is mounted.
     pub(crate) transfer: Arc<OnceLock<FrontTransfer>>,
-    /// Whether a keeper aborts the connection if this process is killed while a store waits.
-    pub(crate) is_kept: bool,
 }
 
 impl Sink for FrontPages {
@@ -60,7 +58,7 @@ impl Sink for FrontPages {
         let Some(ranges) = self.image.files_in(ByteRange::new(offset, bytes.len() as u64)) else {
             return self.hidden.store(nid, offset, bytes);
         };
-        let Some(transfer) = self.transfer.get().filter(|_| self.is_kept) else { return 0 };
+        let Some(transfer) = self.transfer.get() else { return 0 };
         let len = self.hidden.store(nid, offset, bytes);
         if len > 0 {
             transfer.ask(&ranges);

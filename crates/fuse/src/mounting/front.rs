@@ -109,8 +109,8 @@ impl HiddenMount {
     }
 
     /// Mounts the kernel's EROFS from the file in the hidden mount on `directory`. The hidden mount must be served already.
-    /// Returns both ends of the transfer of file data into the front. `copies` tells whether data is to be copied into it, which
-    /// the process that serves the hidden mount must not do.
+    /// Returns both ends of the transfer of file data into the front. The calling process must not be the one that serves the
+    /// hidden mount.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -118,12 +118,11 @@ impl HiddenMount {
         self,
         directory: &Path,
         options: &MountOptions,
-        copies: bool,
     ) -> io::Result<Option<(FrontTransfer, FrontMover)>> {
         may_wait_for_mount();
         let (front, image) = in_private_namespace(|| self.front(options))?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-        let clone = if copies { open_tree(&front, "", flags).ok() } else { None };
+        let clone = open_tree(&front, "", flags).ok();
         let transfer = front_transfer(clone.as_ref(), image);
         move_mount(&front, "", CWD, directory, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
         Ok(transfer.ok())

@@ -5,8 +5,7 @@
 //! reads through a private clone of the mount, because open files in the users' mount would make it busy, and drops the
 //! clone when the users' mount is gone.
 //!
-//! The thread belongs to the keeper. Without a keeper it drops second copies only: a process that is killed while one of its own
-//! threads waits for its replies would never end.
+//! The thread belongs to the keeper: a process that is killed while one of its own threads waits for its replies would never end.
 
 use std::{
     collections::VecDeque,

@@ -15,7 +15,7 @@ use std::{
 use floe_fuse::{Abandoner, Detach, Keeper, UnmountError, Unmounter};
 use signal_hook::iterator::Signals;
 
-use crate::{exit::Exit, mount_users::MountUsers};
+use crate::exit::Exit;
 
 /// How often to look for a second signal, and whether a mount is still covered.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -30,7 +30,7 @@ pub(super) struct SignalledEnd {
     pub(super) abandoner: Abandoner,
     /// The mountpoint, for messages.
     pub(super) directory: PathBuf,
-    pub(super) keeper: Option<Arc<Keeper>>,
+    pub(super) keeper: Arc<Keeper>,
 }
 
 /// The state of the mount after a signal.
@@ -161,9 +161,6 @@ impl SignalledEnd {
 
     /// The processes that use the mount, as text.
     fn users(&self) -> String {
-        match &self.keeper {
-            Some(keeper) => keeper.users().unwrap_or_default(),
-            None => MountUsers::of(&self.directory).to_string(),
-        }
+        self.keeper.users().unwrap_or_default()
     }
 }

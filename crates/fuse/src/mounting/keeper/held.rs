@@ -143,7 +143,7 @@ impl Held {
             Question::MountFront(priority) => {
                 match kept.directory.zip(self.hidden.take()).filter(|_| self.mounted.is_none()) {
                     None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
-                    Some((directory, hidden)) => match hidden.put_front(directory, kept.options, true) {
+                    Some((directory, hidden)) => match hidden.put_front(directory, kept.options) {
                         Ok(transfer) => {
                             let mounted = Unmounter::new(Some(directory.to_owned()), Weak::new(), None);
                             self.mounted = Some(mounted.clone());
