@@ -3,12 +3,15 @@
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError, atomic::AtomicBool},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use floe::{
-    CheckOptions, ExtractError, ExtractEvent, ExtractOptions, FileType, Finding, Format, Image, ImageFiles, OpenError,
-    Parts, Severity, SuperblockChecksum, XattrSelection, check_files, extract,
+    CheckOptions, ExtractError, ExtractEvent, ExtractOptions, FileType, Finding, Format, Image, ImageFiles, Nid,
+    OpenError, Parts, SeekTarget, Severity, SuperblockChecksum, XattrSelection, check_files, extract,
 };
 use floe_sandbox::Mode;
 
@@ -16,6 +19,7 @@ use super::erofs_tool::{ErofsTool, Options, Wanted, number};
 use crate::{
     cancellation,
     confinement::{self, Target},
+    exit::Exit,
     fail::Fail,
     shown::Shown,
 };
@@ -139,7 +143,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
 
 fn check_image(tool: &ErofsTool, image: &Path, order: &Order, cancel: &AtomicBool) -> Result<u8, Fail> {
     if order.root.is_some() {
-        return check_below(tool, image, order);
+        return check_below(tool, image, order, cancel);
     }
     let has_errors = Mutex::new(false);
     let tell = |finding: &Finding| {
@@ -161,9 +165,12 @@ fn check_image(tool: &ErofsTool, image: &Path, order: &Order, cancel: &AtomicBoo
     let summary = match files.and_then(|files| check_files(files, &engine_options, &options, &tell, cancel)) {
         Ok(summary) if summary.format == Format::Erofs => summary,
         Ok(_) => return tool.failed("cannot find valid erofs superblock", 1),
-        Err(error) => return tool.unopened(&error),
+        Err(error) => return tool.unopened(error),
     };
-    if summary.is_cancelled || has_errors.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    if summary.is_cancelled {
+        return interrupted(tool);
+    }
+    if has_errors.into_inner().unwrap_or_else(PoisonError::into_inner) {
         if order.verbosity > 0 {
             tool.say("Found some filesystem corruption");
         }
@@ -211,13 +218,13 @@ fn extract_image(
             Ok(0)
         }
         Ok(_) => tool.failed("Failed to extract filesystem", 1),
-        Err(ExtractError::Cancelled) => Ok(1),
+        Err(ExtractError::Cancelled) => interrupted(tool),
         Err(error) => tool.failed(&error.to_string(), 1),
     }
 }
 
 /// Reads everything below a directory.
-fn check_below(tool: &ErofsTool, image: &Path, order: &Order) -> Result<u8, Fail> {
+fn check_below(tool: &ErofsTool, image: &Path, order: &Order, cancel: &AtomicBool) -> Result<u8, Fail> {
     let files = order.wanted.open_files(image, confinement::reading())?;
     let image = match open(tool, files, order) {
         Ok(image) => image,
@@ -230,17 +237,14 @@ fn check_below(tool: &ErofsTool, image: &Path, order: &Order) -> Result<u8, Fail
     let (mut has_errors, mut piece) = (false, vec![0; 1 << 20]);
     for entry in image.walk_from(root, b"") {
         let read = entry.map_err(|failed| (failed.path, failed.error)).and_then(|entry| {
-            if !order.decode || entry.attr.file_type != floe::FileType::Regular {
+            if !order.decode || entry.attr.file_type != FileType::Regular {
                 return Ok(());
             }
-            let mut position = 0;
-            while position < entry.attr.size {
-                let len =
-                    image.read_at(entry.attr.nid, position, &mut piece).map_err(|error| (entry.path.clone(), error))?;
-                position += len.max(1) as u64;
-            }
-            Ok(())
+            read_data(&image, entry.attr.nid, &mut piece, cancel).map_err(|error| (entry.path, error))
         });
+        if cancel.load(Relaxed) {
+            return interrupted(tool);
+        }
         if let Err((path, error)) = read {
             has_errors = true;
             if order.verbosity > 0 {
@@ -253,6 +257,22 @@ fn check_below(tool: &ErofsTool, image: &Path, order: &Order) -> Result<u8, Fail
     }
     say_all_is_well(order, (0, 0));
     Ok(0)
+}
+
+/// Reads a file without its holes, until it ends or `cancel` is set.
+fn read_data(image: &Image, nid: Nid, piece: &mut [u8], cancel: &AtomicBool) -> Result<(), floe::Error> {
+    let mut position = 0;
+    while !cancel.load(Relaxed)
+        && let Some(start) = image.file_system().seek(nid, position, SeekTarget::Data)?
+    {
+        let len = image.read_at(nid, start, piece)?;
+        position = start + len.max(1) as u64;
+    }
+    Ok(())
+}
+
+fn interrupted(tool: &ErofsTool) -> Result<u8, Fail> {
+    tool.failed("interrupted", Exit::CheckCancelled.code())
 }
 
 fn open(tool: &ErofsTool, files: Result<ImageFiles, OpenError>, order: &Order) -> Result<Image, u8> {
@@ -269,10 +289,10 @@ fn open(tool: &ErofsTool, files: Result<ImageFiles, OpenError>, order: &Order) -
     }
 }
 
-fn find(image: &Image, order: &Order) -> Result<Option<floe::Nid>, String> {
+fn find(image: &Image, order: &Order) -> Result<Option<Nid>, String> {
     match &order.root {
         None => Ok(None),
-        Some(Root::Nid(nid)) => Ok(Some(floe::Nid(*nid))),
+        Some(Root::Nid(nid)) => Ok(Some(Nid(*nid))),
         Some(Root::Path(path)) => {
             let found = image.resolve_link(path.as_encoded_bytes());
             found.map(Some).map_err(|_| format!("failed to lookup {}", path.display()))

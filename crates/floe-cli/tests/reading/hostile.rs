@@ -2,17 +2,20 @@
 
 use std::{
     fs,
+    os::unix::process::CommandExt,
     path::PathBuf,
     process::Command,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
 };
 
+use floe_testkit::wait_until_caught;
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::support::{
     hostile_erofs,
     hostile_squashfs::{self, Squashfs},
-    program::{run, told},
+    program::{Running, floe, run, told},
 };
 
 /// The address space limit in KiB for each command: enough for a debug build, but not for what the images claim.
@@ -66,6 +69,24 @@ fn check(name: &str, image: &[u8], rows: &[(&[&str], Expected)]) {
 fn a_hole_of_a_petabyte_is_checked_at_once() {
     let image = hostile_erofs::with_hole(1 << 50);
     check("hole", &image, &[(&["check", "IMAGE"], (0, "no faults")), (&["extract", "IMAGE", "-C", "TARGET"], (1, ""))]);
+}
+
+#[test]
+fn fsck_erofs_skips_holes_and_ends_soon_after_a_signal() {
+    let scene = Scene::new(&hostile_erofs::with_hole(1 << 50));
+    let command = |scene: &Scene| {
+        let mut command = floe();
+        command.arg0("fsck.erofs").args(["--path=/", "--extract"]).arg(scene.image());
+        command
+    };
+    assert_eq!(told(&run(&mut command(&scene))), (Some(0), String::new()));
+    // 160 GB to read.
+    let scene = Scene::new(&hostile_erofs::with_overlapping_files(20_000, 2048));
+    let running = Running::start(&mut command(&scene));
+    wait_until_caught(running.id(), Signal::TERM);
+    running.signal(Signal::TERM);
+    let (code, errors) = running.end();
+    assert_eq!((code, errors.as_str()), (Some(32), "<E> erofs: interrupted\n"));
 }
 
 #[test]
