@@ -19,7 +19,7 @@ pub struct DirectoryEntry<'name> {
     pub next: u64,
     /// The type as in the upper four bits of a mode (`DT_*`).
     pub kind: u32,
-    /// The name: not empty, at most 255 bytes.
+    /// The name: not empty; SquashFS allows up to 256 bytes, EROFS up to 255.
     pub name: &'name [u8],
 }
 

@@ -22,7 +22,7 @@ use crate::{
     fail::Fail,
     output::Output,
     quantity,
-    remote::{self, RemoteArguments},
+    remote::{self, NetworkArguments},
 };
 
 /// The default of `--size-max`. A small layer can decompress to any size.
@@ -63,7 +63,11 @@ pub(crate) struct Arguments {
     quiet: bool,
 
     #[command(flatten)]
-    remote: RemoteArguments,
+    network: NetworkArguments,
+
+    /// Refuse images whose bytes cannot be verified
+    #[arg(help_heading = remote::HEADING, long)]
+    require_verified: bool,
 }
 
 /// Runs the command.
@@ -85,8 +89,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         Some("interrupted".to_owned())
     })?;
     let part = parts.create_in(directory).map_err(failed)?;
-    let options = arguments.remote.options();
-    let network = Network::new(options.remote).map_err(failed)?;
+    let network = Network::new(arguments.network.options()).map_err(failed)?;
     let bar = progress_bar(arguments.quiet);
     let pulled = network.pull(&location, part.as_file(), &|done, len| {
         bar.set_length(len);
@@ -94,7 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     });
     bar.finish_and_clear();
     let pulled = pulled.map_err(|error| Fail::failed(error.to_string()))?;
-    if options.require_verified && !pulled.is_verified {
+    if arguments.require_verified && !pulled.is_verified {
         return Err(Fail::failed(format!("{}: no digests are published to verify it", pulled.name)));
     }
     let part = if pulled.compression == Some("zstd") {

@@ -90,7 +90,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let files = wanted.open_files(Path::new(&image_path), confinement::reading())?;
     let image = match files.and_then(|files| Image::of(files, &wanted.open_options().engine)) {
         Ok(image) => image,
-        Err(error) => return tool.unopened(&error),
+        Err(error) => return tool.unopened(error),
     };
     let FormatImage::Erofs(erofs) = image.format_image() else {
         return tool.failed("cannot find valid erofs superblock", 234);

@@ -12,6 +12,9 @@ use floe_sandbox::{Mode, Policy};
 
 use crate::{confinement, fail::Fail, output::Output};
 
+/// The tools' option for the offset of an image.
+const OFFSET_OPTION: &str = "--offset=";
+
 /// A tool of erofs-utils.
 pub(super) struct ErofsTool<'a> {
     pub(super) name: &'static str,
@@ -79,8 +82,8 @@ impl ErofsTool<'_> {
     }
 
     /// Reports that the image cannot be opened.
-    pub(super) fn unopened(&self, error: &OpenError) -> Result<u8, Fail> {
-        let errno = match error {
+    pub(super) fn unopened(&self, error: OpenError) -> Result<u8, Fail> {
+        let errno = match &error {
             OpenError::File { error, .. } | OpenError::Device { error, .. } => error.raw_os_error().unwrap_or(5),
             _ => 22,
         };
@@ -89,7 +92,7 @@ impl ErofsTool<'_> {
             OpenError::MissingDevice { path, index, .. } => {
                 format!("{}: needs extra device {index}: give its file with --device", path.display())
             }
-            error => error.to_string(),
+            error => Fail::from(error).with_offset_option(OFFSET_OPTION).to_string(),
         };
         self.failed(&message, exit)
     }

@@ -86,7 +86,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
             return Ok(FATAL);
         }
         Err(error) => {
-            say!("FATAL ERROR: {error}");
+            say!("FATAL ERROR: {}", Fail::from(error).with_offset_option("-offset "));
             return Ok(FATAL);
         }
     };

@@ -388,6 +388,10 @@ fn images_mount_by_the_names_of_fuse_programs() {
         ("squashfuse_ll", strings(&["-f", &behind, &mount]), "one begins at byte 8192: give -o offset=8192\n"),
         ("mount.floe", strings(&[&behind, &mount]), "one begins at byte 8192: give -o offset=8192\n"),
         ("erofsfuse", strings(&["-ooffset=4096", &demo(), &mount]), "one begins at byte 0: omit -o offset\n"),
+        ("dump.erofs", strings(&[&behind]), "one begins at byte 8192: give --offset=8192\n"),
+        ("fsck.erofs", strings(&[&behind]), "one begins at byte 8192: give --offset=8192\n"),
+        ("fsck.erofs", strings(&["--offset=4096", &demo()]), "one begins at byte 0: omit --offset\n"),
+        ("unsquashfs", strings(&["-l", &behind]), "one begins at byte 8192: give -offset 8192\n"),
     ] {
         let errors = text(&floe_as(name, &arguments, folder.path()).stderr);
         assert!(errors.ends_with(expected) && errors.lines().count() == 1, "{name} {arguments:?}: {errors}");
