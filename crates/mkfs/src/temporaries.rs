@@ -5,6 +5,7 @@ use std::{
     fs,
     hash::{BuildHasher, Hasher, RandomState},
     io,
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
 };
@@ -127,7 +128,8 @@ pub(crate) fn with_temporary_name<T>(path: &Path, create: impl Fn(&Path) -> io::
 /// A random hidden name that begins with `base`.
 fn temporary_name(base: &OsStr) -> OsString {
     let mut name = OsString::from(".");
-    name.push(base.to_str().map_or(base, |base| OsStr::new(&base[..base.floor_char_boundary(BASE_LEN_MAX)])));
+    let len = base.to_str().map_or(base.len().min(BASE_LEN_MAX), |base| base.floor_char_boundary(BASE_LEN_MAX));
+    name.push(OsStr::from_bytes(&base.as_bytes()[..len]));
     // The keys of each state are random.
     name.push(format!(".{:016x}", RandomState::new().build_hasher().finish()));
     name
@@ -168,8 +170,8 @@ mod tests {
     #[test]
     fn temporary_names_are_never_too_long() {
         let folder = tempfile::tempdir().expect("a folder");
-        for name in ["x".repeat(255), "\u{e9}".repeat(127)] {
-            let path = folder.path().join(name);
+        for name in ["x".repeat(255).into_bytes(), "\u{e9}".repeat(127).into_bytes(), vec![0xff; 255]] {
+            let path = folder.path().join(OsStr::from_bytes(&name));
             with_temporary_name(&path, |path| File::create_new(path)).expect("the name is short enough");
         }
     }

@@ -119,7 +119,7 @@ fn dump_erofs_prints_what_the_original_prints() {
             let plain = |path: &&[u8]| path.iter().all(|byte| byte.is_ascii_graphic()) && path.len() < 200;
             for letter in ['f', 'd', 'l'] {
                 let paths = manifest.entries().filter(|(_, entry)| entry.file_type == letter).map(|(path, _)| path);
-                for path in paths.filter(plain).take(3) {
+                for path in paths.filter(plain).take(2) {
                     let path = format!("--path={}", text(path));
                     rows.push(vec![path.clone()]);
                     match letter {

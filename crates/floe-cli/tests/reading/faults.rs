@@ -174,7 +174,11 @@ fn fail_once(subject: &Subject, call: u64, error: fn() -> io::Error, expected: &
         },
         Err(error) => return vec![format!("does not open: {error}")],
     };
-    told.extend(complaints(&ask(&reader), expected, false).into_iter().map(|line| format!("afterwards, {line}")));
+    // On a busy machine, less is read ahead the first time, and the failing call comes later. An error that is cached stays.
+    let again = || complaints(&ask(&reader), expected, false);
+    if !again().is_empty() {
+        told.extend(again().into_iter().map(|line| format!("afterwards, {line}")));
+    }
     told.into_iter().map(|line| format!("call {call} fails with {}: {line}", error())).collect()
 }
 
