@@ -20,7 +20,7 @@ use crate::support::program::{Place, Serving, demo, is_running, processes_with, 
 
 const USER: u32 = 65_534;
 
-const NO_FUSERMOUNT: &str = "for f in /usr/bin/fusermount3 /usr/bin/fusermount /bin/fusermount3; do \
+const NO_FUSERMOUNT: &str = "for f in /usr/bin/fusermount3 /usr/bin/fusermount /bin/fusermount3 $(command -v fusermount3); do \
     if test -e $f; then mount --bind /dev/null $f; fi; done";
 
 const NO_DEVICE: &str = "mount -t tmpfs none /dev";
