@@ -84,6 +84,11 @@ impl StoredObject {
         Self::open_files(directory, layout, id, boot, false)
     }
 
+    /// Like [`StoredObject::inspect`], but creates missing files.
+    pub(crate) fn complete(directory: &Path, layout: ChunkLayout, id: Digest, boot: BootId) -> io::Result<Self> {
+        Self::open_files(directory, layout, id, boot, true)
+    }
+
     fn open_files(directory: &Path, layout: ChunkLayout, id: Digest, boot: BootId, create: bool) -> io::Result<Self> {
         let open = |name| {
             let mut options = File::options();

@@ -150,10 +150,13 @@ pub(crate) fn remove_if_empty(root: &Path, directory: &Path, object: &StoredObje
     Ok(true)
 }
 
-/// Removes the directory of an object whose description or files are torn, unless a process has it open.
+/// Removes the directory of an object whose description or files are torn, unless a process has it open. A process that is just
+/// creating the object must wait, so the files that it locks are created first.
 fn remove_unknown(root: &Path, directory: &Path, id: Digest, boot: BootId) -> io::Result<()> {
-    match StoredObject::inspect(directory, ChunkLayout::new(0, 0), id, boot) {
+    match StoredObject::complete(directory, ChunkLayout::new(0, 0), id, boot) {
         Ok(object) => remove_if_empty(root, directory, &object).map(drop),
+        // It was removed meanwhile.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(_) => remove(root, directory),
     }
 }
@@ -197,4 +200,32 @@ pub(crate) fn allocated_bytes(root: &Path) -> u64 {
 
 fn entries(folder: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Location, ObjectKey, Trust};
+
+    #[test]
+    fn objects_in_use_are_not_removed_whatever_is_missing() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let location = Location { url: "memory".to_owned(), etag: "1".to_owned() };
+        let key = ObjectKey { trust: Trust::Location(location), len: 300_000 };
+        let (about, id, boot) = (About::of(&key, "memory").expect("it parses"), key.id(), BootId::of("first"));
+        let directory = folder.path().join("objects").join("ab").join(id.to_string());
+        for missing in [&["about"][..], &["about", "data"], &["usage"], &[]] {
+            let object = StoredObject::open(&directory, &about, id, boot).expect("it opens");
+            missing.iter().for_each(|name| fs::remove_file(directory.join(name)).expect("it is there"));
+            tidy(folder.path(), boot);
+            assert!(directory.exists(), "{missing:?}");
+            drop(object);
+            tidy(folder.path(), boot);
+            assert!(!directory.exists(), "{missing:?}");
+        }
+        // What cannot be an object is removed.
+        fs::create_dir_all(directory.join("map")).expect("created");
+        tidy(folder.path(), boot);
+        assert!(!directory.exists());
+    }
 }
