@@ -2,7 +2,7 @@
 //!
 //! `FUSE_NOTIFY_STORE` waits for pages that are being read. If the process that serves the mount is killed then, nobody answers
 //! these reads: the thread that stores never ends, and keeps the connection open. The same holds for a thread that waits for a
-//! source that does not answer. Only an abort frees the readers.
+//! source that does not answer, or that cannot close it. Only an abort frees the readers.
 
 use std::{
     fs::File,
@@ -21,7 +21,7 @@ use crate::mounting::parent_sys::Parent;
 /// The usual mountpoint of the file system of FUSE's connections.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// How long the other threads of the parent have to end after its main thread.
+/// How long the parent has to end after its main thread.
 const END_TIME_MAX: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
 
 /// The file that aborts one connection. It stays valid after the mount has left the mount table.
@@ -46,7 +46,7 @@ impl Abort {
         Ok(Self { file: file? })
     }
 
-    /// Waits for the end of the parent's main thread, and aborts the connection if other threads do not end soon after it.
+    /// Waits for the end of the parent's main thread, and aborts the connection if the parent does not end soon after it.
     pub(crate) fn when_stuck(mut self, parent: &Parent) {
         parent.wait_for_main_thread();
         if !parent.ends_within(END_TIME_MAX) {

@@ -1,4 +1,4 @@
-//! The keeper: a process that mounts and unmounts for a confined one.
+//! The keeper: an unconfined process that mounts and unmounts for the one that serves the mount.
 
 mod held;
 mod incoming;
@@ -48,8 +48,8 @@ const FUSERMOUNT_TIME_MAX: Duration = Duration::from_millis(500);
 /// How long a process may need to set up a connection with rings, for which the kernel's parameter is changed.
 const RING_PERMISSION_TIME_MAX: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
-/// A process that mounts and unmounts for the process that reads the image, which is confined. The keeper is not confined, and
-/// sees no byte of the image. It mounts or adopts one directory, once, unmounts only that mount, and ends with the process
+/// A process that mounts and unmounts for the process that reads the image, which is usually confined. The keeper is not
+/// confined, and sees no byte of the image. It mounts or adopts one directory, once, unmounts only that mount, and ends with the process
 /// that it serves.
 pub struct Keeper {
     /// Locked for one question and its answer; `None` once the keeper has ended.

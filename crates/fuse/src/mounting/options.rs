@@ -105,7 +105,7 @@ pub struct MountOptions {
     pub touches: Option<TouchSink>,
     /// Whether a front does not read metadata ahead at present, because other bytes are more urgent.
     pub holds_metadata: Arc<AtomicBool>,
-    /// Mounts and unmounts if this process gives up the right to do so.
+    /// Mounts and unmounts for this process. Without it, the process does so itself, and has no front.
     pub keeper: Option<Arc<Keeper>>,
 }
 

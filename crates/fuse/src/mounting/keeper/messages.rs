@@ -1,4 +1,4 @@
-//! The messages between a confined process and its keeper.
+//! The messages between a process that serves a mount and its keeper.
 
 use std::{
     io::{self, IoSliceMut},
