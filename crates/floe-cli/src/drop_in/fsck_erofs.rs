@@ -49,6 +49,8 @@ Check an EROFS image, or extract it. This is floe under the name of fsck.erofs.
 /// The default verbosity: faults are printed.
 const VERBOSITY: u64 = 2;
 
+const NO_EROFS: &str = "cannot find valid erofs superblock";
+
 /// From this verbosity on, success is reported too.
 const VERBOSITY_INFORMED: u64 = 3;
 
@@ -164,7 +166,7 @@ fn check_image(tool: &ErofsTool, image: &Path, order: &Order, cancel: &AtomicBoo
     let files = order.wanted.open_files(image, confinement::reading())?;
     let summary = match files.and_then(|files| check_files(files, &engine_options, &options, &tell, cancel)) {
         Ok(summary) if summary.format == Format::Erofs => summary,
-        Ok(_) => return tool.failed("cannot find valid erofs superblock", 1),
+        Ok(_) => return tool.failed(NO_EROFS, 1),
         Err(error) => return tool.unopened(error),
     };
     if summary.is_cancelled {
@@ -192,7 +194,7 @@ fn extract_image(
     let files = order.wanted.open_files(image, confinement::extracting(&made, &options))?;
     let image = match open(tool, files, order) {
         Ok(image) => image,
-        Err(exit) => return Ok(exit),
+        Err(exit) => return exit,
     };
     match find(&image, order) {
         Ok(root) => options.root = root,
@@ -228,7 +230,7 @@ fn check_below(tool: &ErofsTool, image: &Path, order: &Order, cancel: &AtomicBoo
     let files = order.wanted.open_files(image, confinement::reading())?;
     let image = match open(tool, files, order) {
         Ok(image) => image,
-        Err(exit) => return Ok(exit),
+        Err(exit) => return exit,
     };
     let root = match find(&image, order) {
         Ok(root) => root.unwrap_or_else(|| image.root()),
@@ -275,17 +277,11 @@ fn interrupted(tool: &ErofsTool) -> Result<u8, Fail> {
     tool.failed("interrupted", Exit::CheckCancelled.code())
 }
 
-fn open(tool: &ErofsTool, files: Result<ImageFiles, OpenError>, order: &Order) -> Result<Image, u8> {
+fn open(tool: &ErofsTool, files: Result<ImageFiles, OpenError>, order: &Order) -> Result<Image, Result<u8, Fail>> {
     match files.and_then(|files| Image::of(files, &order.wanted.open_options().engine)) {
         Ok(image) if image.format() == Format::Erofs => Ok(image),
-        Ok(_) => {
-            tool.say("cannot find valid erofs superblock");
-            Err(1)
-        }
-        Err(error) => {
-            tool.say(&error.to_string());
-            Err(1)
-        }
+        Ok(_) => Err(tool.failed(NO_EROFS, 1)),
+        Err(error) => Err(tool.unopened(error)),
     }
 }
 

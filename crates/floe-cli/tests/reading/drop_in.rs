@@ -390,6 +390,8 @@ fn images_mount_by_the_names_of_fuse_programs() {
         ("erofsfuse", strings(&["-ooffset=4096", &demo(), &mount]), "one begins at byte 0: omit -o offset\n"),
         ("dump.erofs", strings(&[&behind]), "one begins at byte 8192: give --offset=8192\n"),
         ("fsck.erofs", strings(&[&behind]), "one begins at byte 8192: give --offset=8192\n"),
+        ("fsck.erofs", strings(&["--path=/", &behind]), "one begins at byte 8192: give --offset=8192\n"),
+        ("fsck.erofs", strings(&["--extract=out", &behind]), "one begins at byte 8192: give --offset=8192\n"),
         ("fsck.erofs", strings(&["--offset=4096", &demo()]), "one begins at byte 0: omit --offset\n"),
         ("unsquashfs", strings(&["-l", &behind]), "one begins at byte 8192: give -offset 8192\n"),
     ] {
