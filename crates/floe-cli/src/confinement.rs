@@ -1,9 +1,10 @@
 //! Confines this process to its work on one image.
 
 use std::{
+    env,
     fs::{DirBuilder, File},
     io,
-    os::unix::fs::DirBuilderExt,
+    os::{fd::RawFd, unix::fs::DirBuilderExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -128,6 +129,7 @@ pub(crate) fn open_from(
         policy.allow_opening(directory, Access::Read);
     }
     options.devices.iter().for_each(|device| policy.allow_opening(device, Access::Read));
+    policy.descriptors = env::args_os().flat_map(|argument| descriptors_in(argument.as_encoded_bytes())).collect();
     #[cfg(debug_assertions)]
     compromised::prepare();
     let sandbox = Sandbox::enter(policy, mode)?;
@@ -143,6 +145,20 @@ pub(crate) fn open_from(
     #[cfg(debug_assertions)]
     compromised::on_a_thread();
     Ok(Ok(Opened { files, enforced, remote }))
+}
+
+/// The numbers of the descriptors that an argument names, such as `/dev/fd/N`.
+fn descriptors_in(argument: &[u8]) -> Vec<RawFd> {
+    let mut parts = argument.split(|byte| !byte.is_ascii_alphanumeric());
+    let mut numbers = Vec::new();
+    while let Some(part) = parts.next() {
+        if part == b"fd" {
+            let number: Option<RawFd> =
+                parts.clone().next().and_then(|number| str::from_utf8(number).ok()?.parse().ok());
+            numbers.extend(number);
+        }
+    }
+    numbers
 }
 
 /// The target directory of an extraction, which is created if it is missing. If it was created, and is empty when this value is

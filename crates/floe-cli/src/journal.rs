@@ -14,16 +14,31 @@ use std::{
 };
 
 use floe_fuse::Relay;
-use rustix::net::{SendFlags, send};
+use rustix::{
+    net::{SendFlags, send},
+    process::Pid,
+};
 
 /// The socket of the journal.
 const SOCKET: &str = "/run/systemd/journal/socket";
+
+/// The name of the program in the entries.
+const IDENTIFIER: &str = "floe";
 
 /// The severity of a message, as syslog(3) has them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Priority {
     Error = 3,
     Info = 6,
+}
+
+impl Priority {
+    const ALL: [Self; 2] = [Self::Error, Self::Info];
+
+    /// Its number as text.
+    fn level(self) -> String {
+        (self as u8).to_string()
+    }
 }
 
 /// A connection to the journal.
@@ -47,14 +62,14 @@ impl Journal {
 
     /// Puts a relay between this connection and the journal. Without descriptors for it, there is no connection any more.
     pub(crate) fn relayed(self) -> Option<(Self, Relay)> {
-        let (socket, relay) = Relay::new(self.socket).ok()?;
+        let (socket, relay) = Relay::new(self.socket, permits).ok()?;
         Some((Self { socket }, relay))
     }
 
     /// Writes an entry. If the journal does not accept it, it is lost.
     pub(crate) fn send(&self, priority: Priority, message: &str, fields: &[(&str, &str)]) {
-        let level = (priority as u8).to_string();
-        let always = [("MESSAGE", message), ("PRIORITY", &level), ("SYSLOG_IDENTIFIER", "floe")];
+        let level = priority.level();
+        let always = [("MESSAGE", message), ("PRIORITY", &level), ("SYSLOG_IDENTIFIER", IDENTIFIER)];
         let mut entry = Vec::new();
         for (name, value) in always.iter().chain(fields) {
             add_field(&mut entry, name, value);
@@ -84,9 +99,64 @@ fn add_field(entry: &mut Vec<u8>, name: &str, value: &str) {
     entry.push(b'\n');
 }
 
+/// Whether a confined process may send this: an entry as [`Journal::send`] makes it.
+fn permits(entry: &[u8], descriptors: usize, _sender: Pid) -> bool {
+    let is_permitted = |(name, value): (&[u8], &[u8])| match name {
+        b"MESSAGE" => true,
+        b"PRIORITY" => Priority::ALL.iter().any(|priority| priority.level().as_bytes() == value),
+        b"SYSLOG_IDENTIFIER" => value == IDENTIFIER.as_bytes(),
+        name => name.starts_with(b"FLOE_"),
+    };
+    descriptors == 0 && fields(entry).is_some_and(|fields| fields.into_iter().all(is_permitted))
+}
+
+/// The names and values of the fields of an entry; `None` if it is none.
+fn fields(mut entry: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
+    let mut fields = Vec::new();
+    while !entry.is_empty() {
+        let end = entry.iter().position(|byte| matches!(byte, b'=' | b'\n'))?;
+        let (name, rest) = (&entry[..end], &entry[end + 1..]);
+        let (value, rest) = if entry[end] == b'=' {
+            rest.split_at_checked(rest.iter().position(|byte| *byte == b'\n')?)?
+        } else {
+            let (len, rest) = rest.split_first_chunk()?;
+            rest.split_at_checked(usize::try_from(u64::from_le_bytes(*len)).ok()?)?
+        };
+        fields.push((name, value));
+        entry = rest.strip_prefix(b"\n")?;
+    }
+    Some(fields)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_confined_process_sends_only_entries_of_its_own() {
+        let mut usual = Vec::new();
+        for (name, value) in [("MESSAGE", "a\nb"), ("PRIORITY", "3"), ("SYSLOG_IDENTIFIER", "floe"), ("FLOE_NID", "1")]
+        {
+            add_field(&mut usual, name, value);
+        }
+        let with = |field: &[u8]| [&usual, field].concat();
+        for (entry, descriptors, expected) in [
+            (usual.clone(), 0, true),
+            (with(b"FLOE_IMAGE=\n"), 0, true),
+            (usual.clone(), 1, false),
+            (with(b"PRIORITY=0\n"), 0, false),
+            (with(b"PRIORITY\n\x01\0\0\0\0\0\0\x000\n"), 0, false),
+            (with(b"SYSLOG_IDENTIFIER=sshd\n"), 0, false),
+            (with(b"OBJECT_PID=1\n"), 0, false),
+            (with(b"MESSAGE\n\x09\0\0\0\0\0\0\0a\n"), 0, false),
+            (with(b"MESSAGE\n\xff\xff\xff\xff\xff\xff\xff\xffa\n"), 0, false),
+            (with(b"MESSAGE=a"), 0, false),
+            (with(b"MESSAGE\n"), 0, false),
+        ] {
+            let text = String::from_utf8_lossy(&entry).into_owned();
+            assert_eq!(permits(&entry, descriptors, rustix::process::getpid()), expected, "{text} {descriptors}");
+        }
+    }
 
     #[test]
     fn fields_are_encoded_as_the_journal_reads_them() {

@@ -16,7 +16,9 @@ use std::{
 use floe_engine::{Reader, machine_page_bytes};
 use floe_fuse_wire::{
     Agreement, Channel, Errno, Opcode, OpenFlags, Operation, Receipt, Received, Reply, Request, RequestBuffer, Ring,
-    abi::{GetxattrOut, InHeader, IoctlIn, IoctlOut, Kstatfs, LseekIn, LseekOut, OpenOut, ReadIn, StatfsOut},
+    abi::{
+        GETATTR_FH, GetxattrOut, InHeader, IoctlIn, IoctlOut, Kstatfs, LseekIn, LseekOut, OpenOut, ReadIn, StatfsOut,
+    },
 };
 use floe_image::{ByteRange, Error, FileSystem, Nid};
 use zerocopy::IntoBytes;
@@ -257,11 +259,12 @@ impl FuseEdge {
         self.options.direct_io.is_some_and(|direct| direct != nid) && len as usize > machine_page_bytes()
     }
 
-    /// Whether the user who sent a request may enter the mount. Reads of open files and requests that the kernel sends
-    /// by itself are always accepted.
+    /// Whether the user who sent a request may enter the mount. Reads of open files and requests that the kernel sends by itself are
+    /// always accepted: at the end of a file, it asks for the size before it reads.
     fn may_enter(&self, header: &InHeader, operation: &Operation<'_>) -> bool {
         let Some(owner) = self.owner else { return true };
         [0, owner].contains(&header.uid)
+            || matches!(operation, Operation::Getattr(getattr) if getattr.getattr_flags & GETATTR_FH != 0)
             || matches!(
                 operation,
                 Operation::Read(_)

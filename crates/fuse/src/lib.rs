@@ -32,8 +32,9 @@ pub use mounting::{
     mountpoint::Mountpoint,
     options::{Access, FaultSink, KernelFlags, MountOptions, ReadSink, Readdir, Touch, TouchSink},
     passed_sys::passed_descriptors,
-    relay::Relay,
+    relay::{Permits, Relay},
     table::{MountEntry, MountTable},
     unmount::{Detach, UnmountError, Unmounter, unmount},
 };
 pub use requests::counts::{FaultKind, RequestCounts, RequestKind};
+pub use requests::deadline::Progress;

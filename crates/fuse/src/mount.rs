@@ -32,7 +32,7 @@ use crate::{
     mounting::fusermount::AutoUnmount,
     mounting::mountpoint::{Connected, connect},
     mounting::read_ahead,
-    requests::deadline::Deadlines,
+    requests::deadline::{Deadlines, Progress},
     session_pool::gate::Gate,
 };
 
@@ -65,6 +65,7 @@ pub struct Mount {
     sender: Sender<Ended>,
     read_ahead: Option<io::Error>,
     counts: RequestCounts,
+    deadlines: Arc<Deadlines>,
     /// None for a front, over io_uring, and if another program mounts.
     handover: Option<Handover>,
     transport: Transport,
@@ -100,7 +101,8 @@ impl Mount {
         let Connected { device, auto_unmount } = connected;
         let is_on_directory = directory.is_some();
         let unmounter = Unmounter::new(directory, Arc::downgrade(&connection), options.keeper.clone());
-        let result = serve(edge, Link::new(device), deadlines, options, &unmounter, |pages| Box::new(pages));
+        let result =
+            serve(edge, Link::new(device), Arc::clone(&deadlines), options, &unmounter, |pages| Box::new(pages));
         if result.is_err() {
             let _ = unmounter.unmount(Detach::Lazily);
         }
@@ -116,7 +118,7 @@ impl Mount {
             (None, _) => None,
         };
         let Running { ended, sender, transport, .. } = session;
-        Ok(Self { unmounter, ended: Mutex::new(ended), sender, read_ahead, counts, handover, transport })
+        Ok(Self { unmounter, ended: Mutex::new(ended), sender, read_ahead, counts, deadlines, handover, transport })
     }
 
     /// Takes over a mount that another process has served, with the same image and the same options. The mount is served
@@ -138,11 +140,11 @@ impl Mount {
         let link = Link::inherited(devices, terms.agreement(), options)?;
         let channel = link.channel.clone();
         let spare = link.spare.clone();
-        let mut session = serve(edge, link, deadlines, options, &unmounter, |pages| Box::new(pages))?;
+        let mut session = serve(edge, link, Arc::clone(&deadlines), options, &unmounter, |pages| Box::new(pages))?;
         let handover = Some(session.handover(auto_unmount.map(AutoUnmount::new), &unmounter));
         let Running { ended, sender, transport, .. } = session;
         let ended = Mutex::new(ended);
-        let mount = Self { unmounter, ended, sender, read_ahead: None, counts, handover, transport };
+        let mount = Self { unmounter, ended, sender, read_ahead: None, counts, deadlines, handover, transport };
         Ok(PausedMount::new(mount, channel, spare))
     }
 
@@ -209,7 +211,7 @@ impl Mount {
         let stored_transfer = Arc::clone(&transfer);
         let pages =
             move |hidden| -> Box<dyn Sink> { Box::new(FrontPages { hidden, image, transfer: stored_transfer }) };
-        let session = serve(edge, Link::new(device), deadlines, serving, &unmounter, pages)?;
+        let session = serve(edge, Link::new(device), Arc::clone(&deadlines), serving, &unmounter, pages)?;
         if let Some(sending) = keeper.put_front(priority)? {
             prefetch_thread.store(sending.thread(), Relaxed);
             let _ = transfer.set(sending);
@@ -218,7 +220,16 @@ impl Mount {
         let not_for_fronts = |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's EROFS in front decides");
         let read_ahead = options.read_ahead_bytes.map(not_for_fronts);
         let Running { ended, sender, transport, .. } = session;
-        Ok(Self { unmounter, ended: Mutex::new(ended), sender, read_ahead, counts, handover: None, transport })
+        Ok(Self {
+            unmounter,
+            ended: Mutex::new(ended),
+            sender,
+            read_ahead,
+            counts,
+            deadlines,
+            handover: None,
+            transport,
+        })
     }
 
     /// Why the kernel's readahead was not set as requested.
@@ -238,7 +249,7 @@ impl Mount {
 
     /// Returns a handle that abandons this mount from any thread.
     pub fn abandoner(&self) -> Abandoner {
-        Abandoner(self.sender.clone())
+        Abandoner { sender: self.sender.clone(), deadlines: Arc::clone(&self.deadlines) }
     }
 
     /// How requests come from the kernel.
@@ -260,14 +271,22 @@ impl Mount {
 
 /// Ends the wait for the end of a mount that is unmounted already.
 #[derive(Debug)]
-pub struct Abandoner(Sender<Ended>);
+pub struct Abandoner {
+    sender: Sender<Ended>,
+    deadlines: Arc<Deadlines>,
+}
 
 impl Abandoner {
+    /// How far the requests have come.
+    pub fn progress(&self) -> Progress {
+        self.deadlines.progress()
+    }
+
     /// Makes [`Mount::wait`] return [`Ended::Stuck`]. The kernel's requests without a reply, which keep the unmount of a front from
     /// completing, fail when this process exits.
     pub fn abandon(&self) {
         // The waiter may be gone.
-        let _ = self.0.send(Ended::Stuck);
+        let _ = self.sender.send(Ended::Stuck);
     }
 }
 

@@ -59,11 +59,10 @@ const ALWAYS: &[i64] = &[
     libc::SYS_fchdir,
     libc::SYS_getcwd,
     libc::SYS_umask,
-    // Memory; the arguments of mmap and mprotect are checked separately.
+    // Memory; the arguments of mmap, mprotect and madvise are checked separately.
     libc::SYS_brk,
     libc::SYS_munmap,
     libc::SYS_mremap,
-    libc::SYS_madvise,
     libc::SYS_mlock,
     libc::SYS_mlock2,
     libc::SYS_munlock,

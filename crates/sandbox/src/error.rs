@@ -10,6 +10,8 @@ pub enum SandboxError {
     Threads(usize),
     /// The kernel lacks a required mechanism.
     Missing(&'static str),
+    /// An extraction could change files outside its target.
+    ChangesElsewhere,
     /// A supported mechanism failed.
     Failed {
         /// The mechanism.
@@ -35,6 +37,10 @@ impl fmt::Display for SandboxError {
             Self::Missing(mechanism) => write!(
                 formatter,
                 "cannot confine the process: this kernel does not enforce {mechanism}, which --sandbox=require requires"
+            ),
+            Self::ChangesElsewhere => formatter.write_str(
+                "cannot confine the process: its capabilities let it change files outside the target, which --sandbox=require \
+                 forbids: extract as an ordinary user, or as root with CAP_SYS_ADMIN on Linux 5.12 or later",
             ),
             Self::Failed { mechanism, reason } => {
                 write!(formatter, "cannot confine the process ({mechanism}): {reason}; use --no-sandbox to run without")

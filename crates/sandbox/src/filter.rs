@@ -57,6 +57,10 @@ const ENABLE_RINGS: u32 = 12;
 /// The operations of `fcntl`. Among the others, `F_SETOWN` could send signals to any process of this user.
 const FCNTLS: [i32; 5] = [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL];
 
+/// The highest number of an advice about memory of this process. With CAP_SYS_ADMIN, those from 100 on (`MADV_HWPOISON`) take pages
+/// of the machine out of use.
+const ADVICE_MAX: u64 = 63;
+
 /// The bits of a socket's type without the flags.
 const SOCKET_TYPE: u64 = 0xf;
 
@@ -117,6 +121,7 @@ fn allowed(calls: Calls) -> Result<Rules, BackendError> {
     let executable = libc::PROT_EXEC.unsigned_abs().into();
     when(libc::SYS_mmap, &[HasBits(2, executable, 0)])?;
     when(libc::SYS_mprotect, &[HasBits(2, executable, 0)])?;
+    when(libc::SYS_madvise, &[HasBits(2, !ADVICE_MAX, 0)])?;
     when(libc::SYS_clone, &[HasBits(0, THREAD_FLAGS | NAMESPACE_FLAGS, THREAD_FLAGS)])?;
     when(libc::SYS_tgkill, &[Is(0, own)])?;
     when(libc::SYS_prlimit64, &[Is(0, 0)])?;

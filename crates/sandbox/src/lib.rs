@@ -1,7 +1,7 @@
 //! Confines the process that reads an image.
 //!
 //! A [`Policy`] lists the paths, system calls and capabilities that the work needs. [`Sandbox::enter`] removes
-//! everything else before the first byte of the image is parsed: Landlock restricts paths, TCP and signals, a seccomp
+//! everything else before the first byte of the image is parsed: it closes inherited descriptors, Landlock restricts paths, TCP and signals, a seccomp
 //! allow-list restricts system calls, and `no_new_privs` disables set-user-id programs. [`Sandbox::seal`] follows once
 //! the files to which the image refers are open: it removes the capabilities, and the rights that only opening needed.
 //!
@@ -13,6 +13,7 @@ mod capabilities;
 mod enforced;
 mod error;
 mod filter;
+mod inherited_sys;
 mod paths;
 mod policy;
 #[cfg(debug_assertions)]

@@ -1,6 +1,9 @@
 //! The rights of a confined process.
 
-use std::path::{Path, PathBuf};
+use std::{
+    os::fd::RawFd,
+    path::{Path, PathBuf},
+};
 
 use crate::{Calls, Capability};
 
@@ -13,6 +16,8 @@ pub struct Policy {
     pub opening: Vec<Grant>,
     /// System calls beyond the basic set.
     pub calls: Calls,
+    /// Inherited descriptors that stay open.
+    pub descriptors: Vec<RawFd>,
     /// Capabilities that the process keeps after sealing, if it has them.
     pub capabilities: Vec<Capability>,
 }

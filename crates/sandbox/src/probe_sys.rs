@@ -6,19 +6,20 @@ use std::{
     io::{self, Write},
     net::TcpStream,
     os::{
-        fd::AsRawFd,
+        fd::{AsRawFd, BorrowedFd},
         unix::{
-            fs::PermissionsExt,
+            fs::{MetadataExt, PermissionsExt},
             net::{UnixDatagram, UnixStream},
         },
     },
     path::{Path, PathBuf},
-    ptr,
+    ptr, thread,
+    time::Duration,
 };
 
 /// Makes, on this thread, the attempts that a compromised decoder would make. Writes one line for each: its name, and
 /// `allowed` or the error. `place` is a directory outside the policy that contains a listening socket `listener.sock`, a
-/// datagram socket `datagram.sock`, and perhaps the target of an extraction, `target`; `port` is a listening TCP port of this
+/// datagram socket `datagram.sock`, and perhaps the target of an extraction, `target`, and a mountpoint, `later`; `port` is a listening TCP port of this
 /// machine. Undoes successful attempts where possible.
 ///
 /// # Errors
@@ -41,7 +42,7 @@ fn attempts(place: &Path, port: u16) -> Vec<(&'static str, Attempt)> {
     let beneath = place.join("target/node");
     let listener = place.join("listener.sock");
     let (changed, receiver) = (listener.clone(), place.join("datagram.sock"));
-    let bystander = place.to_owned();
+    let (bystander, inherited, later) = (place.to_owned(), place.to_owned(), place.to_owned());
     let true_program = CString::new("/bin/true").unwrap_or_default();
     vec![
         ("read /etc/passwd", Box::new(|| fs::read("/etc/passwd").map(drop))),
@@ -62,6 +63,8 @@ fn attempts(place: &Path, port: u16) -> Vec<(&'static str, Attempt)> {
         ("signal by a descriptor", Box::new(own_descriptor)),
         ("ptrace", Box::new(|| trace(parent()))),
         ("io_uring_setup", Box::new(io_uring)),
+        ("take memory out of use", Box::new(take_memory)),
+        ("use an inherited descriptor", Box::new(move || use_inherited(&inherited))),
         ("mount", Box::new(|| mount(c"/"))),
         ("unshare", Box::new(|| zero(call(libc::SYS_unshare, [libc::CLONE_NEWUTS.into(), 0, 0, 0, 0])))),
         (
@@ -69,6 +72,7 @@ fn attempts(place: &Path, port: u16) -> Vec<(&'static str, Attempt)> {
             Box::new(|| zero(call(libc::SYS_setuid, [i64::from(rustix::process::getuid().as_raw()), 0, 0, 0, 0]))),
         ),
         ("type into the terminal", Box::new(type_in)),
+        ("change a mode on a later mount", Box::new(move || change_later(&later))),
     ]
 }
 
@@ -179,6 +183,32 @@ fn map_code() -> io::Result<()> {
 fn trace(process: i64) -> io::Result<()> {
     zero(call(libc::SYS_ptrace, [libc::PTRACE_SEIZE.into(), process, 0, 0, 0]))?;
     zero(call(libc::SYS_ptrace, [libc::PTRACE_DETACH.into(), process, 0, 0, 0])).or(Ok(()))
+}
+
+/// `MADV_HWPOISON` without memory: if the call is allowed, it does nothing.
+fn take_memory() -> io::Result<()> {
+    let result = zero(call(libc::SYS_madvise, [0, 0, libc::MADV_HWPOISON.into(), 0, 0]));
+    result.or_else(|error| if error.kind() == io::ErrorKind::PermissionDenied { Err(error) } else { Ok(()) })
+}
+
+/// Looks for a descriptor of a directory that the process has inherited.
+fn use_inherited(directory: &Path) -> io::Result<()> {
+    let wanted = fs::metadata(directory)?;
+    let is_wanted = |number: i32| {
+        // SAFETY: the kernel refuses a number that is not open.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+        rustix::fs::fstat(descriptor).is_ok_and(|found| (found.st_dev, found.st_ino) == (wanted.dev(), wanted.ino()))
+    };
+    if (3..64).any(is_wanted) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+}
+
+/// Changes the mode of a file on what is mounted on `place/later`, if that exists, as soon as `place/mounted` exists.
+fn change_later(place: &Path) -> io::Result<()> {
+    let (later, mounted) = (place.join("later"), place.join("mounted"));
+    while later.exists() && !mounted.exists() {
+        thread::sleep(Duration::from_millis(10));
+    }
+    fs::set_permissions(later.join("file"), fs::Permissions::from_mode(0o777))
 }
 
 fn io_uring() -> io::Result<()> {

@@ -10,8 +10,8 @@ use std::{
 use rustix::thread::set_no_new_privs;
 
 use crate::{
-    Access, Enforced, Mechanism, Policy, SandboxError, capabilities, filter, held_capabilities, paths::PathRules,
-    tree_mount_sys,
+    Access, Enforced, Mechanism, Policy, SandboxError, capabilities, filter, held_capabilities, inherited_sys,
+    paths::PathRules, tree_mount_sys,
 };
 
 /// Whether to confine the process.
@@ -60,13 +60,16 @@ impl Sandbox {
             return Ok(sandbox);
         }
         check_alone()?;
+        inherited_sys::close(&sandbox.policy.descriptors)?;
         set_no_new_privs(true).map_err(|error| SandboxError::failed("no_new_privs", io::Error::from(error)))?;
         sandbox.enforced.no_new_privs = Mechanism::Enforced;
         let Policy { grants, opening, .. } = &sandbox.policy;
         if let Some(tree) = grants.iter().find(|grant| grant.access == Access::Tree) {
             let used = grants.iter().chain(opening).map(|grant| grant.path.as_path());
             let restricted = tree_mount_sys::restrict_changes(&tree.path, used);
-            restricted.map_err(|error| SandboxError::failed("mounts", error))?;
+            if !restricted.map_err(|error| SandboxError::failed("mounts", error))? && mode == Mode::Require {
+                return Err(SandboxError::ChangesElsewhere);
+            }
         }
         sandbox.sealed = Some(PathRules::new(grants.iter())?);
         let paths = PathRules::new(grants.iter().chain(opening))?.enforce()?;

@@ -22,6 +22,10 @@ use rustix::{
 /// `mount_setattr` has the same number on all architectures; some C libraries do not define it.
 const SYS_MOUNT_SETATTR: libc::c_long = 442;
 
+/// The capabilities that permit changes of files of other users, or use of devices.
+const OVER_OTHERS: CapabilitySet =
+    CapabilitySet::CHOWN.union(CapabilitySet::DAC_OVERRIDE).union(CapabilitySet::FOWNER).union(CapabilitySet::MKNOD);
+
 /// `struct mount_attr` of mount_setattr(2).
 #[repr(C)]
 #[derive(Default)]
@@ -39,22 +43,27 @@ impl Attributes {
 }
 
 /// Gives this process its own mount namespace, in which it can change nothing outside `directory`, and in which devices and
-/// programs beneath it cannot be used. Those of `used` that are devices stay usable. Returns `false` if this process may not
-/// create such a namespace, or the kernel cannot (before Linux 5.12). Unmounts by others still take effect in the namespace.
+/// programs beneath it cannot be used. Those of `used` that are devices stay usable. Mounts that are made later do not appear in the
+/// namespace; those that others unmount stay in it. Returns `false` if the process has capabilities over files of others, but may
+/// not create such a namespace, or the kernel cannot (before Linux 5.12).
 ///
 /// # Errors
 /// A system call fails although the first ones succeeded.
 pub(crate) fn restrict_changes<'a>(directory: &Path, used: impl Iterator<Item = &'a Path>) -> io::Result<bool> {
-    if !capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN)) {
-        return Ok(false);
+    let held = capabilities(None)?.effective;
+    if !held.contains(CapabilitySet::SYS_ADMIN) {
+        return Ok(!held.intersects(OVER_OTHERS));
     }
+    // This also mounts what automount mounts on access, which does not appear in the namespace later.
+    let devices: Vec<&Path> = used.filter(|path| is_device(path)).collect();
     let Ok(directory) = directory.canonicalize() else { return Ok(false) };
     // SAFETY: the table of open files stays shared.
     if unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.is_err() {
         return Ok(false);
     }
-    let (slave, all) = (MountPropagationFlags::DOWNSTREAM, MountPropagationFlags::REC);
-    if mount_change("/", slave | all).is_err() {
+    // Otherwise a mount that appears later could be changed.
+    let (private, all) = (MountPropagationFlags::PRIVATE, MountPropagationFlags::REC);
+    if mount_change("/", private | all).is_err() {
         return Ok(false);
     }
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
@@ -71,7 +80,7 @@ pub(crate) fn restrict_changes<'a>(directory: &Path, used: impl Iterator<Item = 
         set(&CWD, c"/", libc::AT_RECURSIVE, &Attributes::setting(outside))?;
         move_mount(&tree, "", CWD, &directory, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     }
-    for device in used.filter(|path| is_device(path)) {
+    for device in devices {
         // The image may be on a device. A device beneath the directory cannot be reached through these mounts.
         let clear = Attributes { clear: MountAttrFlags::MOUNT_ATTR_NODEV.bits().into(), ..Attributes::default() };
         let mount = root_of_mount(device)?;

@@ -14,7 +14,10 @@ use std::{
 };
 
 use floe_fuse::Relay;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::{
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
+    process::Pid,
+};
 
 use crate::fail::Fail;
 
@@ -25,6 +28,7 @@ const VARIABLE: &str = "NOTIFY_SOCKET";
 pub(super) const DEVICE: &str = "floe-device";
 pub(super) const AUTO_UNMOUNT: &str = "floe-auto-unmount";
 pub(super) const STATE: &str = "floe-state";
+const NAMES: [&str; 3] = [DEVICE, AUTO_UNMOUNT, STATE];
 
 /// How long the service manager may take to accept a message.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -62,7 +66,7 @@ impl ServiceManager {
             ))
         };
         let copy = self.socket.try_clone().map_err(failed)?;
-        let (socket, relay) = Relay::new(copy).map_err(|error| failed(error.into()))?;
+        let (socket, relay) = Relay::new(copy, permits).map_err(|error| failed(error.into()))?;
         self.socket = socket;
         Ok(relay)
     }
@@ -74,20 +78,20 @@ impl ServiceManager {
 
     /// Reports that the mount works, and that this process is the service's main process.
     pub(crate) fn ready(&self) {
-        self.send(&format!("READY=1\nMAINPID={}", std::process::id()), &[]);
+        self.send(&ready(std::process::id()), &[]);
     }
 
     /// Stores descriptors for the process that continues the mount after a crash of this one.
     pub(super) fn store(&self, name: &str, descriptors: &[BorrowedFd<'_>]) {
         for descriptor in descriptors {
-            self.send(&format!("FDSTORE=1\nFDNAME={name}"), &[*descriptor]);
+            self.send(&stores(name), &[*descriptor]);
         }
     }
 
     /// Removes everything from the store.
     pub(crate) fn forget(&self) {
-        for name in [DEVICE, AUTO_UNMOUNT, STATE] {
-            self.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), &[]);
+        for name in NAMES {
+            self.send(&removes(name), &[]);
         }
     }
 
@@ -100,5 +104,51 @@ impl ServiceManager {
         }
         let message = [IoSlice::new(message.as_bytes())];
         let _ = rustix::io::retry_on_intr(|| sendmsg(&self.socket, &message, &mut control, SendFlags::NOSIGNAL));
+    }
+}
+
+fn ready(process: u32) -> String {
+    format!("READY=1\nMAINPID={process}")
+}
+
+fn stores(name: &str) -> String {
+    format!("FDSTORE=1\nFDNAME={name}")
+}
+
+fn removes(name: &str) -> String {
+    format!("FDSTOREREMOVE=1\nFDNAME={name}")
+}
+
+/// Whether a confined process may send this message: one of those above about itself. A service manager obeys root, who could make it
+/// signal any process.
+fn permits(message: &[u8], descriptors: usize, sender: Pid) -> bool {
+    let is = |text: String| text.as_bytes() == message;
+    match descriptors {
+        0 => is(ready(sender.as_raw_pid().unsigned_abs())) || NAMES.iter().any(|name| is(removes(name))),
+        1 => NAMES.iter().any(|name| is(stores(name))),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_confined_process_sends_only_messages_about_itself() {
+        let sender = Pid::from_raw(4242).expect("a number");
+        for (message, descriptors, expected) in [
+            ("READY=1\nMAINPID=4242", 0, true),
+            ("READY=1\nMAINPID=1", 0, false),
+            ("READY=1\nMAINPID=4242", 1, false),
+            ("READY=1\nMAINPID=4242\nWATCHDOG=trigger", 0, false),
+            ("FDSTORE=1\nFDNAME=floe-state", 1, true),
+            ("FDSTORE=1\nFDNAME=floe-state", 0, false),
+            ("FDSTORE=1\nFDNAME=other", 1, false),
+            ("FDSTOREREMOVE=1\nFDNAME=floe-device", 0, true),
+            ("NOTIFYACCESS=all", 0, false),
+        ] {
+            assert_eq!(permits(message.as_bytes(), descriptors, sender), expected, "{message} {descriptors}");
+        }
     }
 }

@@ -1,11 +1,22 @@
 //! Signals to programs whose mount cannot be unmounted now: another mount covers it, or the process that unmounts is gone.
 
-use std::{fs, os::fd::OwnedFd, path::Path, thread, time::Duration};
+use std::{
+    fs,
+    io::Read,
+    os::fd::OwnedFd,
+    path::Path,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
 
-use floe_testkit::skip::{self, Need};
+use floe_testkit::{
+    check_rows,
+    skip::{self, Need},
+};
 use rustix::{
     fs::{Mode, OFlags, open, openat},
-    mount::{MountFlags, UnmountFlags, mount, unmount},
+    mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_move, unmount},
     process::{Signal, kill_process},
 };
 use tempfile::NamedTempFile;
@@ -90,6 +101,63 @@ fn a_covered_mount_is_served_until_it_is_uncovered() {
         assert_eq!(observed.serving.end().0.code(), Some(0), "{row:?}: {}", observed.said());
         assert!(!observed.serving.place.is_mounted(), "{row:?}: {}", observed.said());
     }
+}
+
+/// How the files of a mount are mounted elsewhere too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Elsewhere {
+    Bound,
+    Moved,
+    InAnotherNamespace,
+}
+
+#[test]
+fn files_that_are_mounted_elsewhere_too_are_served_after_a_signal() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    let scenes = [Elsewhere::Bound, Elsewhere::Moved, Elsewhere::InAnotherNamespace];
+    let rows: Vec<_> = rows().into_iter().flat_map(|row| scenes.map(|elsewhere| (row, elsewhere))).collect();
+    check_rows(
+        &rows,
+        |row| format!("{row:?}"),
+        |(arguments, elsewhere)| {
+            let (mut observed, other) = (Observed::new(arguments), Place::new());
+            let source = observed.serving.place.path.clone();
+            let namespace = (*elsewhere == Elsewhere::InAnotherNamespace).then(|| {
+                let mut command = Command::new("unshare");
+                command.args(["-m", "sh", "-c", "echo; read _; cat \"$0/README.txt\""]).arg(&source);
+                let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+                child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("it has its namespace");
+                child
+            });
+            match elsewhere {
+                Elsewhere::Bound => mount_bind(&source, &other.path).expect("a mount"),
+                Elsewhere::Moved => mount_move(&source, &other.path).expect("a mount"),
+                Elsewhere::InAnotherNamespace => {}
+            }
+            observed.serving.signal(Signal::TERM);
+            let named = if namespace.is_some() { "namespace" } else { other.path.to_str().expect("text") };
+            observed.until_it_says(&format!("{named}; still serving; signal again to stop now"));
+            let read = match namespace {
+                Some(child) => child.wait_with_output().expect("it ends").stdout,
+                None => {
+                    let read = fs::read(other.file("README.txt")).unwrap_or_default();
+                    unmount(&other.path, UnmountFlags::empty()).expect("an unmount");
+                    read
+                }
+            };
+            let (status, _) = observed.serving.end();
+            let mut told = Vec::new();
+            if read.is_empty() {
+                told.push("nothing is read".to_owned());
+            }
+            if !status.success() {
+                told.push(format!("it ended with {status}: {}", observed.said()));
+            }
+            told
+        },
+    );
 }
 
 #[test]

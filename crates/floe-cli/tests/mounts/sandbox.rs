@@ -5,6 +5,7 @@ use std::{
     collections::BTreeMap,
     fs,
     net::TcpListener,
+    os::fd::OwnedFd,
     os::unix::{
         fs::{PermissionsExt, symlink},
         net::{UnixDatagram, UnixListener},
@@ -23,7 +24,7 @@ use rustix::process::Signal;
 use crate::support::program::{Place, Serving, demo, floe, processes_with, run, told, until};
 
 /// The attempted actions. Each is refused under every profile.
-const ATTEMPTS: [&str; 22] = [
+const ATTEMPTS: [&str; 25] = [
     "read /etc/passwd",
     "read /proc/1/environ",
     "list a directory",
@@ -42,10 +43,13 @@ const ATTEMPTS: [&str; 22] = [
     "signal by a descriptor",
     "ptrace",
     "io_uring_setup",
+    "take memory out of use",
+    "use an inherited descriptor",
     "mount",
     "unshare",
     "setuid",
     "type into the terminal",
+    "change a mode on a later mount",
 ];
 
 /// Targets of the attack: listening sockets, and a writable directory.
@@ -69,10 +73,18 @@ impl Victim {
         Self { directory, port, _socket: socket, _receiver: receiver }
     }
 
-    /// Makes a command attack these targets.
-    fn attacked_by(&self, command: &mut Command) {
+    /// A command that attacks these targets, one of whose descriptors it inherits: a program under the name of another one.
+    fn attacked_by(&self, name: &str, home: &Path) -> Command {
         let port = self.port.local_addr().expect("it is bound").port();
+        let link = home.join(name);
+        if !link.exists() {
+            symlink(env!("CARGO_BIN_EXE_floe"), &link).expect("a link");
+        }
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec 9<\"$1\"; program=$2; shift 2; exec \"$program\" \"$@\"", "sh"]);
+        command.arg(self.directory.path()).arg(link);
         command.env("FLOE_TEST_COMPROMISED", format!("{}:{port}", self.directory.path().display()));
+        command
     }
 
     /// The outcome of each attempt.
@@ -91,15 +103,6 @@ impl Victim {
         assert_eq!(tried, expected, "the hook tries all");
         attempts.into_iter().filter(|(_, result)| result == "allowed").map(|(name, _)| name).collect()
     }
-}
-
-/// A command under the name of another program.
-fn named(name: &str, directory: &Path) -> Command {
-    let link = directory.join(name);
-    if !link.exists() {
-        symlink(env!("CARGO_BIN_EXE_floe"), &link).expect("a link");
-    }
-    Command::new(link)
 }
 
 /// The demo image as the only file of a directory.
@@ -125,6 +128,8 @@ fn complaints(victim: &Victim, is_confined: bool) -> Vec<String> {
         "execve",
         "kill",
         "signal by a descriptor",
+        "take memory out of use",
+        "use an inherited descriptor",
     ];
     let refused = expected.iter().filter(|name| !allowed.iter().any(|allowed| allowed == *name));
     refused.map(|name| format!("{name} is refused without a sandbox: {attempts:?}")).collect()
@@ -158,7 +163,7 @@ fn commands_that_read_images_can_do_nothing_else() {
             let mut told = Vec::new();
             for is_confined in [true, false] {
                 let (victim, home) = (Victim::new(), tempfile::tempdir().expect("a directory"));
-                let mut command = named(name, home.path());
+                let mut command = victim.attacked_by(name, home.path());
                 let (place, target) = (image.path().join("image"), victim.directory.path().join("target"));
                 let (place, target) = (place.to_str().expect("text"), target.to_str().expect("text"));
                 let arguments = arguments.iter().map(|word| word.replace("IMAGE", place).replace("TARGET", target));
@@ -166,8 +171,7 @@ fn commands_that_read_images_can_do_nothing_else() {
                 if !is_confined {
                     arguments.insert(usize::from(*name == "floe"), "--no-sandbox".to_owned());
                 }
-                victim.attacked_by(command.args(&arguments));
-                let output = run(&mut command);
+                let output = run(command.args(&arguments));
                 assert!(output.status.success(), "{output:?}");
                 told.extend(complaints(&victim, is_confined));
             }
@@ -175,6 +179,54 @@ fn commands_that_read_images_can_do_nothing_else() {
         },
     );
 }
+
+#[test]
+fn an_extraction_changes_nothing_on_mounts_that_appear_later() {
+    if !skip::ready(&[Need::Root]) {
+        return;
+    }
+    let (victim, home) = (Victim::new(), tempfile::tempdir().expect("a directory"));
+    let program = victim.attacked_by("floe", home.path());
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "shared", "sh", "-c", LATER_MOUNT, "sh"]).arg(victim.directory.path());
+    command.arg((ATTEMPTS.len() - 1).to_string()).arg(program.get_program()).args(program.get_args());
+    command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command.arg("extract").arg(demo()).arg("-C").arg(victim.directory.path().join("target"));
+    let output = run(&mut command);
+    assert_eq!(told(&output), (Some(0), String::new()));
+    assert!(output.stdout.ends_with(b"\n600\n"), "{output:?}");
+    assert_eq!(victim.allowed(), Vec::<String>::new());
+}
+
+#[test]
+fn what_cannot_be_confined_is_refused() {
+    if !skip::ready(&[Need::Root]) {
+        return;
+    }
+    let (socket, _other) = UnixDatagram::pair().expect("sockets");
+    let output = floe().arg("ls").arg(demo()).stdin(OwnedFd::from(socket)).output().expect("it runs");
+    let (code, message) = told(&output);
+    assert!(code == Some(1) && message.contains("descriptor 0 is a datagram socket"), "{output:?}");
+    assert!(run(floe().args(["ls", "--no-sandbox"]).arg(demo())).status.success());
+
+    // Root without the right to mount, as in a container.
+    let home = tempfile::tempdir().expect("a directory");
+    for (mode, expected) in [("require", Some(1)), ("auto", Some(0))] {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set", "-sys_admin", env!("CARGO_BIN_EXE_floe"), "extract"]);
+        let output =
+            run(command.arg(format!("--sandbox={mode}")).arg(demo()).arg("-C").arg(home.path().join("target")));
+        let (code, message) = told(&output);
+        assert_eq!(code, expected, "{output:?}");
+        assert_eq!(message.contains("change files outside the target"), code == Some(1), "{message}");
+    }
+}
+
+/// Runs a program, which attacks the directory `$1`, and mounts a file system there once it has made `$2` attempts.
+const LATER_MOUNT: &str = "cd $1; attempts=$2; shift 2; mkdir later; \"$@\" & \
+    until [ \"$(cat attempts 2>/dev/null | wc -l)\" = $attempts ]; do sleep 0.05; done; \
+    mount -t tmpfs none later && : >later/file && chmod 600 later/file && : >mounted; \
+    wait $!; code=$?; stat -c %a later/file; exit $code";
 
 #[test]
 fn a_thread_that_serves_a_mount_can_do_nothing_else() {
@@ -194,14 +246,13 @@ fn a_thread_that_serves_a_mount_can_do_nothing_else() {
         |row| format!("{row:?}"),
         |(name, arguments, is_confined)| {
             let (victim, home, place) = (Victim::new(), tempfile::tempdir().expect("a directory"), Place::new());
-            let mut command = named(name, home.path());
+            let mut command = victim.attacked_by(name, home.path());
             let (file, directory) = (image.path().join("image"), place.path.clone());
             command.args(arguments.iter().map(|word| match *word {
                 "IMAGE" => file.as_os_str(),
                 "DIR" => directory.as_os_str(),
                 word => word.as_ref(),
             }));
-            victim.attacked_by(&mut command);
             let mut serving = Serving::start(command, place);
             fs::read(serving.place.file("README.txt")).expect("it is served");
             let mut told = Vec::new();

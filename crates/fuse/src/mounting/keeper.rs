@@ -83,8 +83,10 @@ impl Keeper {
     pub fn end(&self) {
         // A thread that waits for an answer may be stuck.
         let socket = self.socket.try_lock().ok().and_then(|mut socket| socket.take());
-        if let Some(socket) = socket {
-            let _ = send(&socket, Question::End);
+        // A keeper that no longer takes questions ends after this process.
+        if let Some(socket) = socket
+            && send(&socket, Question::End).is_ok()
+        {
             drop(socket);
             let _ = rustix::io::retry_on_intr(|| waitpid(Some(self.process), WaitOptions::empty()));
         }
@@ -229,8 +231,7 @@ fn send(socket: &OwnedFd, question: Question) -> rustix::io::Result<usize> {
 /// Answers questions until it is told to end, or the other end of the socket is closed.
 fn keep(mut incoming: Incoming, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
     let mut held = Held::new(parent);
-    let mut is_told_to_end = false;
-    loop {
+    let is_told_to_end = loop {
         let time_max = held.ring_permission.as_ref().map(|_| RING_PERMISSION_TIME_MAX);
         let question = match incoming.question(time_max) {
             Ok(Some(question)) => question,
@@ -238,11 +239,10 @@ fn keep(mut incoming: Incoming, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
                 held.ring_permission = None;
                 continue;
             }
-            Err(Ended) => break,
+            Err(Ended) => break incoming.close(),
         };
         if question == Question::End {
-            is_told_to_end = true;
-            break;
+            break true;
         }
         let (answer, descriptors) = held.answer(question, kept);
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
@@ -256,9 +256,9 @@ fn keep(mut incoming: Incoming, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
             sendmsg(&incoming.socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
         });
         if sent.is_err() {
-            break;
+            break incoming.close();
         }
-    }
+    };
     // Otherwise the process has been killed: its threads may be stuck.
     if let (false, Some(parent)) = (is_told_to_end, held.parent.filter(|_| held.is_watched)) {
         parent.wait_for_end();

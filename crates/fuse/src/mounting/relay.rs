@@ -18,23 +18,28 @@ use rustix::{
 /// The longest message, in bytes. The rest of a longer one is lost.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
+/// Whether a message with this number of descriptors may be sent for a process.
+pub type Permits = fn(message: &[u8], descriptors: usize, sender: Pid) -> bool;
+
 /// A connected datagram socket of the keeper, and the socket from which the keeper takes the messages for it. A process that
-/// holds a datagram socket can send messages, and descriptors, to any other one, so a confined process holds none.
+/// holds a datagram socket can send messages, and descriptors, to any other one, so a confined process holds none. The receiver trusts
+/// this user, so the keeper forwards only the messages that such a process has to send.
 #[derive(Debug)]
 pub struct Relay {
     from: OwnedFd,
     to: OwnedFd,
+    permits: Permits,
 }
 
 impl Relay {
-    /// Creates a relay to a connected datagram socket. Returns the socket for the confined process, which keeps the boundaries
-    /// of messages.
+    /// Creates a relay to a connected datagram socket for the messages that `permits` lets through. Returns the socket for the confined
+    /// process, which keeps the boundaries of messages.
     ///
     /// # Errors
     /// There are no descriptors left.
-    pub fn new(to: OwnedFd) -> rustix::io::Result<(OwnedFd, Self)> {
+    pub fn new(to: OwnedFd, permits: Permits) -> rustix::io::Result<(OwnedFd, Self)> {
         let (ours, from) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        Ok((ours, Self { from, to }))
+        Ok((ours, Self { from, to, permits }))
     }
 
     /// The numbers of its descriptors.
@@ -48,7 +53,7 @@ impl Relay {
     }
 
     /// Forwards all messages of `sender` that are there, each with at most one descriptor. Returns whether more can come.
-    /// Messages that nobody takes are lost.
+    /// Messages that are not permitted, or that nobody takes, are lost.
     pub(super) fn forward(&self, sender: Pid) -> bool {
         let mut message = vec![0; MESSAGE_BYTES_MAX];
         loop {
@@ -63,7 +68,12 @@ impl Relay {
             });
             let descriptors: Vec<OwnedFd> = descriptors.collect();
             match received {
-                Ok(received) if received.bytes > 0 => self.send(&message[..received.bytes], &descriptors, sender),
+                Ok(received) if received.bytes > 0 => {
+                    let message = &message[..received.bytes];
+                    if (self.permits)(message, descriptors.len(), sender) {
+                        self.send(message, &descriptors, sender);
+                    }
+                }
                 Err(Errno::AGAIN) => return true,
                 Ok(_) | Err(_) => return false,
             }
@@ -100,10 +110,13 @@ mod tests {
     #[test]
     fn messages_arrive_with_their_boundaries_and_descriptors() {
         let (to, receiver) = UnixDatagram::pair().expect("sockets");
-        let (ours, relay) = Relay::new(to.into()).expect("sockets");
+        let permits = |message: &[u8], descriptors, _| message != b"refused" && descriptors < 2;
+        let (ours, relay) = Relay::new(to.into(), permits).expect("sockets");
         let sender = rustix::process::getpid();
         let file = tempfile::tempfile().expect("a file");
-        for (message, with_descriptor) in [("READY=1", false), ("FDSTORE=1\nFDNAME=x", true), ("last", false)] {
+        for (message, with_descriptor) in
+            [("READY=1", false), ("refused", false), ("FDSTORE=1\nFDNAME=x", true), ("last", false)]
+        {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             let descriptors = [file.as_fd()];

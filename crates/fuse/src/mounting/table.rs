@@ -65,6 +65,11 @@ impl MountTable {
         self.entries.iter().any(|entry| entry.mountpoint == mountpoint && entry.device == device)
     }
 
+    /// The directories with mounts whose files have this device number.
+    pub(crate) fn mountpoints_of(&self, device: (u32, u32)) -> impl Iterator<Item = &Path> {
+        self.entries.iter().filter(move |entry| entry.device == device).map(|entry| entry.mountpoint.as_path())
+    }
+
     /// The mount on a directory, given by any path. Does not access the mount itself, so this does not wait if the program
     /// that serves it hangs.
     ///

@@ -149,9 +149,16 @@ impl Unmounter {
         self.id.and_then(MountId::is_mounted).unwrap_or_else(|| self.is_listed())
     }
 
+    /// A directory of this mount namespace on which the files are mounted, by a bind mount or because the mount was moved.
+    pub fn mountpoint_elsewhere(&self) -> Option<PathBuf> {
+        let (directory, device) = (self.directory.as_deref(), self.device?);
+        let table = MountTable::read().ok()?;
+        table.mountpoints_of(device).find(|mountpoint| Some(*mountpoint) != directory).map(Path::to_owned)
+    }
+
     /// Whether the mount exists, but another one covers it; `false` if this cannot be determined.
     pub fn is_covered(&self) -> bool {
-        self.is_mounted() && !self.is_on_top()
+        self.is_mounted() && self.is_listed() && !self.is_on_top()
     }
 
     /// Whether the mount table has the mount; `true` if this cannot be determined.
@@ -182,7 +189,8 @@ impl Unmounter {
         let Some(directory) = &self.directory else {
             return Err(UnmountError::NotMounted(PathBuf::from("/dev/fuse")));
         };
-        if !self.is_mounted() {
+        // A mount that was moved exists, but not here.
+        if !self.is_mounted() || !self.is_listed() {
             return Err(UnmountError::NotMounted(directory.clone()));
         }
         if !self.is_on_top() {

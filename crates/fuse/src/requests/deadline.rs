@@ -2,6 +2,7 @@
 
 use std::{
     cell::Cell,
+    fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{
@@ -27,8 +28,25 @@ pub(crate) struct Deadlines {
     deadline: Option<Duration>,
     clock: AtomicU64,
     shards: [Mutex<PendingReplies>; SHARD_COUNT],
+    /// For each shard, the number of requests that it has had, and of those that were answered.
+    progress: [(AtomicU64, AtomicU64); SHARD_COUNT],
     /// For each session thread, the tick at which its request began plus one, or 0 while it is idle.
     threads: Box<[AtomicU64]>,
+}
+
+/// How far the requests of a mount have come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// The number of requests without a reply.
+    pub waiting: u64,
+    /// The number of requests that got a reply.
+    pub answered: u64,
+}
+
+impl fmt::Debug for Deadlines {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Deadlines").field("progress", &self.progress()).finish_non_exhaustive()
+    }
 }
 
 /// Pending replies. A slot whose reply was sent stays reserved until its [`PendingReply`] is dropped.
@@ -45,6 +63,7 @@ impl Deadlines {
             deadline,
             clock: AtomicU64::new(0),
             shards: Default::default(),
+            progress: Default::default(),
             threads: (0..thread_count).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -57,6 +76,7 @@ impl Deadlines {
     /// Applies the deadline to a request that a session thread has taken, until its reply is taken.
     pub(crate) fn watch(self: &Arc<Self>, thread: usize, reply: Reply) -> PendingReply {
         let shard = thread % SHARD_COUNT;
+        self.progress[shard].0.fetch_add(1, Relaxed);
         let location = match self.deadline {
             None => ReplyLocation::Held(reply),
             Some(_) => {
@@ -86,16 +106,29 @@ impl Deadlines {
     pub(crate) fn tick(&self) -> usize {
         let now = self.clock.fetch_add(1, Relaxed) + 1;
         let mut overdue = Vec::new();
-        for shard in &self.shards {
+        for (shard, (_, answered)) in self.shards.iter().zip(&self.progress) {
+            let before = overdue.len();
             for slot in &mut lock(shard).slots {
                 if slot.as_ref().is_some_and(|(since, _)| now - since > TICKS_PER_DEADLINE) {
                     overdue.extend(slot.take());
                 }
             }
+            answered.fetch_add((overdue.len() - before) as u64, Release);
         }
         let count = overdue.len();
         overdue.into_iter().for_each(|(_, reply)| reply.refuse(Errno::IO));
         count
+    }
+
+    /// The number of requests that wait for their reply, and the number of those that have got it.
+    pub(crate) fn progress(&self) -> Progress {
+        let (mut begun, mut answered) = (0, 0);
+        for (of_begun, of_answered) in &self.progress {
+            // In this order, no request counts as answered that has not begun.
+            answered += of_answered.load(Acquire);
+            begun += of_begun.load(Relaxed);
+        }
+        Progress { waiting: begun - answered, answered }
     }
 
     /// Whether every session thread has been busy with one request for longer than the deadline. Then none is left to
@@ -143,7 +176,7 @@ impl PendingReply {
     }
 
     fn remove(&mut self) -> Option<Reply> {
-        match std::mem::replace(&mut self.location, ReplyLocation::Taken) {
+        let reply = match std::mem::replace(&mut self.location, ReplyLocation::Taken) {
             ReplyLocation::Held(reply) => Some(reply),
             ReplyLocation::Listed(index) => {
                 let mut under_way = lock(&self.deadlines.shards[self.shard]);
@@ -151,7 +184,11 @@ impl PendingReply {
                 under_way.slots[index].take().map(|(_, reply)| reply)
             }
             ReplyLocation::Taken => None,
+        };
+        if reply.is_some() {
+            self.deadlines.progress[self.shard].1.fetch_add(1, Release);
         }
+        reply
     }
 }
 
@@ -214,6 +251,7 @@ mod tests {
     fn a_request_is_refused_once_its_deadline_has_passed() {
         let deadlines = Arc::new(Deadlines::new(Some(Duration::from_secs(8)), 1));
         let (early, early_kernel) = request(&deadlines);
+        assert_eq!(deadlines.progress(), Progress { waiting: 1, answered: 0 });
         for _ in 0..TICKS_PER_DEADLINE {
             assert_eq!(deadlines.tick(), 0);
         }
@@ -221,9 +259,11 @@ mod tests {
         assert_eq!(deadlines.tick(), 1);
         assert_eq!(refusal(&early_kernel), Some(libc::EIO));
         assert_eq!(refusal(&late_kernel), None);
+        assert_eq!(deadlines.progress(), Progress { waiting: 1, answered: 1 });
         assert!(early.take().is_none(), "it was answered");
         late.take().expect("it was not").done();
         assert_eq!(refusal(&late_kernel), Some(0));
+        assert_eq!(deadlines.progress(), Progress { waiting: 0, answered: 2 });
         assert_eq!((0..20).map(|_| deadlines.tick()).sum::<usize>(), 0, "nothing is under way");
     }
 

@@ -84,13 +84,34 @@ impl SignalledEnd {
             }
         }
         if state == State::Unmounted {
-            // The kernel still waits for what it has read ahead, although the unmount has returned.
-            thread::sleep(REQUEST_PATIENCE);
-            this.abandoner.abandon();
+            state = this.outlived(&mut signals);
         }
         if signals.forever().next().is_some() {
             this.stop_now(state);
         }
+    }
+
+    /// What follows if the process has not ended soon after the unmount: the files may be mounted elsewhere too, or the kernel still
+    /// waits for what it has read ahead, although the unmount has returned.
+    fn outlived(&self, signals: &mut Signals) -> State {
+        let (since, before) = (Instant::now(), self.abandoner.progress());
+        while since.elapsed() < REQUEST_PATIENCE {
+            thread::sleep(LOOK_INTERVAL);
+            if signals.pending().next().is_some() {
+                self.stop_now(State::Detached);
+            }
+        }
+        let (now, elsewhere) = (self.abandoner.progress(), self.unmounter.mountpoint_elsewhere());
+        if now.waiting > 0 && now.answered == before.answered && elsewhere.is_none() {
+            self.abandoner.abandon();
+            return State::Unmounted;
+        }
+        let place = elsewhere.map_or("in another mount namespace".to_owned(), |path| format!("on {}", path.display()));
+        let directory = self.directory.display();
+        say!(
+            "floe: {directory} is no longer mounted, but its files still are {place}; still serving; signal again to stop now"
+        );
+        State::Detached
     }
 
     /// Unmounts as soon as no other mount covers this one. Tells the states that the mount goes through.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::retry_on_intr,
+    net::{Shutdown, shutdown},
     process::Pid,
 };
 
@@ -20,6 +21,7 @@ pub(super) struct Incoming {
 }
 
 /// The process has ended, or breaks the protocol.
+#[derive(Debug)]
 pub(super) struct Ended;
 
 impl Incoming {
@@ -44,6 +46,45 @@ impl Incoming {
             if ready_count == 0 {
                 return Ok(None);
             }
+        }
+    }
+
+    /// Takes no more questions. Returns whether the process has told the keeper to end before that.
+    pub(super) fn close(self) -> bool {
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        let mut bytes = [0; 5];
+        while let Ok((len, _)) = receive(self.socket.as_fd(), &mut bytes)
+            && len > 0
+        {
+            if bytes.get(..len).and_then(Question::from_bytes) == Some(Question::End) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+
+    use super::*;
+
+    #[test]
+    fn an_end_that_was_asked_for_is_seen_behind_other_words() {
+        for (words, is_told) in [
+            (&[b"no question".as_slice(), &Question::Users.to_bytes()][..], false),
+            (&[b"no question", &Question::Users.to_bytes(), &Question::End.to_bytes()], true),
+        ] {
+            let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+            let (ours, theirs) = pair.expect("sockets");
+            for word in words {
+                send(&ours, word, SendFlags::NOSIGNAL).expect("there is room");
+            }
+            let mut incoming = Incoming { socket: theirs, relays: Vec::new(), served: rustix::process::getpid() };
+            incoming.question(None).expect_err("it is no question");
+            assert_eq!(incoming.close(), is_told);
+            send(&ours, &Question::End.to_bytes(), SendFlags::NOSIGNAL).expect_err("nobody takes it");
         }
     }
 }
