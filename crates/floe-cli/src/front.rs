@@ -94,6 +94,7 @@ impl Front {
                     Err(MountError::Front(refusal)) => Obstacle::Refused(refusal.to_string()),
                     // fusermount3 may be able to open it.
                     Err(MountError::Device(error)) => Obstacle::Refused(format!("cannot open /dev/fuse: {error}")),
+                    Err(error) if self == Self::Auto && error.is_no_memory() => Obstacle::Refused(error.to_string()),
                     Err(error) => return Err(error),
                 },
                 Err(error) => Obstacle::Refused(error.to_string()),

@@ -14,7 +14,7 @@ use std::{
 };
 
 use floe::{Image, Offset};
-use floe_fuse::{Access, Detach, Ended, Mount, Mountpoint};
+use floe_fuse::{Access, Detach, Ended, Mount, MountError, Mountpoint};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -254,7 +254,9 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     }
     let unmounter = mount.unmounter();
     let (abandoner, keeper) = (mount.abandoner(), needs.keeper.clone());
-    SignalledEnd { unmounter: unmounter.clone(), abandoner, directory: shown.clone(), keeper }.start(signals);
+    SignalledEnd { unmounter: unmounter.clone(), abandoner, directory: shown.clone(), keeper }
+        .start(signals)
+        .map_err(MountError::Threads)?;
     let device = unmounter.device();
     let giver = device.and_then(|device| giver(&mount, &image, device, &front, &shown, tuned, state_file));
     if let (Some(manager), Some((giver, _))) = (&manager, &giver) {

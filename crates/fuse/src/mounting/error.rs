@@ -56,6 +56,13 @@ pub enum MountError {
     Threads(io::Error),
 }
 
+impl MountError {
+    /// Whether memory was refused while the connection to the kernel was set up.
+    pub fn is_no_memory(&self) -> bool {
+        matches!(self, Self::Handshake(error) if error.raw_os_error() == Some(libc::ENOMEM))
+    }
+}
+
 impl fmt::Display for MountError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -107,6 +114,9 @@ impl fmt::Display for MountError {
             // The kernel refuses to read from a device without a mount.
             Self::Handshake(error) if error.raw_os_error() == Some(libc::EPERM) => formatter
                 .write_str("the descriptor of /dev/fuse is not mounted: mount it with fd=N before the program starts"),
+            Self::Handshake(_) if self.is_no_memory() => formatter.write_str(
+                "there is no memory for the rings of the mount: raise the limit (ulimit -v), or use -o transport=dev",
+            ),
             Self::Handshake(error) => write!(formatter, "the negotiation with the kernel failed: {error}"),
             Self::Image(error) => error.fmt(formatter),
             Self::Threads(error) => write!(formatter, "cannot start the threads that serve the mount: {error}"),

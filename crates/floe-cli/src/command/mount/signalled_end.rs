@@ -49,10 +49,12 @@ enum State {
 }
 
 impl SignalledEnd {
-    /// Starts the thread that waits for the signals.
-    pub(super) fn start(self, signals: Signals) {
-        // Without this thread, signals have no effect. It cannot be started only if the process can start no thread at all.
-        let _ = thread::Builder::new().name("floe-signals".to_owned()).spawn(move || self.run(signals));
+    /// Starts the thread that waits for the signals. Without it, signals have no effect.
+    ///
+    /// # Errors
+    /// The process can start no thread.
+    pub(super) fn start(self, signals: Signals) -> io::Result<()> {
+        thread::Builder::new().name("floe-signals".to_owned()).spawn(move || self.run(signals)).map(drop)
     }
 
     fn run(self, mut signals: Signals) {
