@@ -103,6 +103,22 @@ impl CompressedLayout {
             Self::Fragment { .. } | Self::Extents(_) => Ok(0),
         }
     }
+
+    /// Why the kernel refuses to read `extent`, although it breaks no rule that reads rely on.
+    ///
+    /// # Errors
+    /// The index of the last lcluster cannot be read or breaks the format.
+    pub(super) fn kernel_refusal(
+        &self,
+        inode: &Inode,
+        window: &mut Window<'_>,
+        extent: &CompressedExtent,
+    ) -> Result<Option<&'static str>> {
+        match self {
+            Self::Lclusters(map) => map.kernel_refusal(inode, window, extent),
+            Self::Fragment { .. } | Self::Extents(_) => Ok(None),
+        }
+    }
 }
 
 /// The map header of `inode`, and the position after it.
