@@ -41,7 +41,8 @@ impl CompressedLayout {
         let block_size = volume.superblock.block_size;
         let lcluster_size_log2 = block_size.log2() + (header.h_clusterbits & format::CLUSTERBITS_MASK);
         if !is_compact && header.h_advise & format::ADVISE_EXTENTS != 0 {
-            return EncodedExtents::new(&header, end, lcluster_size_log2).map(Self::Extents).map_err(corrupt);
+            let extents = EncodedExtents::read(&mut window, &header, end, lcluster_size_log2);
+            return extents.map(Self::Extents).map_err(|error| error.for_inode(inode.nid));
         }
         let advises = |bit: u16| header.h_advise & bit != 0;
         let has_big_pclusters = [advises(format::ADVISE_BIG_PCLUSTER_1), advises(format::ADVISE_BIG_PCLUSTER_2)];
