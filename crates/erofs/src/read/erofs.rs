@@ -3,8 +3,8 @@
 use std::{ops::ControlFlow, sync::Arc};
 
 use floe_image::{
-    Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo, FileType, Nid,
-    Outline, Result, SeekTarget, Timestamp, Xattr,
+    Attr, BlockReader, ByteRange, DeviceId, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo,
+    FileType, Nid, Outline, Result, SeekTarget, Timestamp, Xattr,
 };
 
 use super::{
@@ -19,8 +19,8 @@ use super::{
 };
 use crate::format;
 
-/// Upper bound of the ratio between directory bytes and the length of the image. Directories may be compressed, but
-/// each entry has its own number and name.
+/// Upper bound of the ratio between directory bytes and the length of the image with its devices. Directories may be
+/// compressed, but each entry has its own number and name.
 const ENTRIES_RATIO_MAX: u64 = 16;
 
 /// The length of the shortest entry in bytes: a record and a name of one byte.
@@ -130,11 +130,9 @@ impl FileSystem for Erofs {
     }
 
     fn entry_count_max(&self) -> u64 {
-        let volume = &self.volume;
-        if volume.devices.has_any() {
-            return u64::MAX;
-        }
-        volume.image_len.saturating_mul(ENTRIES_RATIO_MAX) / ENTRY_BYTES_MIN
+        let reader = &self.volume.reader;
+        let lens = (0..reader.device_count()).filter_map(|device| reader.device_len(DeviceId(device)).ok());
+        lens.fold(0, u64::saturating_add).saturating_mul(ENTRIES_RATIO_MAX) / ENTRY_BYTES_MIN
     }
 
     fn read_link(&self, nid: Nid) -> Result<Vec<u8>> {

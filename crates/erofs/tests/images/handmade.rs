@@ -6,9 +6,10 @@ use floe_erofs::{
     Erofs,
     dump::{self, ExtentPlace},
     format::{
-        self, Dirent, Extent, InodeCompact, Lz4Cfgs, MapHeader, SuperBlock, SuperBlockExtension,
+        self, DeviceSlot, Dirent, Extent, InodeCompact, Lz4Cfgs, MapHeader, SuperBlock, SuperBlockExtension,
         XattrEntry, XattrIbodyHeader,
     },
+    write::{DirectoryEntry, directory_bytes},
 };
 use floe_image::{
     BlockReader, ByteRange, DeviceId, DirectoryCursor, ExtentData, FileSystem, FileType, ImageSource, Nid, SeekTarget,
@@ -226,5 +227,58 @@ fn a_walk_along_extents_reads_their_lengths_once() {
         let offset = (0..number).map(|number| u64::from(stored_len(number))).sum();
         let expected = ExtentData::Plain { device: DeviceId(0), offset };
         assert_eq!((extents[number as usize].data, again[0].data), (expected, expected), "{number}");
+    }
+}
+
+/// An image with 250 directories that share one listing, which names all of them. If `has_slot`, its device table has
+/// an extra device of one block.
+fn with_shared_listing(has_slot: bool) -> Vec<u8> {
+    const COUNT: u64 = 250;
+    let names: Vec<String> = (0..COUNT).map(|number| format!("{number:03}")).collect();
+    let mut entries: Vec<DirectoryEntry<'_>> =
+        [".", ".."].map(|name| DirectoryEntry { name: name.as_bytes(), nid: 0, file_type: FileType::Directory }).into();
+    entries.extend(names.iter().zip(0..).map(|(name, nid)| DirectoryEntry {
+        name: name.as_bytes(),
+        nid,
+        file_type: FileType::Directory,
+    }));
+    let listing = directory_bytes(&entries, BLOCK as u64);
+    let mut image = vec![0; 4 * BLOCK];
+    let superblock = SuperBlock {
+        magic: format::SUPER_MAGIC_V1,
+        feature_incompat: u32::from(has_slot) * format::FEATURE_INCOMPAT_DEVICE_TABLE,
+        blkszbits: 12,
+        meta_blkaddr: 1,
+        inos: COUNT,
+        blocks_lo: 4,
+        extra_devices: u16::from(has_slot),
+        devt_slotoff: 16,
+        ..SuperBlock::default()
+    };
+    put(&mut image, 1024, &superblock.to_bytes());
+    put(&mut image, 2048, &DeviceSlot { blocks_lo: 1, uniaddr_lo: 1, ..DeviceSlot::default() }.to_bytes());
+    let size = u32::try_from(listing.len()).expect("small");
+    for number in 0..COUNT as usize {
+        let inode = InodeCompact { i_mode: 0o040_755, i_nb: 2, i_size: size, i_u: 3, ..InodeCompact::default() };
+        put(&mut image, BLOCK + number * 32, &inode.to_bytes());
+    }
+    put(&mut image, 3 * BLOCK, &listing);
+    image
+}
+
+#[test]
+fn a_walk_of_directories_that_share_a_listing_ends() {
+    // Whether there is a device slot, and the lengths of the sources that are given in addition to the image.
+    for (has_slot, devices) in [(false, &[][..]), (true, &[]), (true, &[BLOCK])] {
+        let sources = std::iter::once(with_shared_listing(has_slot)).chain(devices.iter().map(|len| vec![0; *len]));
+        let sources = sources.map(|bytes| Arc::new(MemorySource::new(bytes)) as Arc<dyn ImageSource>).collect();
+        let erofs = Erofs::open(Arc::new(DirectReader::new(sources)) as Arc<dyn BlockReader>).expect("it is opened");
+        let mut faults = Vec::new();
+        dump::entries(&erofs, &mut |entry| {
+            faults.extend(entry.err().map(|unreadable| unreadable.error.to_string()));
+            ControlFlow::Continue(())
+        });
+        let is_told = matches!(&faults[..], [fault] if fault.contains("directories share their content"));
+        assert!(is_told, "{has_slot}, {devices:?}: {faults:?}");
     }
 }
