@@ -89,6 +89,7 @@ impl FileSystem for Erofs {
             block_size: 1 << superblock.block_size.log2(),
             block_count: superblock.block_count.saturating_add(self.volume.devices.block_count()),
             inode_count: superblock.inode_count,
+            name_bytes_max: format::NAME_LEN,
             built: Timestamp { seconds: epoch.seconds.wrapping_add(i64::from(superblock.raw.build_time)), ..epoch },
             uuid: Some(superblock.raw.uuid).filter(|uuid| *uuid != [0; 16]),
             label: name.into_iter().take(name_len).collect(),

@@ -47,6 +47,7 @@ impl FileSystem for Squashfs {
             block_size,
             block_count: superblock.bytes_used.div_ceil(u64::from(block_size)),
             inode_count: u64::from(superblock.inode_count),
+            name_bytes_max: format::NAME_BYTES_MAX,
             built: Timestamp { seconds: i64::from(superblock.built_seconds), nanoseconds: 0 },
             uuid: None,
             label: Vec::new(),
