@@ -83,6 +83,7 @@ impl FileSystem for Grid {
             block_size: 4096,
             block_count: 1,
             inode_count: self.inode_number_max(),
+            name_bytes_max: 255,
             built: Timestamp::default(),
             uuid: None,
             label: Vec::new(),

@@ -26,7 +26,7 @@ use zerocopy::IntoBytes;
 use crate::{
     Access, MountOptions, RequestKind, Touch, TouchSink,
     connection::{REQUEST_BYTES_MAX, pending::Pending},
-    inodes::served::{NAME_BYTES_MAX, Refusal, Served, Sized},
+    inodes::served::{Refusal, Served, Sized},
     inodes::{
         directory::{self, Listed},
         errno::errno_of,
@@ -436,7 +436,7 @@ impl AcceptedRequest<'_> {
             files: inode_max,
             ffree: inode_max.saturating_sub(info.inode_count),
             bsize: info.block_size,
-            namelen: NAME_BYTES_MAX as u32,
+            namelen: info.name_bytes_max as u32,
             frsize: info.block_size,
             ..Kstatfs::default()
         };

@@ -19,6 +19,8 @@ pub struct FileSystemInfo {
     pub block_count: u64,
     /// The number of inodes.
     pub inode_count: u64,
+    /// The length of the longest name that the format permits, in bytes.
+    pub name_bytes_max: usize,
     /// The time when the image was built.
     pub built: Timestamp,
     /// The UUID of the image, if it has one.

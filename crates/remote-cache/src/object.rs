@@ -44,7 +44,7 @@ pub(crate) struct RemoteObject {
 type Led = VecDeque<(ChunkIndex, Arc<Flight>)>;
 
 impl RemoteObject {
-    /// Fills `output` with the bytes of `range`, which are all data or all tree.
+    /// Fills `output` with the bytes of `range`, which are all data or all tree, for a reader that waits.
     pub(crate) fn read(&self, range: ByteRange, output: &mut [u8], cause: Cause) -> io::Result<()> {
         if range.is_empty() {
             return Ok(());
@@ -110,14 +110,14 @@ impl RemoteObject {
                 match self.flights.board(index, self.missing(index, last, cause), cause) {
                     Boarding::Join(flight) => {
                         self.counters.joined.add(1);
-                        if flight.cause() == Cause::Prefetch && cause != Cause::Prefetch {
+                        if flight.cause() == Cause::Prefetch {
                             self.fetcher.hurry(part);
                         }
                         (Some(flight), false)
                     }
                     Boarding::Lead(leads) => {
                         self.counters.misses.add(leads.len() as u64);
-                        led.extend(leads.iter().map(|lead| (lead.index(), Arc::clone(lead.flight()))));
+                        *led = leads.iter().map(|lead| (lead.index(), Arc::clone(lead.flight()))).collect();
                         self.fill(leads, cause, attempt);
                         (led.pop_front().map(|(_, flight)| flight), true)
                     }

@@ -52,7 +52,7 @@ impl Default for SourceOptions {
 /// A remote object as the source of an image: cached bytes come from the cache, all others from a [`RangeFetcher`]. A
 /// reader gets only bytes that were verified against the root of the object's [`Trust`].
 ///
-/// Clones share everything except their [`Cause`].
+/// Clones share everything.
 #[derive(Clone)]
 pub struct CachedSource {
     object: Arc<RemoteObject>,
@@ -60,7 +60,6 @@ pub struct CachedSource {
     ahead: Option<Arc<Ahead>>,
     /// Whether nothing is fetched ahead at present.
     is_held: Arc<AtomicBool>,
-    cause: Cause,
 }
 
 impl CachedSource {
@@ -118,12 +117,7 @@ impl CachedSource {
         let _ = object.verifier.set(verifier);
         let prefetch = Arc::new(Prefetch::new(Arc::clone(&object)));
         let ahead = options.reads_ahead.then(Arc::default);
-        Ok(Self { object, prefetch, ahead, is_held: Arc::default(), cause: Cause::Demand })
-    }
-
-    /// The same object, with this cause for its reads.
-    pub fn for_cause(&self, cause: Cause) -> Self {
-        Self { cause, ..self.clone() }
+        Ok(Self { object, prefetch, ahead, is_held: Arc::default() })
     }
 
     /// The object's root of trust and its length.
@@ -184,8 +178,8 @@ impl CachedSource {
 
     /// Fetches ahead of a reader that goes from front to back.
     fn get_ahead(&self, range: ByteRange) {
-        let is_demand = !range.is_empty() && self.cause == Cause::Demand && !self.is_held.load(Relaxed);
-        let Some(ahead) = self.ahead.as_ref().filter(|_| is_demand) else { return };
+        let is_useful = !range.is_empty() && !self.is_held.load(Relaxed);
+        let Some(ahead) = self.ahead.as_ref().filter(|_| is_useful) else { return };
         let layout = self.object.layout;
         let (first, last) = (layout.index_of(range.offset()), layout.index_of(range.end() - 1));
         let Some((first, last)) = ahead.read(first, last) else { return };
@@ -203,7 +197,7 @@ impl ImageSource for CachedSource {
     fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
         let range = self.range(offset, output.len())?;
         self.get_ahead(range);
-        self.object.read(range, output, self.cause)
+        self.object.read(range, output, Cause::Demand)
     }
 
     fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {

@@ -227,6 +227,7 @@ impl FileSystem for Patchwork {
             block_size: 4096,
             block_count: 1,
             inode_count: 1,
+            name_bytes_max: 255,
             built: Timestamp::default(),
             uuid: None,
             label: Vec::new(),

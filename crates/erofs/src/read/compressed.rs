@@ -41,7 +41,8 @@ impl CompressedLayout {
         let block_size = volume.superblock.block_size;
         let lcluster_size_log2 = block_size.log2() + (header.h_clusterbits & format::CLUSTERBITS_MASK);
         if !is_compact && header.h_advise & format::ADVISE_EXTENTS != 0 {
-            return EncodedExtents::new(&header, end, lcluster_size_log2).map(Self::Extents).map_err(corrupt);
+            let extents = EncodedExtents::read(&mut window, &header, end, lcluster_size_log2);
+            return extents.map(Self::Extents).map_err(|error| error.for_inode(inode.nid));
         }
         let advises = |bit: u16| header.h_advise & bit != 0;
         let has_big_pclusters = [advises(format::ADVISE_BIG_PCLUSTER_1), advises(format::ADVISE_BIG_PCLUSTER_2)];
@@ -101,6 +102,22 @@ impl CompressedLayout {
         match self {
             Self::Lclusters(map) => map.check_extent(inode, window, range),
             Self::Fragment { .. } | Self::Extents(_) => Ok(0),
+        }
+    }
+
+    /// Why the kernel refuses to read `extent`, although it breaks no rule that reads rely on.
+    ///
+    /// # Errors
+    /// The index of the last lcluster cannot be read or breaks the format.
+    pub(super) fn kernel_refusal(
+        &self,
+        inode: &Inode,
+        window: &mut Window<'_>,
+        extent: &CompressedExtent,
+    ) -> Result<Option<&'static str>> {
+        match self {
+            Self::Lclusters(map) => map.kernel_refusal(inode, window, extent),
+            Self::Fragment { .. } | Self::Extents(_) => Ok(None),
         }
     }
 }

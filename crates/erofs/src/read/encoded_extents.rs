@@ -13,7 +13,7 @@ use crate::format::{self, EXTENT_PLEN_FMT_BIT, EXTENT_PLEN_MASK, EXTENT_PLEN_PAR
 /// The map of a file with a record for each extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct EncodedExtents {
-    /// The position of the first record; if records consist of a length only, the position of the word before them.
+    /// The position of the first record.
     start: u64,
     form: Form,
     is_interlaced: bool,
@@ -24,8 +24,8 @@ pub(super) struct EncodedExtents {
 /// The format of the records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
-    /// Length only: each extent has `1 << size_log2` bytes, and the pclusters are contiguous.
-    Lengths { size_log2: u8 },
+    /// Length only: each extent has `1 << size_log2` bytes, and the pclusters are contiguous from `first` on.
+    Lengths { size_log2: u8, first: u64 },
     /// Length and position: each extent has `1 << size_log2` bytes.
     Positions { size_log2: u8 },
     /// Length, position and file offset; sorted.
@@ -44,16 +44,19 @@ impl EncodedExtents {
     /// The map of the header that ends at `header_end`.
     ///
     /// # Errors
-    /// The violated rule.
-    pub(super) fn new(header: &MapHeader, header_end: u64, size_log2: u8) -> Result<Self, &'static str> {
+    /// The position of the first pcluster cannot be read, or the records are past the address space.
+    pub(super) fn read(window: &mut Window<'_>, header: &MapHeader, header_end: u64, size_log2: u8) -> Result<Self> {
         let record_len_log2 = 2 + (header.h_advise >> format::ADVISE_EXTRECSZ_BIT & format::ADVISE_EXTRECSZ_MASK);
         let record_len = 1 << record_len_log2;
         let count_hi = u64::from(header.h_clusterbits) << 8 | u64::from(header.h_algorithmtype);
-        let start = header_end.checked_next_multiple_of(record_len).ok_or("extents past the address space")?;
+        let start = header_end.checked_next_multiple_of(record_len);
+        let past_end = || Error::corrupt("extents past the address space", Place::at(header_end));
+        let start =
+            start.and_then(|start| start.checked_add(if record_len == 4 { 8 } else { 0 })).ok_or_else(past_end)?;
         Ok(Self {
             start,
             form: match record_len {
-                4 => Form::Lengths { size_log2 },
+                4 => Form::Lengths { size_log2, first: u64::from_le_bytes(window.array(start - 8)?) },
                 8 => Form::Positions { size_log2 },
                 _ => Form::FileOffsets { record_len, count: count_hi << 32 | u64::from(header.h_u) },
             },
@@ -68,14 +71,11 @@ impl EncodedExtents {
     /// The records cannot be read or break the format.
     pub(super) fn extent_at(&self, inode: &Inode, window: &mut Window<'_>, position: u64) -> Result<CompressedExtent> {
         let record = match self.form {
-            Form::Lengths { size_log2 } => self.by_length(inode, window, size_log2, position)?,
+            Form::Lengths { size_log2, first } => self.by_length(inode, window, (size_log2, first), position)?,
             Form::Positions { size_log2 } => self.by_place(inode, window, size_log2, position)?,
             Form::FileOffsets { record_len, count } => {
                 self.by_beginning(inode, window, (record_len, count), position)?
             }
-        };
-        let Some(record) = record else {
-            return Err(Error::corrupt("extents are not sorted", Place::inode_at(inode.nid, position)));
         };
         Ok(CompressedExtent { range: record.range, source: self.source(&record, window) })
     }
@@ -111,15 +111,15 @@ impl EncodedExtents {
         &self,
         inode: &Inode,
         window: &mut Window<'_>,
-        size_log2: u8,
+        (size_log2, first): (u8, u64),
         position: u64,
-    ) -> Result<Option<Record>> {
+    ) -> Result<Record> {
         let number = position >> size_log2;
-        let position_of = |number: u64| self.start.saturating_add(8).saturating_add(number.saturating_mul(4));
+        let position_of = |number: u64| self.start.saturating_add(number.saturating_mul(4));
         // Fails before the scan if the last record is missing.
         window.read(position_of(number), 4)?;
         let sums = &window.volume().length_sums;
-        let (mut at, mut sum) = sums.before(inode.nid, number);
+        let (mut at, mut sum) = sums.before(inode.nid, number).max(window.length_sum_before(number));
         while at < number {
             let plen = u32::from_le_bytes(window.array(position_of(at))?);
             sum = sum.wrapping_add(u64::from(plen & EXTENT_PLEN_MASK));
@@ -129,38 +129,41 @@ impl EncodedExtents {
             }
         }
         let plen = u32::from_le_bytes(window.array(position_of(number))?);
-        let stored = u64::from_le_bytes(window.array(self.start)?).wrapping_add(sum);
+        window.keep_length_sum(number, sum);
         let (range, is_last) = Self::fixed_range(inode, size_log2, number);
-        Ok(Some(Record { plen, position: stored, range, is_last }))
+        Ok(Record { plen, position: first.wrapping_add(sum), range, is_last })
     }
 
-    fn by_place(&self, inode: &Inode, window: &mut Window<'_>, size_log2: u8, position: u64) -> Result<Option<Record>> {
+    fn by_place(&self, inode: &Inode, window: &mut Window<'_>, size_log2: u8, position: u64) -> Result<Record> {
         let number = position >> size_log2;
         let record: [u8; 8] = window.array(self.start.saturating_add(number.saturating_mul(8)))?;
         let record = u64::from_le_bytes(record);
         let low = |word: u64| u32::try_from(word & u64::from(u32::MAX)).unwrap_or(u32::MAX);
         let (range, is_last) = Self::fixed_range(inode, size_log2, number);
-        Ok(Some(Record { plen: low(record), position: record >> 32, range, is_last }))
+        Ok(Record { plen: low(record), position: record >> 32, range, is_last })
     }
 
-    /// The last record that begins at or before `position`. A hole precedes the first record. `None` if the records that
-    /// the search compares are not sorted. Without this test, a search for another byte of the resulting range could
-    /// find another record.
+    /// The last record that begins at or before `position`. A hole precedes the first record.
+    ///
+    /// # Errors
+    /// The records that the search compares are not sorted, or begin past the end of the file. Without this test, a
+    /// search for another byte of the resulting range could find another record.
     fn by_beginning(
         &self,
         inode: &Inode,
         window: &mut Window<'_>,
         (record_len, count): (u64, u64),
         position: u64,
-    ) -> Result<Option<Record>> {
+    ) -> Result<Record> {
         let (mut low, mut high) = (0, count);
         let mut found = Record { plen: 0, position: 0, range: ByteRange::new(0, 0), is_last: false };
-        let (mut start, mut end) = (0, u64::MAX);
+        let (mut start, mut end) = (0, inode.size);
         while low < high {
             let middle = low + (high - low) / 2;
             let (record, beginning) = self.beginning(window, record_len, middle)?;
             if beginning < start || beginning > end {
-                return Ok(None);
+                let rule = "extents are not sorted, or begin past the end of the file";
+                return Err(Error::corrupt(rule, Place::inode_at(inode.nid, position)));
             }
             if beginning > position {
                 (high, end) = (middle, beginning);
@@ -170,8 +173,8 @@ impl EncodedExtents {
             }
         }
         found.is_last = low == count && count != 0;
-        found.range = ByteRange::between(start, end.min(inode.size));
-        Ok(Some(found))
+        found.range = ByteRange::between(start, end);
+        Ok(found)
     }
 
     fn beginning(&self, window: &mut Window<'_>, record_len: u64, number: u64) -> Result<(Extent, u64)> {

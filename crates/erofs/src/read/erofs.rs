@@ -3,8 +3,8 @@
 use std::{ops::ControlFlow, sync::Arc};
 
 use floe_image::{
-    Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo, FileType, Nid,
-    Outline, Result, SeekTarget, Timestamp, Xattr,
+    Attr, BlockReader, ByteRange, DeviceId, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo,
+    FileType, Nid, Outline, Result, SeekTarget, Timestamp, Xattr,
 };
 
 use super::{
@@ -19,8 +19,8 @@ use super::{
 };
 use crate::format;
 
-/// Upper bound of the ratio between directory bytes and the length of the image. Directories may be compressed, but
-/// each entry has its own number and name.
+/// Upper bound of the ratio between directory bytes and the length of the image with its devices. Directories may be
+/// compressed, but each entry has its own number and name.
 const ENTRIES_RATIO_MAX: u64 = 16;
 
 /// The length of the shortest entry in bytes: a record and a name of one byte.
@@ -89,6 +89,7 @@ impl FileSystem for Erofs {
             block_size: 1 << superblock.block_size.log2(),
             block_count: superblock.block_count.saturating_add(self.volume.devices.block_count()),
             inode_count: superblock.inode_count,
+            name_bytes_max: format::NAME_LEN,
             built: Timestamp { seconds: epoch.seconds.wrapping_add(i64::from(superblock.raw.build_time)), ..epoch },
             uuid: Some(superblock.raw.uuid).filter(|uuid| *uuid != [0; 16]),
             label: name.into_iter().take(name_len).collect(),
@@ -130,11 +131,9 @@ impl FileSystem for Erofs {
     }
 
     fn entry_count_max(&self) -> u64 {
-        let volume = &self.volume;
-        if volume.devices.has_any() {
-            return u64::MAX;
-        }
-        volume.image_len.saturating_mul(ENTRIES_RATIO_MAX) / ENTRY_BYTES_MIN
+        let reader = &self.volume.reader;
+        let lens = (0..reader.device_count()).filter_map(|device| reader.device_len(DeviceId(device)).ok());
+        lens.fold(0, u64::saturating_add).saturating_mul(ENTRIES_RATIO_MAX) / ENTRY_BYTES_MIN
     }
 
     fn read_link(&self, nid: Nid) -> Result<Vec<u8>> {

@@ -85,6 +85,15 @@ impl<'volume> Mapper<'volume> {
         layout.map_or(Ok(0), |layout| layout.check_extent(self.inode, &mut self.window, range))
     }
 
+    /// Why the kernel refuses to read an extent that this mapper returned, although it breaks no rule that reads rely on.
+    ///
+    /// # Errors
+    /// The map cannot be read or contradicts itself.
+    pub(super) fn kernel_refusal(&mut self, extent: &CompressedExtent) -> Result<Option<&'static str>> {
+        let layout = self.compressed.as_ref();
+        layout.map_or(Ok(None), |layout| layout.kernel_refusal(self.inode, &mut self.window, extent))
+    }
+
     /// Appends the extents of the part of `range` that is before the inode's end.
     ///
     /// # Errors

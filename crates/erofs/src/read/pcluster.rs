@@ -23,6 +23,13 @@ const LONG_STEP_MIN: u64 = 1024;
 /// The violated rule of a block count elsewhere than in the entry after a head. Reads that begin there would use it.
 const MISPLACED_BLOCK_COUNT: &str = "block count that does not follow the head of an extent";
 
+/// Why the kernel refuses a fragment after a head of uncompressed data: it compares the length with that of the pcluster, 0.
+const PLAIN_FRAGMENT: &str = "fragment is marked as uncompressed data: the kernel refuses to read it";
+
+/// Why the kernel refuses the last lcluster of a file: it does not cut the extent at the file's end.
+const PLAIN_PAST_END: &str =
+    "uncompressed data is shorter than the lclusters of its extent: the kernel refuses to read the last one";
+
 /// The lcluster index of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Index {
@@ -51,6 +58,8 @@ pub(super) struct LclusterMap {
 pub(super) struct Tail {
     /// The lcluster in which it begins.
     head: u64,
+    /// Whether its head is that of uncompressed data.
+    is_plain: bool,
     place: TailPlace,
 }
 
@@ -110,7 +119,8 @@ impl LclusterMap {
             }
             TailPlace::Inline { position: record_end, len: inline_len }
         };
-        Ok(Self { tail: Some(Tail { head: found.number, place }), ..self })
+        let is_plain = found.head.kind == HeadKind::Plain;
+        Ok(Self { tail: Some(Tail { head: found.number, is_plain, place }), ..self })
     }
 
     /// The extent that contains byte `position`, which must be before the end of `inode`.
@@ -170,8 +180,8 @@ impl LclusterMap {
     pub(super) fn check_extent(&self, inode: &Inode, window: &mut Window<'_>, range: ByteRange) -> Result<u64> {
         let head = range.offset() >> self.lcluster_size_log2;
         let last = range.end().saturating_sub(1) >> self.lcluster_size_log2;
-        // The head of the next extent is in the lcluster in which this one ends.
-        let next = if range.end() < inode.size { range.end() >> self.lcluster_size_log2 } else { last + 1 };
+        // The head of the next extent is in the lcluster in which this one ends. The last extent may state any distance.
+        let next = if range.end() < inode.size { range.end() >> self.lcluster_size_log2 } else { u64::MAX };
         let is_fragment = matches!(self.tail_at(head), Some(Tail { place: TailPlace::Fragment { .. }, .. }));
         if !is_fragment && last.saturating_sub(head) << self.lcluster_size_log2 > PCLUSTER_MAX_DSIZE {
             return Err(Error::corrupt(DECODES_TO_TOO_MUCH, Place::inode_at(inode.nid, range.offset())));
@@ -193,6 +203,33 @@ impl LclusterMap {
             return Err(Error::corrupt(rule, Place::inode_at(inode.nid, self.start_of(number))));
         }
         Ok(last.saturating_sub(head))
+    }
+
+    /// Why the kernel refuses to read `extent`, although it breaks no rule that reads rely on.
+    ///
+    /// # Errors
+    /// The index of the last lcluster cannot be read or breaks the format.
+    pub(super) fn kernel_refusal(
+        &self,
+        inode: &Inode,
+        window: &mut Window<'_>,
+        extent: &CompressedExtent,
+    ) -> Result<Option<&'static str>> {
+        match extent.source {
+            Pcluster::Fragment { .. } => Ok(self.tail.filter(|tail| tail.is_plain).map(|_| PLAIN_FRAGMENT)),
+            Pcluster::Stored { len, inline: None, coding: Coding::Shifted | Coding::Interlaced, .. }
+                if extent.range.end() == inode.size =>
+            {
+                let last = (inode.size - 1) >> self.lcluster_size_log2;
+                let end = match self.load(inode, window, last)?.lcluster {
+                    // mkfs.erofs writes a head at the end of the file.
+                    Lcluster::Head(head) if self.start_of(last) + head.offset >= inode.size => inode.size,
+                    _ => self.start_of(last + 1),
+                };
+                Ok((end - extent.range.offset() > len).then_some(PLAIN_PAST_END))
+            }
+            _ => Ok(None),
+        }
     }
 
     fn tail_at(&self, head: u64) -> Option<Tail> {

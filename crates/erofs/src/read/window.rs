@@ -18,12 +18,14 @@ pub(super) struct Window<'volume> {
     nid: Nid,
     position: u64,
     bytes: Bytes,
+    /// The number of an extent, and the sum of the stored lengths before it.
+    length_sum: (u64, u64),
 }
 
 impl<'volume> Window<'volume> {
     /// A window over `space`, on behalf of inode `nid`.
     pub(super) fn new(volume: &'volume Volume, space: Space, nid: Nid) -> Self {
-        Self { volume, space, nid, position: 0, bytes: Bytes::new() }
+        Self { volume, space, nid, position: 0, bytes: Bytes::new(), length_sum: (0, 0) }
     }
 
     /// The space that the window reads.
@@ -67,6 +69,17 @@ impl<'volume> Window<'volume> {
     pub(super) fn array<const N: usize>(&mut self, position: u64) -> Result<[u8; N]> {
         let place = Place::inode_at(self.nid, position);
         self.read(position, N)?.first_chunk().copied().ok_or(Error::corrupt("metadata is short", place))
+    }
+
+    /// The last kept sum of stored lengths if it ends at or before extent `number`, and the number of its extent; else
+    /// 0 and 0.
+    pub(super) fn length_sum_before(&self, number: u64) -> (u64, u64) {
+        if self.length_sum.0 <= number { self.length_sum } else { (0, 0) }
+    }
+
+    /// Keeps the sum of the stored lengths before extent `number` for the next lookup, which is often the next extent.
+    pub(super) fn keep_length_sum(&mut self, number: u64, sum: u64) {
+        self.length_sum = (number, sum);
     }
 
     fn held(&self, position: u64, len: usize) -> Option<&[u8]> {

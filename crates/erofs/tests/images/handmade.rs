@@ -6,13 +6,16 @@ use floe_erofs::{
     Erofs,
     dump::{self, ExtentPlace},
     format::{
-        self, Dirent, Extent, InodeCompact, Lz4Cfgs, MapHeader, SuperBlock, SuperBlockExtension, XattrEntry,
-        XattrIbodyHeader,
+        self, DeviceSlot, Dirent, Extent, InodeCompact, Lz4Cfgs, MapHeader, SuperBlock, SuperBlockExtension,
+        XattrEntry, XattrIbodyHeader,
     },
+    write::{DirectoryEntry, directory_bytes},
 };
-use floe_image::{BlockReader, ByteRange, DirectoryCursor, FileSystem, FileType, Nid, SeekTarget};
+use floe_image::{
+    BlockReader, ByteRange, DeviceId, DirectoryCursor, ExtentData, FileSystem, FileType, ImageSource, Nid, SeekTarget,
+};
 use floe_testkit::{
-    DirectReader,
+    CountingSource, DirectReader, MemorySource,
     corpus::Corpus,
     skip::{self, Need},
 };
@@ -145,9 +148,10 @@ fn pclusters_may_be_holes() {
     }
 }
 
-#[test]
-fn extents_out_of_order_are_refused() {
-    let mut image = vec![0; 4 * BLOCK];
+/// An image with a file of `size` bytes, inode 136, whose map consists of `records`. The word before them is zero.
+fn with_extents(size: u32, header: MapHeader, records: &[u8]) -> Vec<u8> {
+    let at = BLOCK + 8 * 32;
+    let mut image = vec![0; (at + 48 + records.len()).next_multiple_of(BLOCK)];
     let superblock = SuperBlock {
         magic: format::SUPER_MAGIC_V1,
         feature_incompat: format::FEATURE_INCOMPAT_COMPR_CFGS | format::FEATURE_INCOMPAT_48BIT,
@@ -165,32 +169,116 @@ fn extents_out_of_order_are_refused() {
         i_format: format::INODE_COMPRESSED_FULL << format::I_DATALAYOUT_BIT,
         i_mode: 0o100_644,
         i_nb: 1,
-        i_size: 16_384,
+        i_size: size,
         ..InodeCompact::default()
     };
-    let header = MapHeader {
-        h_u: 3,
-        h_advise: format::ADVISE_EXTENTS | 2 << format::ADVISE_EXTRECSZ_BIT,
-        ..MapHeader::default()
-    };
-    let at = BLOCK + 8 * 32;
     put(&mut image, at, &[&file.to_bytes()[..], &header.to_bytes()].concat());
-    // The records are out of order. The search for the first byte meets only the first two of them.
-    for (index, beginning) in [0_u32, 8192, 4096].into_iter().enumerate() {
-        let record = Extent {
-            plen: 1 << format::EXTENT_PLEN_FMT_BIT | 4096,
-            pstart_lo: 8192,
-            lstart_lo: beginning,
-            ..Extent::default()
+    put(&mut image, at + 48, records);
+    image
+}
+
+#[test]
+fn extents_out_of_order_are_refused() {
+    // The search for the first byte meets only the first two records.
+    for (beginnings, is_sound) in [([0, 8192, 4096], false), ([0, 8192, 16_384], true), ([0, 8192, 16_385], false)] {
+        let records = beginnings.map(|lstart_lo| {
+            let plen = 1 << format::EXTENT_PLEN_FMT_BIT | 4096;
+            Extent { plen, pstart_lo: 8192, lstart_lo, ..Extent::default() }.to_bytes()[..16].to_vec()
+        });
+        let header = MapHeader {
+            h_u: 3,
+            h_advise: format::ADVISE_EXTENTS | 2 << format::ADVISE_EXTRECSZ_BIT,
+            ..MapHeader::default()
         };
-        put(&mut image, at + 48 + index * 16, &record.to_bytes()[..16]);
+        let image = with_extents(16_384, header, &records.concat());
+        let erofs = Erofs::open(Arc::new(DirectReader::of(image)) as Arc<dyn BlockReader>).expect("it is opened");
+        let mut extents = Vec::new();
+        erofs.map(Nid(136), ByteRange::new(0, 8192), &mut extents).expect("one extent");
+        assert_eq!(extents.len(), 1);
+        for range in [ByteRange::new(8192, 4096), ByteRange::new(0, 16_384)] {
+            let error = erofs.map(Nid(136), range, &mut extents).err().map(|error| error.to_string());
+            assert_eq!(error.is_none(), is_sound, "{beginnings:?}: {error:?}");
+            assert!(error.is_none_or(|error| error.contains("extents are not sorted")), "{beginnings:?}");
+        }
     }
-    let erofs = Erofs::open(Arc::new(DirectReader::of(image)) as Arc<dyn BlockReader>).expect("it is opened");
+}
+
+#[test]
+fn a_walk_along_extents_reads_their_lengths_once() {
+    const COUNT: u32 = 5000;
+    let stored_len = |number: u32| 4097 + number % 7;
+    let records: Vec<u8> = (0..COUNT).flat_map(|number| stored_len(number).to_le_bytes()).collect();
+    let header = MapHeader { h_advise: format::ADVISE_EXTENTS, ..MapHeader::default() };
+    let image = with_extents(COUNT * 4096, header, &records);
+    let piece_count = (image.len() / BLOCK) as u64;
+    let source = Arc::new(CountingSource::new(Arc::new(MemorySource::new(image))));
+    let reader = DirectReader::new(vec![Arc::clone(&source) as Arc<dyn ImageSource>]);
+    let erofs = Erofs::open(Arc::new(reader) as Arc<dyn BlockReader>).expect("it is opened");
     let mut extents = Vec::new();
-    erofs.map(Nid(136), ByteRange::new(0, 8192), &mut extents).expect("one extent");
-    assert_eq!(extents.len(), 1);
-    for range in [ByteRange::new(8192, 4096), ByteRange::new(0, 16_384)] {
-        let error = erofs.map(Nid(136), range, &mut extents).expect_err("unsorted");
-        assert!(error.to_string().contains("extents are not sorted"), "{error}");
+    let before = source.read_count();
+    erofs.map(Nid(136), ByteRange::new(0, u64::from(COUNT) * 4096), &mut extents).expect("it is mapped");
+    let read_count = source.read_count() - before;
+    // At the beginning of a piece, the record before it is read once more.
+    assert!(read_count <= 3 * piece_count, "{read_count} reads of {piece_count} pieces");
+    assert_eq!(extents.len(), COUNT as usize);
+    for number in [0, 4999, 1, 1023, 1024, 1025, 3000, 2999] {
+        let mut again = Vec::new();
+        erofs.map(Nid(136), ByteRange::new(u64::from(number) * 4096, 1), &mut again).expect("it is mapped");
+        let offset = (0..number).map(|number| u64::from(stored_len(number))).sum();
+        let expected = ExtentData::Plain { device: DeviceId(0), offset };
+        assert_eq!((extents[number as usize].data, again[0].data), (expected, expected), "{number}");
+    }
+}
+
+/// An image with 250 directories that share one listing, which names all of them. If `has_slot`, its device table has
+/// an extra device of one block.
+fn with_shared_listing(has_slot: bool) -> Vec<u8> {
+    const COUNT: u64 = 250;
+    let names: Vec<String> = (0..COUNT).map(|number| format!("{number:03}")).collect();
+    let mut entries: Vec<DirectoryEntry<'_>> =
+        [".", ".."].map(|name| DirectoryEntry { name: name.as_bytes(), nid: 0, file_type: FileType::Directory }).into();
+    entries.extend(names.iter().zip(0..).map(|(name, nid)| DirectoryEntry {
+        name: name.as_bytes(),
+        nid,
+        file_type: FileType::Directory,
+    }));
+    let listing = directory_bytes(&entries, BLOCK as u64);
+    let mut image = vec![0; 4 * BLOCK];
+    let superblock = SuperBlock {
+        magic: format::SUPER_MAGIC_V1,
+        feature_incompat: u32::from(has_slot) * format::FEATURE_INCOMPAT_DEVICE_TABLE,
+        blkszbits: 12,
+        meta_blkaddr: 1,
+        inos: COUNT,
+        blocks_lo: 4,
+        extra_devices: u16::from(has_slot),
+        devt_slotoff: 16,
+        ..SuperBlock::default()
+    };
+    put(&mut image, 1024, &superblock.to_bytes());
+    put(&mut image, 2048, &DeviceSlot { blocks_lo: 1, uniaddr_lo: 1, ..DeviceSlot::default() }.to_bytes());
+    let size = u32::try_from(listing.len()).expect("small");
+    for number in 0..COUNT as usize {
+        let inode = InodeCompact { i_mode: 0o040_755, i_nb: 2, i_size: size, i_u: 3, ..InodeCompact::default() };
+        put(&mut image, BLOCK + number * 32, &inode.to_bytes());
+    }
+    put(&mut image, 3 * BLOCK, &listing);
+    image
+}
+
+#[test]
+fn a_walk_of_directories_that_share_a_listing_ends() {
+    // Whether there is a device slot, and the lengths of the sources that are given in addition to the image.
+    for (has_slot, devices) in [(false, &[][..]), (true, &[]), (true, &[BLOCK])] {
+        let sources = std::iter::once(with_shared_listing(has_slot)).chain(devices.iter().map(|len| vec![0; *len]));
+        let sources = sources.map(|bytes| Arc::new(MemorySource::new(bytes)) as Arc<dyn ImageSource>).collect();
+        let erofs = Erofs::open(Arc::new(DirectReader::new(sources)) as Arc<dyn BlockReader>).expect("it is opened");
+        let mut faults = Vec::new();
+        dump::entries(&erofs, &mut |entry| {
+            faults.extend(entry.err().map(|unreadable| unreadable.error.to_string()));
+            ControlFlow::Continue(())
+        });
+        let is_told = matches!(&faults[..], [fault] if fault.contains("directories share their content"));
+        assert!(is_told, "{has_slot}, {devices:?}: {faults:?}");
     }
 }

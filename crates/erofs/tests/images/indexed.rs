@@ -1,6 +1,6 @@
 //! Files with a full index, built record by record.
 
-use std::{fs, sync::Arc};
+use std::{fs, io, sync::Arc};
 
 use floe_erofs::{
     Erofs,
@@ -206,7 +206,7 @@ fn a_tail_fragment_may_exceed_the_limit_of_pclusters() {
                 assert!(content == [&plain[..], &packed[OFFSET as usize..]].concat(), "{name}");
                 assert_eq!(findings, Vec::<String>::new(), "{name}");
                 if let Some(in_kernel) = in_kernel(&file.image()) {
-                    assert!(in_kernel == content, "{name}: the kernel reads other bytes");
+                    assert!(in_kernel.expect(name) == content, "{name}: the kernel reads other bytes");
                 }
             }
             Err(rule) => {
@@ -217,8 +217,52 @@ fn a_tail_fragment_may_exceed_the_limit_of_pclusters() {
     }
 }
 
+#[test]
+fn only_files_that_the_kernel_refuses_have_warnings() {
+    let plain = Random::new(8).noise(BLOCK);
+    let packed = Random::new(9).noise(4 * BLOCK);
+    let fragment = MapHeader { h_advise: format::ADVISE_FRAGMENT_PCLUSTER, ..MapHeader::default() };
+    let large = MapHeader { h_clusterbits: 1, ..MapHeader::default() };
+    let past_end = |mut records: Vec<LclusterIndex>| {
+        records.iter_mut().skip(1).for_each(|record| record.di_u += 100 << 16);
+        records
+    };
+    let whole = |di_advise, size| extent(di_advise, 0, size, DISTANCE_MAX);
+    /// The header, the records, the length and the rule of the warning.
+    type Row<'row> = (&'row str, MapHeader, Vec<LclusterIndex>, u32, Option<&'row str>);
+    let rows: [Row<'_>; 6] = [
+        ("distances", fragment, whole(HEAD, 10_000), 10_000, None),
+        ("distances past the end", fragment, past_end(whole(HEAD, 10_000)), 10_000, None),
+        ("plain fragment", fragment, whole(PLAIN, 10_000), 10_000, Some("fragment is marked as uncompressed data")),
+        ("plain in one block", MapHeader::default(), whole(PLAIN, 3000), 3000, None),
+        ("plain in a larger lcluster", large, whole(PLAIN, 3000), 3000, Some("uncompressed data is shorter than")),
+        ("plain after a hole", large, [whole(HOLE, 100), whole(PLAIN, 3000)].concat(), 9000, Some("is shorter than")),
+    ];
+    for (name, header, records, size, rule) in rows {
+        let is_fragment = header == fragment;
+        let plain = if is_fragment { &[][..] } else { &plain };
+        let file = Indexed { size, header, records, inline: &[], plain, packed: &packed };
+        let (content, findings) = file.read(1000);
+        let content = content.unwrap_or_else(|error| panic!("{name}: {error}"));
+        if is_fragment {
+            assert!(content == packed[..size as usize], "{name}");
+        }
+        let is_told = findings
+            .iter()
+            .all(|found| rule.is_some_and(|rule| found.starts_with("warning: ") && found.contains(rule)));
+        assert!(is_told && findings.len() == usize::from(rule.is_some()), "{name}: {findings:?}");
+        if let Some(in_kernel) = in_kernel(&file.image()) {
+            assert_eq!(in_kernel.is_ok(), rule.is_none(), "{name}: {:?}", in_kernel.err());
+            assert!(
+                in_kernel.is_err() || in_kernel.is_ok_and(|bytes| bytes == content),
+                "{name}: the kernel reads other bytes"
+            );
+        }
+    }
+}
+
 /// The file as the kernel reads it; `None` if it mounts no EROFS here.
-fn in_kernel(image: &[u8]) -> Option<Vec<u8>> {
+fn in_kernel(image: &[u8]) -> Option<io::Result<Vec<u8>>> {
     if !skip::ready(&[Need::Root, Need::KernelErofs]) {
         return None;
     }
@@ -226,5 +270,5 @@ fn in_kernel(image: &[u8]) -> Option<Vec<u8>> {
     let path = folder.path().join("image");
     fs::write(&path, image).expect("written");
     let mount = KernelMount::new(&Materialised { path, format: Format::Erofs, offset: 0, devices: Vec::new() });
-    Some(fs::read(mount.expect("mounted").path().join("f")).expect("read"))
+    Some(fs::read(mount.expect("mounted").path().join("f")))
 }

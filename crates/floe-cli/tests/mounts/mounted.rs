@@ -90,14 +90,14 @@ fn listing(directory: &Path) -> Vec<(Vec<u8>, u64)> {
     entries.map(|entry| (entry.file_name().as_bytes().to_vec(), entry.ino())).collect()
 }
 
-/// The result of `statfs`, except what FUSE and Linux decide: the type of the file system, the number of possible inodes
-/// (the kernel's EROFS returns the largest number), and the longest name (the kernel's SquashFS returns one byte more than
-/// possible).
+/// The result of `statfs`, except what FUSE and Linux decide: the type of the file system and the number of possible inodes
+/// (the kernel's EROFS returns the largest number). Also the result of `stat` for missing names of 255 to 257 bytes.
 fn statistics(root: &Path) -> String {
     let said = rustix::fs::statvfs(root).expect("statfs");
     let inodes_in_use = said.f_files.wrapping_sub(said.f_ffree);
+    let missing = [255, 256, 257].map(|len| rustix::fs::stat(root.join("%".repeat(len))).err());
     format!(
-        "{} blocks of {} ({}), {} free; {inodes_in_use} inodes",
-        said.f_blocks, said.f_frsize, said.f_bsize, said.f_bfree
+        "{} blocks of {} ({}), {} free; {inodes_in_use} inodes; names of {} bytes, {missing:?}",
+        said.f_blocks, said.f_frsize, said.f_bsize, said.f_bfree, said.f_namemax
     )
 }

@@ -22,9 +22,6 @@ use crate::{
 /// How long the kernel may cache replies, in seconds: forever, because the image never changes.
 const ENDLESS_S: u64 = u32::MAX as u64;
 
-/// The longest name that `statfs` reports, in bytes.
-pub(crate) const NAME_BYTES_MAX: usize = 255;
-
 /// The namespaces of extended attributes.
 const NAMESPACES: [&[u8]; 3] = [b"user.", b"security.", TRUSTED];
 
@@ -43,6 +40,7 @@ const TRUSTED: &[u8] = b"trusted.";
 /// state only as their last step.
 pub(crate) struct Served {
     pub(crate) nodes: NodeNumbers,
+    name_bytes_max: usize,
     pub(crate) attributes: AttributeView,
     pub(crate) counts: RequestCounts,
     pub(crate) listings: Listings,
@@ -81,10 +79,12 @@ pub(crate) enum Sized {
 impl Served {
     /// Creates the state for a file system.
     pub(crate) fn new(file_system: &dyn FileSystem, options: &MountOptions) -> Self {
+        let info = file_system.info();
         Self {
             nodes: NodeNumbers::new(file_system.root()),
+            name_bytes_max: info.name_bytes_max,
             attributes: AttributeView {
-                block_size: file_system.info().block_size.clamp(512, 4096),
+                block_size: info.block_size.clamp(512, 4096),
                 uid: options.uid,
                 gid: options.gid,
                 keep_s: if options.access() == Access::OwnerAndRoot { 0 } else { ENDLESS_S },
@@ -146,7 +146,7 @@ impl Served {
         // The kernel looks up "." to re-create a node of which it remembers only the number.
         let found = if name == b"." { Some(parent) } else { file_system.lookup(parent, name)? };
         let Some(nid) = found else {
-            return if name.len() > NAME_BYTES_MAX {
+            return if name.len() > self.name_bytes_max {
                 Err(Errno::NAMETOOLONG.into())
             } else {
                 Ok(self.attributes.nothing())

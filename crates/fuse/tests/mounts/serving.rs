@@ -405,8 +405,12 @@ fn statistics_are_those_of_the_image() {
     let mount = TestMount::new(sample(Numbering::Nids), &MountOptions::default());
     let stat = rustix::fs::statvfs(mount.path()).expect("statistics");
     assert_eq!((stat.f_blocks, stat.f_bfree, stat.f_bavail), (1234, 0, 0));
-    assert_eq!((stat.f_bsize, stat.f_frsize, stat.f_namemax), (4096, 4096, 255));
+    assert_eq!((stat.f_bsize, stat.f_frsize, stat.f_namemax), (4096, 4096, 256));
     assert!(stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY));
+    for (name_len, expected) in [(256, rustix::io::Errno::NOENT), (257, rustix::io::Errno::NAMETOOLONG)] {
+        let found = rustix::fs::stat(mount.path().join("n".repeat(name_len)));
+        assert_eq!(found.err(), Some(expected), "a name of {name_len} bytes");
+    }
 }
 
 #[test]

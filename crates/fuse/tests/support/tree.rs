@@ -284,6 +284,7 @@ impl FileSystem for TreeFileSystem {
             block_size: 4096,
             block_count: 1234,
             inode_count: self.nodes.len() as u64,
+            name_bytes_max: 256,
             built: Timestamp::default(),
             uuid: None,
             label: Vec::new(),

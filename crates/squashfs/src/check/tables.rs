@@ -100,10 +100,7 @@ impl SeenXattrs {
             if let Some(reference) = reference {
                 self.values.insert(reference, value_len);
             }
-            let name = attribute.full_name();
-            if let Some(name) = &name {
-                visible.add_name(name)?;
-            }
+            let name = visible.add_name(&attribute)?;
             // Readers skip the values of other attributes.
             visible.add_value(value_len.max(attribute.stored_len()))?;
             let name_len = name.map(|name| name.len().saturating_add(1));

@@ -47,6 +47,7 @@ impl FileSystem for Squashfs {
             block_size,
             block_count: superblock.bytes_used.div_ceil(u64::from(block_size)),
             inode_count: u64::from(superblock.inode_count),
+            name_bytes_max: format::NAME_BYTES_MAX,
             built: Timestamp { seconds: i64::from(superblock.built_seconds), nanoseconds: 0 },
             uuid: None,
             label: Vec::new(),
@@ -168,6 +169,7 @@ impl FileSystem for Squashfs {
         let mut bytes = XattrBytes::at(Place::inode(nid));
         while let Some(attribute) = attributes.next().map_err(named)? {
             bytes.add_value(attribute.stored_len())?;
+            bytes.add_name(&attribute)?;
             if attribute.is_named(name) {
                 return attribute.value().map(Some).map_err(named);
             }
@@ -182,9 +184,7 @@ impl FileSystem for Squashfs {
         let (mut names, mut bytes) = (Vec::new(), XattrBytes::at(Place::inode(nid)));
         while let Some(attribute) = attributes.next().map_err(named)? {
             bytes.add_value(attribute.stored_len())?;
-            let Some(name) = attribute.full_name() else { continue };
-            bytes.add_name(&name)?;
-            names.push(name);
+            names.extend(bytes.add_name(&attribute)?);
         }
         Ok(names)
     }
@@ -195,12 +195,8 @@ impl FileSystem for Squashfs {
         let mut attributes = self.xattr_list(&set).map_err(named)?;
         let (mut seen, mut bytes) = (HashSet::new(), XattrBytes::at(Place::inode(nid)));
         while let Some(attribute) = attributes.next().map_err(named)? {
-            let shown = attribute.full_name();
-            if let Some(name) = &shown {
-                bytes.add_name(name)?;
-            }
             // The first of two attributes with the same name counts.
-            let Some(name) = shown.filter(|name| !seen.contains(name)) else {
+            let Some(name) = bytes.add_name(&attribute)?.filter(|name| !seen.contains(name)) else {
                 bytes.add_value(attribute.stored_len())?;
                 continue;
             };

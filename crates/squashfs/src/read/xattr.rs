@@ -172,11 +172,13 @@ impl XattrBytes {
         Self { names: 0, values: 0, place }
     }
 
-    /// Adds a name; fails if the names exceed the limit of `listxattr`.
-    pub(crate) fn add_name(&mut self, name: &[u8]) -> Result<()> {
+    /// Adds the name of an attribute and returns the full name, if it is shown; fails if the names exceed the limit of
+    /// `listxattr`. Names that are not shown count as values.
+    pub(crate) fn add_name(&mut self, attribute: &Xattr<'_>) -> Result<Option<Vec<u8>>> {
+        let Some(name) = attribute.full_name() else { return self.add_value(attribute.name.len()).map(|()| None) };
         self.names = self.names.saturating_add(name.len()).saturating_add(1);
         let rule = "attribute names exceed 64 KiB";
-        if self.names > NAMES_BYTES_MAX { Err(Error::corrupt(rule, self.place)) } else { Ok(()) }
+        if self.names > NAMES_BYTES_MAX { Err(Error::corrupt(rule, self.place)) } else { Ok(Some(name)) }
     }
 
     /// Adds a value; fails if the values are too long to be read together.

@@ -70,9 +70,8 @@ impl Parts {
         self.inodes.extend(base.to_bytes());
     }
 
-    fn attribute(&mut self, name: &str, value: &[u8], is_reference: bool) {
+    fn attribute(&mut self, kind: u16, name: &str, value: &[u8]) {
         let size = u16::try_from(name.len()).expect("small");
-        let kind = if is_reference { format::XATTR_VALUE_OUT_OF_LINE } else { 0 };
         self.attribute_count += 1;
         self.attributes.extend(XattrEntry { kind, size }.to_bytes());
         self.attributes.extend(name.as_bytes());
@@ -130,17 +129,25 @@ fn empty() -> Parts {
 /// 260 attributes whose names, with their prefix, have 255 bytes.
 fn many_names() -> Parts {
     let mut parts = empty();
-    (0..260).for_each(|number| parts.attribute(&format!("{number:0>250}"), b"", false));
+    (0..260).for_each(|number| parts.attribute(0, &format!("{number:0>250}"), b""));
+    parts
+}
+
+/// 257 attributes with a prefix that is not shown and names of 65,535 bytes.
+fn hidden_names() -> Parts {
+    let mut parts = empty();
+    (0..257).for_each(|number| parts.attribute(9, &format!("{number:0>65535}"), b""));
     parts
 }
 
 /// 257 attributes with the same value of 64 KiB.
 fn long_values() -> Parts {
     let mut parts = empty();
-    parts.attribute("000", &[0; 65_536], false);
+    parts.attribute(0, "000", &[0; 65_536]);
     // The value begins after the entry and its name.
     let reference = nid(4 + 3).0.to_le_bytes();
-    (1..257).for_each(|number| parts.attribute(&format!("{number:0>3}"), &reference, true));
+    let kind = format::XATTR_VALUE_OUT_OF_LINE;
+    (1..257).for_each(|number| parts.attribute(kind, &format!("{number:0>3}"), &reference));
     parts
 }
 
@@ -173,10 +180,14 @@ type Read = fn(&Squashfs) -> Result<()>;
 #[test]
 fn faults_that_reads_refuse_are_findings() {
     let names: Read = |squashfs| squashfs.xattr_names(squashfs.root()).map(drop);
+    let missing: Read = |squashfs| squashfs.xattr(squashfs.root(), b"user.missing").map(drop);
     let values: Read = |squashfs| squashfs.xattrs(squashfs.root(), &mut |_| std::ops::ControlFlow::Continue(()));
     let parent: Read = |squashfs| squashfs.lookup(nid(2 * DIRECTORY_LEN), b"..").map(drop);
     let rows = [
         ("attribute names exceed 64 KiB", "attribute names exceed 64 KiB", many_names(), names),
+        ("attribute names exceed 64 KiB", "attribute names exceed 64 KiB", many_names(), missing),
+        ("attribute values exceed 16 MiB", "attribute values exceed 16 MiB", hidden_names(), names),
+        ("attribute values exceed 16 MiB", "attribute values exceed 16 MiB", hidden_names(), missing),
         ("attribute values exceed 16 MiB", "attribute values exceed 16 MiB", long_values(), values),
         ("directory whose parent number leads", "duplicate inode number", ambiguous_parent(), parent),
     ];

@@ -137,6 +137,9 @@ impl Walker<'_> {
             let record_count = mapper.check_extent(extent.range)?;
             self.take_records(inode.nid, record_count.max(1))?;
             let piece = extent.piece_at(volume, inode.nid, position)?;
+            if let Some(rule) = mapper.kernel_refusal(&extent)? {
+                self.add_finding(Severity::Warning, rule, Place::inode_at(inode.nid, position));
+            }
             match extent.source {
                 Pcluster::Stored { position: start, len, inline: None, .. } => {
                     stored = stored.saturating_add(len);
