@@ -328,6 +328,7 @@ fn images_mount_by_the_names_of_fuse_programs() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let mountpoint = folder.path().join("mount");
     fs::create_dir(&mountpoint).expect("made");
+    fs::copy(demo(), folder.path().join("-image")).expect("a copy");
     let mount = mountpoint.to_str().expect("a plain path").to_owned();
     let is_mounted = || {
         let table = fs::read_to_string("/proc/self/mountinfo").expect("readable");
@@ -336,8 +337,11 @@ fn images_mount_by_the_names_of_fuse_programs() {
     for (name, arguments) in [
         ("erofsfuse", vec![demo(), mount.clone()]),
         ("erofsfuse", strings(&["--offset=0", "--dbglevel=1", "-s", "-oallow_other", &demo(), &mount])),
+        ("erofsfuse", strings(&["--", "-image", &mount])),
+        ("erofsfuse", strings(&[&demo(), "--", &mount])),
         ("squashfuse", vec![squashfs.clone(), mount.clone()]),
         ("squashfuse_ll", strings(&["-o", "uid=12,gid=34,offset=0", &squashfs, &mount])),
+        ("squashfuse_ll", strings(&["--", &squashfs, &mount])),
     ] {
         let output = floe_as(name, &arguments, folder.path());
         assert!(output.status.success(), "{name} {arguments:?}: {}", text(&output.stderr));
