@@ -18,7 +18,7 @@ use std::{
 
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
-use crate::{fail::Fail, output::remark};
+use crate::{fail::Fail, output::remark, own_program::own_program};
 
 /// The environment variable that identifies the background process.
 const VARIABLE: &str = "FLOE_IN_BACKGROUND";
@@ -51,7 +51,7 @@ pub(crate) fn start(says_ready: bool) -> Result<Role, Fail> {
     let name = if arguments.is_empty() { "floe".into() } else { arguments.remove(0) };
     let failed = |error: io::Error| Fail::failed(format!("cannot start in the background: {error}"));
     let nowhere = fs::OpenOptions::new().read(true).write(true).open("/dev/null").map_err(failed)?;
-    let mut child = Command::new("/proc/self/exe")
+    let mut child = Command::new(own_program())
         .arg0(name)
         .args(arguments)
         .env(VARIABLE, "1")

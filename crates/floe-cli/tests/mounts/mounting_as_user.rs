@@ -23,6 +23,8 @@ const USER: u32 = 65_534;
 const NO_FUSERMOUNT: &str = "for f in /usr/bin/fusermount3 /usr/bin/fusermount /bin/fusermount3 $(command -v fusermount3); do \
     if test -e $f; then mount --bind /dev/null $f; fi; done";
 
+const NO_PROC: &str = "umount -l /proc";
+
 const NO_DEVICE: &str = "mount -t tmpfs none /dev";
 
 /// Copies of the program and an image, in a directory that a user can reach.
@@ -233,19 +235,26 @@ fn missing_parts_of_the_machine_are_told() {
 }
 
 #[test]
-fn root_needs_no_fusermount3() {
+fn root_needs_neither_fusermount3_nor_proc() {
     if !ready() {
         return;
     }
-    let (reachable, place) = (Reachable::new(), Place::new());
-    let mut command = reachable.after(NO_FUSERMOUNT, false);
-    let output = run(command.arg("mount").arg(reachable.image()).arg(&place.path).arg("--daemon"));
-    assert_eq!(told(&output), (Some(0), String::new()));
-    let pid = server(&place);
-    let read = run(beside(pid, false).arg("cat").arg(place.file("README.txt")));
-    kill_process(Pid::from_raw(pid as i32).expect("a process"), Signal::TERM).expect("it runs");
-    assert!(!read.stdout.is_empty(), "{read:?}");
-    until("it ends", || processes_with(place.path.to_str().expect("text")).is_empty());
+    let reachable = Reachable::new();
+    for preparation in [NO_FUSERMOUNT, NO_PROC] {
+        let place = Place::new();
+        let mut command = reachable.after(preparation, false);
+        let output = run(command.arg("mount").arg(reachable.image()).arg(&place.path).arg("--daemon"));
+        assert_eq!(told(&output), (Some(0), String::new()), "{preparation}");
+        // Without /proc, the keeper has the same command line.
+        let name = place.path.to_str().expect("text");
+        let pid = processes_with(name)[0];
+        let read = run(beside(pid, false).arg("cat").arg(place.file("README.txt")));
+        let mut umount = beside(pid, false);
+        let ended = run(umount.arg(reachable.folder.path().join("floe")).arg("umount").arg(&place.path));
+        assert_eq!(told(&ended), (Some(0), String::new()), "{preparation}");
+        assert!(!read.stdout.is_empty(), "{preparation}: {read:?}");
+        until("it ends", || processes_with(name).is_empty());
+    }
 }
 
 #[test]

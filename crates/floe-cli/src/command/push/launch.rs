@@ -24,6 +24,7 @@ use crate::{
     fail::Fail,
     launch::{Footprint, replayed_range},
     output::Output,
+    own_program::own_program,
 };
 
 /// The name of the command that finds the parts, for another floe process.
@@ -59,7 +60,7 @@ pub(crate) struct Arguments {
 /// The image cannot be opened, or the profile is invalid.
 pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>, len: u64) -> Result<Vec<Vec<ByteRange>>, Fail> {
     let failed = |error: io::Error| Fail::failed(format!("cannot examine {}: {error}", path.display()));
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(own_program());
     // The program name selects drop-in programs, so it must be `floe`. The environment may contain credentials.
     command.arg0("floe").arg(LAUNCH_RANGES_COMMAND).env_clear();
     if let Some(profile) = profile {
