@@ -262,25 +262,32 @@ fn mount_finds_the_helper() {
     if !ready() {
         return;
     }
-    let (reachable, place) = (Reachable::new(), Place::new());
+    let reachable = Reachable::new();
     let helpers = reachable.folder.path().join("helpers");
     fs::create_dir(&helpers).expect("a directory");
-    copy_program(reachable.folder.path().join("floe"), helpers.join("mount.fuse.floe"));
     // mount(8) looks for its helpers in /sbin, which may be a link to /usr/sbin.
-    let script =
-        format!("mount --bind {} \"$(readlink -f /sbin)\" && exec mount -t fuse.floe \"$@\"", helpers.display());
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
-    let output = run(command.args(["-o", "noatime,noexec,x-a=b,front=fuse"]).arg(reachable.image()).arg(&place.path));
-    assert_eq!(told(&output), (Some(0), String::new()));
-    let pid = server(&place);
-    let line = mount_line(pid, &place);
-    kill_process(Pid::from_raw(pid as i32).expect("a process"), Signal::TERM).expect("it runs");
-    assert!(
-        line.as_ref().is_some_and(|line| line.contains(" ro,nosuid,nodev,noexec") && line.contains("fuse.floe")),
-        "{line:?}"
-    );
-    until("it ends", || processes_with(place.path.to_str().expect("text")).is_empty());
+    let script = format!("mount --bind {} \"$(readlink -f /sbin)\" && exec mount \"$@\"", helpers.display());
+    for (kind, options, expected) in [
+        ("fuse.floe", "noatime,noexec,x-a=b", " ro,nosuid,nodev,noexec,"),
+        ("fuse.floe", "suid=on,dev=on", " ro,relatime "),
+        ("floe", "suid=on", " ro,nodev,relatime "),
+        // mount(8) does not pass its defaults on.
+        ("floe", "suid,dev", " ro,nosuid,nodev,relatime "),
+    ] {
+        let place = Place::new();
+        let name = place.path.to_str().expect("text");
+        copy_program(reachable.folder.path().join("floe"), helpers.join(format!("mount.{kind}")));
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
+        command.args(["-t", kind, "-o", &format!("front=fuse,{options}")]);
+        let output = run(command.arg(reachable.image()).arg(&place.path));
+        assert_eq!(told(&output), (Some(0), String::new()), "{kind} {options}");
+        let pid = server(&place);
+        let line = mount_line(pid, &place).expect("it is mounted");
+        kill_process(Pid::from_raw(pid as i32).expect("a process"), Signal::TERM).expect("it runs");
+        assert!(line.contains(expected) && line.contains(" fuse.floe "), "{kind} {options}: {line}");
+        until("it ends", || processes_with(name).is_empty());
+    }
 }
 
 #[test]
