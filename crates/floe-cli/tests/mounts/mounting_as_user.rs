@@ -235,6 +235,31 @@ fn missing_parts_of_the_machine_are_told() {
 }
 
 #[test]
+fn a_limit_of_processes_is_told() {
+    if !ready() || !skip::ready(&[Need::Peer("prlimit")]) {
+        return;
+    }
+    let (reachable, place) = (Reachable::new(), Place::new());
+    // No other test has processes of this user, which count too.
+    let user = USER - 1;
+    chown(&place.path, Some(user), Some(user)).expect("ours");
+    let image = reachable.image();
+    for (limit, arguments, expected) in [
+        (1, vec![Path::new("check"), &image], "too many threads"),
+        (1, vec![Path::new("mount"), &image, &place.path], "cannot start the mounting process: too many"),
+        (1, vec![Path::new("mount"), &image, &place.path, Path::new("-d")], "cannot start in the background: too many"),
+        (2, vec![Path::new("mount"), &image, &place.path], "cannot start a thread: too many"),
+    ] {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", &user.to_string(), "--regid", &user.to_string(), "--clear-groups"]);
+        command.args(["prlimit", &format!("--nproc={limit}")]).arg(reachable.folder.path().join("floe"));
+        let (code, errors) = told(&run(command.args(&arguments)));
+        let is_told = code.is_some_and(|code| code != 0) && errors.lines().count() == 1;
+        assert!(is_told && errors.contains(expected) && errors.contains("(ulimit -u)"), "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
 fn root_needs_neither_fusermount3_nor_proc() {
     if !ready() {
         return;

@@ -14,6 +14,7 @@ use clap::Args;
 use floe::{ByteRange, FileType, FormatImage, Image, ImageFiles, ImageSource, Nid, OpenError, OpenOptions};
 use floe_engine::Blocking;
 use floe_front::{Origin, VirtualImage};
+use floe_image::start_error;
 use floe_mkfs::{Profile, ProfileStep};
 use floe_sandbox::{Mode, Sandbox};
 use floe_source::FileSource;
@@ -67,8 +68,8 @@ pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>, len: u64) -> Re
         command.arg("--profile").arg(std::path::absolute(profile).map_err(failed)?);
     }
     command.arg("--").arg(std::path::absolute(path).map_err(failed)?);
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.map_err(|error| failed(start_error(error)))?;
     let (mut list, mut errors) = (Vec::new(), String::new());
     if let Some(output) = child.stdout.take() {
         output.take(LIST_BYTES_MAX).read_to_end(&mut list).map_err(failed)?;
