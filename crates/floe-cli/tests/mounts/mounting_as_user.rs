@@ -16,7 +16,10 @@ use floe_testkit::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::program::{Place, Serving, demo, is_running, processes_with, run, told, until};
+use crate::support::{
+    front,
+    program::{Place, Serving, demo, is_running, processes_with, run, told, until},
+};
 
 const USER: u32 = 65_534;
 
@@ -200,17 +203,29 @@ fn what_a_user_may_not_do_is_told() {
         return;
     }
     let (reachable, place, roots) = (Reachable::new(), users_place(), Place::new());
-    let served = Serving::new(&demo(), ["-o", "nosuid"]);
-    for (arguments, expected) in [
-        (vec![Path::new("mount"), &reachable.image(), &place.path, Path::new("--allow-other")], "user_allow_other"),
-        (vec![Path::new("mount"), &reachable.image(), &roots.path], "user has no write access to mountpoint"),
-        (vec![Path::new("umount"), &served.place.path], "cannot unmount"),
+    let mut served = vec![Serving::new(&demo(), ["-o", "nosuid"])];
+    if front::ready() {
+        served.push(Serving::new(&demo(), ["-o", "front=kernel"]));
+    }
+    let others = "users may not admit others to their mounts here: root must add the line user_allow_other to";
+    let image = reachable.image();
+    let mut rows = vec![
+        (vec![Path::new("mount"), &image, &place.path, Path::new("--allow-other")], others),
+        (vec![Path::new("mount"), &image, &place.path, Path::new("-oaccess=allow-root")], others),
+        (vec![Path::new("mount"), &image, &roots.path], "user has no write access to mountpoint"),
         (vec![Path::new("umount"), &place.path], "is not a mountpoint"),
-    ] {
+    ];
+    for Serving { place: Place { path, .. }, .. } in &served {
+        rows.push((vec![Path::new("umount"), path], "it is root's mount, which only root can unmount"));
+        for command in ["status", "upgrade"] {
+            rows.push((vec![Path::new(command), path], "was mounted by user 0: only that user can query it"));
+        }
+    }
+    for (arguments, expected) in rows {
         let output = run(reachable.as_user().args(&arguments));
         assert!(is_one_line(&output, expected), "{arguments:?}: {output:?}");
     }
-    assert!(served.place.is_mounted());
+    assert!(served.iter().all(|serving| serving.place.is_mounted()));
 }
 
 #[test]
