@@ -77,6 +77,7 @@ fn errno_of(error: &Error) -> i32 {
         Error::WrongType { expected: "a directory", .. } => libc::ENOTDIR,
         Error::WrongType { .. } => libc::EINVAL,
         Error::NoMemory => libc::ENOMEM,
+        Error::Threads { .. } => libc::EAGAIN,
         _ => libc::EIO,
     }
 }

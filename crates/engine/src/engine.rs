@@ -17,7 +17,7 @@ use std::{
 
 use floe_image::{
     BlockReader, Bytes, DecodeError, DecodedBlock, Decompressor, DeviceId, Error, ImageSource, Place, Result,
-    StoredBlock, StoredLen,
+    StoredBlock, StoredLen, start_error,
 };
 
 use crate::{
@@ -76,13 +76,13 @@ impl Engine {
     /// Creates an engine over an image (device 0) and its extra devices.
     ///
     /// # Errors
-    /// `NoMemory` if the reserve of pages cannot be allocated or a thread cannot be started.
+    /// `NoMemory` if the reserve of pages cannot be allocated, `Threads` if a thread cannot be started.
     pub fn new(sources: Vec<Arc<dyn ImageSource>>, options: &EngineOptions) -> Result<Arc<Self>> {
         let latencies = Arc::new(Latencies::new());
         let pool = PagePool::new(options.reserved_pages, cache_size(options), Arc::clone(&latencies));
         let pool = pool.map_err(|_| Error::NoMemory)?;
-        let workers =
-            Workers::start(options.workers, options.priority, Arc::clone(&latencies)).map_err(|_| Error::NoMemory)?;
+        let workers = Workers::start(options.workers, options.priority, Arc::clone(&latencies));
+        let workers = workers.map_err(|error| Error::Threads { error: Arc::new(start_error(error)) })?;
         let prefetch = Arc::new(Controller::new(options));
         Ok(Arc::new(Self {
             sources: Sources::new(sources, Arc::clone(&prefetch)),

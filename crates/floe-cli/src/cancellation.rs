@@ -1,6 +1,7 @@
 //! Cancellation of work by signals.
 
 use std::{
+    io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -10,6 +11,7 @@ use std::{
 };
 
 use floe::remote::RemoteProcess;
+use floe_image::start_error;
 use signal_hook::{
     consts::{SIGABRT, SIGHUP, SIGINT, SIGTERM},
     flag,
@@ -60,7 +62,7 @@ pub(crate) fn end_after_signal(
     patience: Duration,
     cleanup: impl FnOnce() -> Option<String> + Send + 'static,
 ) -> Result<(), Fail> {
-    let failed = |error: std::io::Error| Fail::failed(format!("cannot install signal handlers: {error}"));
+    let failed = |error: io::Error| Fail::failed(format!("cannot install signal handlers: {error}"));
     let mut signals = Signals::new(unless_ignored(ENDING)).map_err(failed)?;
     let watch = move || {
         if signals.forever().next().is_some() {
@@ -71,7 +73,7 @@ pub(crate) fn end_after_signal(
             }
         }
     };
-    thread::Builder::new().name("floe-signals".into()).spawn(watch).map(drop).map_err(failed)
+    thread::Builder::new().name("floe-signals".into()).spawn(watch).map(drop).map_err(not_started)
 }
 
 /// Ends the process that fetches a remote image soon after the flag is set: its reads may wait long for a server that cannot be
@@ -87,6 +89,9 @@ pub(crate) fn end_fetching_after(cancel: Arc<AtomicBool>, remote: Arc<RemoteProc
         thread::sleep(REMOTE_PATIENCE);
         remote.end();
     };
-    let failed = |error| Fail::failed(format!("cannot start a thread: {error}"));
-    thread::Builder::new().name("floe-cancel".into()).spawn(watch).map(drop).map_err(failed)
+    thread::Builder::new().name("floe-cancel".into()).spawn(watch).map(drop).map_err(not_started)
+}
+
+fn not_started(error: io::Error) -> Fail {
+    Fail::failed(format!("cannot start a thread: {}", start_error(error)))
 }

@@ -8,7 +8,10 @@ use std::{
 
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
-use crate::{cancellation, command, confinement, drop_in, exit::Exit, fail::Fail, output::Output, remote};
+use crate::{
+    cancellation, command, confinement, drop_in, exit::Exit, fail::Fail, output::Output, own_program::name_process,
+    remote,
+};
 
 /// Fast, predictable reads from compressed read-only images (EROFS, SquashFS), in userspace.
 #[derive(Parser)]
@@ -53,6 +56,7 @@ enum Command {
 
 /// Runs the command line. The first argument is the program name, which selects a drop-in program if it is one's name.
 pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
+    name_process(arguments.first());
     let program = drop_in::named(arguments.first());
     let is_check = program.is_none() && arguments.get(1).is_some_and(|command| command == "check");
     let abort_exit = if is_check { Exit::NotChecked } else { Exit::Failed };

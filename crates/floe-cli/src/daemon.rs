@@ -16,9 +16,10 @@ use std::{
     time::Duration,
 };
 
+use floe_image::start_error;
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
-use crate::{fail::Fail, output::remark};
+use crate::{fail::Fail, output::remark, own_program::own_program};
 
 /// The environment variable that identifies the background process.
 const VARIABLE: &str = "FLOE_IN_BACKGROUND";
@@ -51,14 +52,14 @@ pub(crate) fn start(says_ready: bool) -> Result<Role, Fail> {
     let name = if arguments.is_empty() { "floe".into() } else { arguments.remove(0) };
     let failed = |error: io::Error| Fail::failed(format!("cannot start in the background: {error}"));
     let nowhere = fs::OpenOptions::new().read(true).write(true).open("/dev/null").map_err(failed)?;
-    let mut child = Command::new("/proc/self/exe")
+    let mut child = Command::new(own_program())
         .arg0(name)
         .args(arguments)
         .env(VARIABLE, "1")
         .stdin(nowhere)
         .stdout(Stdio::piped())
         .spawn()
-        .map_err(failed)?;
+        .map_err(|error| failed(start_error(error)))?;
     let mut line = String::new();
     if let Some(output) = child.stdout.take() {
         BufReader::new(output).read_line(&mut line).map_err(failed)?;
@@ -87,7 +88,7 @@ pub(crate) fn launch(mut command: Command) -> Result<String, Fail> {
     let program = Path::new(command.get_program()).to_owned();
     let failed = |error: io::Error| Fail::failed(format!("cannot start {}: {error}", program.display()));
     command.env(VARIABLE, "1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(failed)?;
+    let mut child = command.spawn().map_err(|error| failed(start_error(error)))?;
     let (sender, remarks) = mpsc::channel();
     if let Some(mut errors) = child.stderr.take() {
         let relay = move || {
@@ -95,7 +96,7 @@ pub(crate) fn launch(mut command: Command) -> Result<String, Fail> {
             let _ = errors.read_to_end(&mut text);
             let _ = sender.send(String::from_utf8_lossy(&text).into_owned());
         };
-        thread::Builder::new().spawn(relay).map_err(failed)?;
+        thread::Builder::new().spawn(relay).map_err(|error| failed(start_error(error)))?;
     }
     let mut line = String::new();
     if let Some(output) = child.stdout.take() {

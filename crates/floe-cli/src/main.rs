@@ -35,6 +35,7 @@ mod mount_needs;
 mod mount_options;
 mod mount_users;
 mod output;
+mod own_program;
 mod owners;
 mod quantity;
 mod remote;

@@ -17,7 +17,7 @@ use floe::{
     remote::{ImageOptions, Outage, RemoteLocation, RemoteOptions, RemoteProcess},
 };
 
-use crate::{daemon, fail::Fail, mount_options::Settings, quantity};
+use crate::{daemon, fail::Fail, mount_options::Settings, own_program::own_program, quantity};
 
 /// The hidden command of the process that fetches an image for another process.
 pub(crate) const FETCH_COMMAND: &str = "fetch-for-another";
@@ -152,7 +152,7 @@ pub(crate) fn raise_deadline(image: &Path, settings: &mut Settings) {
 /// The URL is invalid, or the image cannot be opened.
 pub(crate) fn start(image: &Path, options: &ImageOptions) -> Result<Option<Arc<RemoteProcess>>, Fail> {
     let Some(url) = image.to_str().filter(|text| RemoteLocation::is_meant_by(text)) else { return Ok(None) };
-    let mut program = Command::new("/proc/self/exe");
+    let mut program = Command::new(own_program());
     // The program name selects drop-in programs, so it must be `floe`.
     program.arg0("floe").arg(FETCH_COMMAND);
     if daemon::is_background() {

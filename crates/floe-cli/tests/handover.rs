@@ -237,6 +237,8 @@ fn readers_and_programs_do_not_notice_upgrades() {
             processes.push(status(&place.path, "process"));
         }
         processes.dedup();
+        let last = processes.last().expect("a process");
+        assert_eq!(fs::read_to_string(format!("/proc/{last}/comm")).ok().as_deref(), Some("floe\n"), "{options}");
         assert_eq!(processes.len(), rounds + 1, "{options}");
         assert_eq!(tuned(&place.path, "cache="), "cache=5M", "{options}");
         assert!(first.end().0.success(), "the first process has ended");

@@ -15,7 +15,7 @@ use std::{
 };
 
 use floe_engine::{Engine, EngineOptions, WorkerMode};
-use floe_image::{Finding, Severity};
+use floe_image::{Finding, Severity, start_error};
 
 use crate::{
     Format, ImageFiles, OpenError, OpenOptions,
@@ -167,7 +167,7 @@ impl Run<'_> {
                 let started = check_thread_start().and_then(|()| builder.spawn_scoped(scope, run));
                 // With fewer threads than requested, the check takes longer.
                 if index == 0 {
-                    started?;
+                    started.map_err(start_error)?;
                 }
             }
             Ok(meanwhile())

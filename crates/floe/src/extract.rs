@@ -22,6 +22,8 @@ use std::{
     thread,
 };
 
+use floe_image::start_error;
+
 use crate::{
     Attr, FileType, Image, Nid, Timestamp, WalkEntry,
     memory_limit::{check_thread_start, threads_within_limit},
@@ -248,7 +250,7 @@ pub fn extract(
             if let Err(error) = started
                 && index == 0
             {
-                return Err(at_target(error));
+                return Err(at_target(start_error(error)));
             }
         }
         drop(receiver);

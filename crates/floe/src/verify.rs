@@ -13,7 +13,7 @@ use std::{
 };
 
 use floe_engine::{EngineOptions, WorkerMode};
-use floe_image::{ByteRange, ExtentData, Nid};
+use floe_image::{ByteRange, ExtentData, Nid, start_error};
 use floe_mkfs::{Expected, Phase, PieceDigest, Progress, Verified, Verifier, VerifyError};
 use xxhash_rust::xxh64::xxh64;
 
@@ -357,7 +357,7 @@ fn on_threads<Item: Sync>(
             match thread::Builder::new().spawn_scoped(scope, work) {
                 Ok(thread) => threads.push(thread),
                 Err(error) if threads.is_empty() => {
-                    return Err(VerifyError::Unread(format!("cannot start a thread: {error}")));
+                    return Err(VerifyError::Unread(format!("cannot start a thread: {}", start_error(error))));
                 }
                 // The other threads do the work of one that cannot start.
                 Err(_) => break,

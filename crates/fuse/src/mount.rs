@@ -19,7 +19,7 @@ use std::{
 
 use floe_engine::{Reader, Sink};
 use floe_fuse_wire::{Agreement, Channel, Notifier};
-use floe_image::ByteRange;
+use floe_image::{ByteRange, start_error};
 
 use crate::{
     Access, Detach, FrontImage, MountError, MountOptions, Mountpoint, RequestCounts, Touch, Unmounter,
@@ -291,7 +291,7 @@ impl Abandoner {
 }
 
 fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), MountError> {
-    thread::Builder::new().name(name).spawn(work).map(drop).map_err(MountError::Threads)
+    thread::Builder::new().name(name).spawn(work).map(drop).map_err(|error| MountError::Threads(start_error(error)))
 }
 
 impl Drop for Mount {

@@ -40,6 +40,11 @@ pub enum Error {
     },
     /// The memory budget is exhausted, and the operation may not wait.
     NoMemory,
+    /// No thread can be started.
+    Threads {
+        /// The error of the operating system.
+        error: Arc<io::Error>,
+    },
     /// The bytes are not in memory, and the operation may not wait for them.
     WouldBlock,
     /// The reader was closed or dropped before the operation finished.
@@ -103,7 +108,7 @@ impl Error {
 
     /// Whether a retry may succeed: the source or the machine failed, and the image is not at fault.
     pub const fn is_transient(&self) -> bool {
-        matches!(self, Self::Io { .. } | Self::NoMemory | Self::WouldBlock | Self::Cancelled)
+        matches!(self, Self::Io { .. } | Self::NoMemory | Self::Threads { .. } | Self::WouldBlock | Self::Cancelled)
     }
 }
 
@@ -115,6 +120,7 @@ impl fmt::Display for Error {
             Self::Unsupported { feature } => write!(formatter, "not supported: {feature}"),
             Self::WrongType { expected, nid } => write!(formatter, "inode {nid} is not {expected}"),
             Self::NoMemory => formatter.write_str("the memory budget is exhausted"),
+            Self::Threads { error } => write!(formatter, "cannot start a thread: {error}"),
             Self::WouldBlock => formatter.write_str("the bytes are not in memory"),
             Self::Cancelled => formatter.write_str("cancelled"),
         }
@@ -124,7 +130,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Io { error, .. } => Some(error.as_ref()),
+            Self::Io { error, .. } | Self::Threads { error } => Some(error.as_ref()),
             _ => None,
         }
     }

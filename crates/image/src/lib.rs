@@ -17,6 +17,7 @@ mod range;
 mod range_set;
 mod reader;
 mod source;
+mod start_error;
 mod xattr;
 
 pub use attr::{Attr, DeviceNumber, FileType, Nid, Outline, Timestamp};
@@ -32,4 +33,5 @@ pub use range::ByteRange;
 pub use range_set::ByteRangeSet;
 pub use reader::{BlockReader, DecodedBlock};
 pub use source::ImageSource;
+pub use start_error::start_error;
 pub use xattr::Xattr;

@@ -11,6 +11,7 @@ use std::{
     thread,
 };
 
+use floe_image::start_error;
 use rustix::process::Resource;
 
 use crate::error::{Error, Result};
@@ -66,7 +67,7 @@ pub(crate) fn run<Job: Send, Output: Send, Worker: FnMut(Job) -> Result<Output>>
         }
         drop(result_sender);
         if let Some(error) = unstarted {
-            return Err(Error::Thread(error));
+            return Err(Error::Thread(start_error(error)));
         }
         let result = feed(cost_max, &job_sender, &result_receiver, &mut next, &mut consume);
         stopped.store(true, Ordering::Relaxed);

@@ -7,6 +7,7 @@ use crate::{
     exit::Exit,
     fail::Fail,
     handover::{ServiceManager, start_successor},
+    own_program::own_program,
 };
 
 /// Replace the process that serves a mount, for example by a newer version; the mount stays
@@ -51,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
              with ExecReload=floe upgrade {shown} in its unit"
         )));
     }
-    let program = arguments.program.clone().unwrap_or_else(|| "/proc/self/exe".into());
+    let program = arguments.program.clone().unwrap_or_else(own_program);
     // The new process has another working directory.
     let program = std::path::absolute(&program).unwrap_or(program);
     let remarks = start_successor(&program, &invocation)

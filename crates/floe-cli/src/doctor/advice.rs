@@ -39,10 +39,14 @@ const KERNEL_FILE_BACKED: (u32, u32) = (6, 12);
 /// The bytes that a mount locks in memory by default.
 const RESERVE_BYTES: u64 = 4 << 20;
 
-/// The advice about a machine, in the order in which mounting needs it.
+/// The topics whose facts are in `/proc`.
+const FOUND_IN_PROC: [&str; 3] = ["kernel front", "memory pressure", "control groups"];
+
+/// The advice about a machine, in the order in which mounting needs it. What cannot be found out is left out.
 pub(crate) fn advise(facts: &Facts) -> Vec<Advice> {
-    vec![
+    let mut advice = vec![
         kernel(facts),
+        proc(facts),
         fuse_device(facts),
         mount_permission(facts),
         other_users(facts),
@@ -55,7 +59,9 @@ pub(crate) fn advise(facts: &Facts) -> Vec<Advice> {
         groups(facts),
         sandbox(facts),
         tracing(facts),
-    ]
+    ];
+    advice.retain(|advice| facts.has_proc || !FOUND_IN_PROC.contains(&advice.topic));
+    advice
 }
 
 fn advice(topic: &'static str, state: State, finding: impl Into<String>, remedy: &'static str) -> Advice {
@@ -71,10 +77,18 @@ fn kernel(facts: &Facts) -> Advice {
     advice("kernel", Good, finding, "")
 }
 
+fn proc(facts: &Facts) -> Advice {
+    if facts.has_proc {
+        return advice("/proc", Good, "is mounted", "");
+    }
+    let finding = "is not mounted, so floe status, tune and upgrade find no mounts, and other topics are unknown";
+    advice("/proc", Limited, finding, "mount -t proc proc /proc (as root)")
+}
+
 fn fuse_device(facts: &Facts) -> Advice {
     let (finding, remedy) = match facts.fuse {
         None => return advice("/dev/fuse", Good, "can be opened", ""),
-        Some(io::ErrorKind::NotFound) => match (facts.is_in_user_namespace, facts.has_fuse) {
+        Some(io::ErrorKind::NotFound) if facts.has_proc => match (facts.is_in_user_namespace, facts.has_fuse) {
             (true, true) => ("does not exist in this container", "start the container with --device /dev/fuse"),
             (true, false) => (
                 "does not exist in this container, and the kernel has no FUSE",
@@ -270,6 +284,7 @@ mod tests {
     fn of_root() -> Facts {
         Facts {
             kernel: (6, 18),
+            has_proc: true,
             is_administrator: true,
             may_mount: true,
             is_root: true,
@@ -300,6 +315,8 @@ mod tests {
     fn each_missing_capability_has_a_remedy() {
         let not_found = Some(io::ErrorKind::NotFound);
         let rows: &[(&str, Facts, State, &str)] = &[
+            ("/proc", of_root(), Good, ""),
+            ("/proc", Facts { has_proc: false, ..of_root() }, Limited, "mount -t proc proc /proc"),
             ("/dev/fuse", of_root(), Good, ""),
             ("/dev/fuse", Facts { fuse: not_found, ..of_root() }, Missing, "mknod -m 666 /dev/fuse c 10 229"),
             ("/dev/fuse", Facts { fuse: not_found, has_fuse: false, ..of_root() }, Missing, "modprobe fuse"),
@@ -317,6 +334,12 @@ mod tests {
             ),
             ("/dev/fuse", Facts { fuse: Some(io::ErrorKind::PermissionDenied), ..of_user() }, Missing, "chmod 666"),
             ("/dev/fuse", Facts { fuse: Some(io::ErrorKind::Other), ..of_user() }, Missing, "modprobe fuse"),
+            (
+                "/dev/fuse",
+                Facts { fuse: not_found, has_fuse: false, has_proc: false, ..of_root() },
+                Missing,
+                "for a container",
+            ),
             ("mount permission", of_root(), Good, ""),
             ("mount permission", of_user(), Good, ""),
             ("mount permission", Facts { fusermount: Fusermount::Absent, ..of_user() }, Missing, "apt install fuse3"),
@@ -408,6 +431,13 @@ mod tests {
             let advice = all.iter().find(|advice| advice.topic == *topic).expect("the topic");
             assert!(advice.finding.contains(finding), "{advice:?}");
         }
+    }
+
+    #[test]
+    fn without_proc_nothing_is_said_about_what_stands_there() {
+        let advice = advise(&Facts { has_proc: false, has_erofs: false, has_pressure: false, ..of_root() });
+        let limited: Vec<_> = advice.iter().filter(|advice| advice.state != Good).map(|advice| advice.topic).collect();
+        assert_eq!(limited, ["/proc"]);
     }
 
     #[test]

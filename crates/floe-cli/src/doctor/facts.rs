@@ -26,6 +26,8 @@ const TRACING_DIRECTORIES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debu
 pub(crate) struct Facts {
     /// The release of the kernel: major and minor number.
     pub(crate) kernel: (u32, u32),
+    /// Whether `/proc` is mounted.
+    pub(crate) has_proc: bool,
     /// Whether this process has administrator rights: CAP_SYS_ADMIN in the first user namespace.
     pub(crate) is_administrator: bool,
     /// Whether the process may mount in its mount namespace.
@@ -110,6 +112,7 @@ impl Facts {
         let has_helper = |name: &str| ["/sbin", "/usr/sbin"].iter().any(|place| Path::new(place).join(name).exists());
         Self {
             kernel: kernel_version(&rustix::system::uname().release().to_string_lossy()),
+            has_proc: Path::new("/proc/self").exists(),
             is_administrator,
             may_mount,
             has_foreign_mounts: holds("CAP_SYS_ADMIN") && !may_mount,

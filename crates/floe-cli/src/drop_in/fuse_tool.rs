@@ -83,6 +83,10 @@ fn run(name: &str, help: fn(&str) -> String, arguments: &[OsString], sandbox: Mo
     let mut fuse = FuseOptions { in_background: true, ..FuseOptions::default() };
     let mut rest = arguments.iter().skip(1);
     while let Some(argument) = rest.next() {
+        if argument == "--" {
+            operands.extend(rest.map(PathBuf::from));
+            break;
+        }
         let Some(text) = argument.to_str().filter(|text| text.len() > 1 && text.starts_with('-')) else {
             operands.push(PathBuf::from(argument));
             continue;

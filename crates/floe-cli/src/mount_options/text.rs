@@ -56,9 +56,9 @@ pub(crate) fn page() -> String {
 const INTRODUCTION: &str = "\
 # Options of a mount
 
-`floe mount -o option,option=value,…` sets these options; so do the fourth column of fstab and `mount -o` with the type
-`fuse.floe`. `floe mount -o help` lists them. `floe tune DIR option=value…` changes some of them while the image is mounted, and
-`floe status DIR` shows their values.
+`floe mount -o option,option=value,…` sets these options; so do the fourth column of fstab and `mount -o` with the types
+`floe` and `fuse.floe`. `floe mount -o help` lists them. `floe tune DIR option=value…` changes some of them while the image is
+mounted, and `floe status DIR` shows their values.
 
 SIZE is a number of bytes, or a number with k, M, G or T (powers of 1024). TIME is a number of seconds, or a number with
 us, ms, s or m. In names, underscores and dashes are equivalent. Default sizes are smaller if the machine or its control

@@ -16,12 +16,17 @@ use floe_testkit::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::program::{Place, Serving, demo, is_running, processes_with, run, told, until};
+use crate::support::{
+    front,
+    program::{Place, Serving, demo, is_running, processes_with, run, told, until},
+};
 
 const USER: u32 = 65_534;
 
 const NO_FUSERMOUNT: &str = "for f in /usr/bin/fusermount3 /usr/bin/fusermount /bin/fusermount3 $(command -v fusermount3); do \
     if test -e $f; then mount --bind /dev/null $f; fi; done";
+
+const NO_PROC: &str = "umount -l /proc";
 
 const NO_DEVICE: &str = "mount -t tmpfs none /dev";
 
@@ -198,17 +203,29 @@ fn what_a_user_may_not_do_is_told() {
         return;
     }
     let (reachable, place, roots) = (Reachable::new(), users_place(), Place::new());
-    let served = Serving::new(&demo(), ["-o", "nosuid"]);
-    for (arguments, expected) in [
-        (vec![Path::new("mount"), &reachable.image(), &place.path, Path::new("--allow-other")], "user_allow_other"),
-        (vec![Path::new("mount"), &reachable.image(), &roots.path], "user has no write access to mountpoint"),
-        (vec![Path::new("umount"), &served.place.path], "cannot unmount"),
+    let mut served = vec![Serving::new(&demo(), ["-o", "nosuid"])];
+    if front::ready() {
+        served.push(Serving::new(&demo(), ["-o", "front=kernel"]));
+    }
+    let others = "users may not admit others to their mounts here: root must add the line user_allow_other to";
+    let image = reachable.image();
+    let mut rows = vec![
+        (vec![Path::new("mount"), &image, &place.path, Path::new("--allow-other")], others),
+        (vec![Path::new("mount"), &image, &place.path, Path::new("-oaccess=allow-root")], others),
+        (vec![Path::new("mount"), &image, &roots.path], "user has no write access to mountpoint"),
         (vec![Path::new("umount"), &place.path], "is not a mountpoint"),
-    ] {
+    ];
+    for Serving { place: Place { path, .. }, .. } in &served {
+        rows.push((vec![Path::new("umount"), path], "it is root's mount, which only root can unmount"));
+        for command in ["status", "upgrade"] {
+            rows.push((vec![Path::new(command), path], "was mounted by user 0: only that user can query it"));
+        }
+    }
+    for (arguments, expected) in rows {
         let output = run(reachable.as_user().args(&arguments));
         assert!(is_one_line(&output, expected), "{arguments:?}: {output:?}");
     }
-    assert!(served.place.is_mounted());
+    assert!(served.iter().all(|serving| serving.place.is_mounted()));
 }
 
 #[test]
@@ -233,19 +250,51 @@ fn missing_parts_of_the_machine_are_told() {
 }
 
 #[test]
-fn root_needs_no_fusermount3() {
-    if !ready() {
+fn a_limit_of_processes_is_told() {
+    if !ready() || !skip::ready(&[Need::Peer("prlimit")]) {
         return;
     }
     let (reachable, place) = (Reachable::new(), Place::new());
-    let mut command = reachable.after(NO_FUSERMOUNT, false);
-    let output = run(command.arg("mount").arg(reachable.image()).arg(&place.path).arg("--daemon"));
-    assert_eq!(told(&output), (Some(0), String::new()));
-    let pid = server(&place);
-    let read = run(beside(pid, false).arg("cat").arg(place.file("README.txt")));
-    kill_process(Pid::from_raw(pid as i32).expect("a process"), Signal::TERM).expect("it runs");
-    assert!(!read.stdout.is_empty(), "{read:?}");
-    until("it ends", || processes_with(place.path.to_str().expect("text")).is_empty());
+    // No other test has processes of this user, which count too.
+    let user = USER - 1;
+    chown(&place.path, Some(user), Some(user)).expect("ours");
+    let image = reachable.image();
+    for (limit, arguments, expected) in [
+        (1, vec![Path::new("check"), &image], "too many threads"),
+        (1, vec![Path::new("mount"), &image, &place.path], "cannot start the mounting process: too many"),
+        (1, vec![Path::new("mount"), &image, &place.path, Path::new("-d")], "cannot start in the background: too many"),
+        (2, vec![Path::new("mount"), &image, &place.path], "cannot start a thread: too many"),
+    ] {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", &user.to_string(), "--regid", &user.to_string(), "--clear-groups"]);
+        command.args(["prlimit", &format!("--nproc={limit}")]).arg(reachable.folder.path().join("floe"));
+        let (code, errors) = told(&run(command.args(&arguments)));
+        let is_told = code.is_some_and(|code| code != 0) && errors.lines().count() == 1;
+        assert!(is_told && errors.contains(expected) && errors.contains("(ulimit -u)"), "{arguments:?}: {errors}");
+    }
+}
+
+#[test]
+fn root_needs_neither_fusermount3_nor_proc() {
+    if !ready() {
+        return;
+    }
+    let reachable = Reachable::new();
+    for preparation in [NO_FUSERMOUNT, NO_PROC] {
+        let place = Place::new();
+        let mut command = reachable.after(preparation, false);
+        let output = run(command.arg("mount").arg(reachable.image()).arg(&place.path).arg("--daemon"));
+        assert_eq!(told(&output), (Some(0), String::new()), "{preparation}");
+        // Without /proc, the keeper has the same command line.
+        let name = place.path.to_str().expect("text");
+        let pid = processes_with(name)[0];
+        let read = run(beside(pid, false).arg("cat").arg(place.file("README.txt")));
+        let mut umount = beside(pid, false);
+        let ended = run(umount.arg(reachable.folder.path().join("floe")).arg("umount").arg(&place.path));
+        assert_eq!(told(&ended), (Some(0), String::new()), "{preparation}");
+        assert!(!read.stdout.is_empty(), "{preparation}: {read:?}");
+        until("it ends", || processes_with(name).is_empty());
+    }
 }
 
 #[test]
@@ -253,25 +302,32 @@ fn mount_finds_the_helper() {
     if !ready() {
         return;
     }
-    let (reachable, place) = (Reachable::new(), Place::new());
+    let reachable = Reachable::new();
     let helpers = reachable.folder.path().join("helpers");
     fs::create_dir(&helpers).expect("a directory");
-    copy_program(reachable.folder.path().join("floe"), helpers.join("mount.fuse.floe"));
     // mount(8) looks for its helpers in /sbin, which may be a link to /usr/sbin.
-    let script =
-        format!("mount --bind {} \"$(readlink -f /sbin)\" && exec mount -t fuse.floe \"$@\"", helpers.display());
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
-    let output = run(command.args(["-o", "noatime,noexec,x-a=b,front=fuse"]).arg(reachable.image()).arg(&place.path));
-    assert_eq!(told(&output), (Some(0), String::new()));
-    let pid = server(&place);
-    let line = mount_line(pid, &place);
-    kill_process(Pid::from_raw(pid as i32).expect("a process"), Signal::TERM).expect("it runs");
-    assert!(
-        line.as_ref().is_some_and(|line| line.contains(" ro,nosuid,nodev,noexec") && line.contains("fuse.floe")),
-        "{line:?}"
-    );
-    until("it ends", || processes_with(place.path.to_str().expect("text")).is_empty());
+    let script = format!("mount --bind {} \"$(readlink -f /sbin)\" && exec mount \"$@\"", helpers.display());
+    for (kind, options, expected) in [
+        ("fuse.floe", "noatime,noexec,x-a=b", " ro,nosuid,nodev,noexec,"),
+        ("fuse.floe", "suid=on,dev=on", " ro,relatime "),
+        ("floe", "suid=on", " ro,nodev,relatime "),
+        // mount(8) does not pass its defaults on.
+        ("floe", "suid,dev", " ro,nosuid,nodev,relatime "),
+    ] {
+        let place = Place::new();
+        let name = place.path.to_str().expect("text");
+        copy_program(reachable.folder.path().join("floe"), helpers.join(format!("mount.{kind}")));
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
+        command.args(["-t", kind, "-o", &format!("front=fuse,{options}")]);
+        let output = run(command.arg(reachable.image()).arg(&place.path));
+        assert_eq!(told(&output), (Some(0), String::new()), "{kind} {options}");
+        let pid = server(&place);
+        let line = mount_line(pid, &place).expect("it is mounted");
+        kill_process(Pid::from_raw(pid as i32).expect("a process"), Signal::TERM).expect("it runs");
+        assert!(line.contains(expected) && line.contains(" fuse.floe "), "{kind} {options}: {line}");
+        until("it ends", || processes_with(name).is_empty());
+    }
 }
 
 #[test]

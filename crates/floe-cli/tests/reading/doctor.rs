@@ -94,6 +94,16 @@ fn rows() -> Vec<Row> {
         ROOT,
         Row { name: "root, the device", topic: "/dev/fuse", finding: "can be opened", ..ROOT },
         Row {
+            name: "root, no /proc",
+            setup: "mknod -m 666 /dev/fuse c 10 229; umount -l /proc",
+            topic: "/proc",
+            state: "limited",
+            finding: "is not mounted",
+            remedy: "mount -t proc proc /proc (as root)",
+            mending: Mending::Run,
+            ..ROOT
+        },
+        Row {
             name: "root, no device",
             setup: "",
             works: false,

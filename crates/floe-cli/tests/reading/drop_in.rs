@@ -17,7 +17,10 @@ use floe_testkit::{
     workspace_root,
 };
 
-use crate::support::{program::until, unsquashfs};
+use crate::support::{
+    program::{processes_with, until},
+    unsquashfs,
+};
 
 /// Runs Floe under another name, in the working directory that the original would have.
 fn floe_as(name: &str, arguments: &[String], directory: &Path) -> Output {
@@ -328,6 +331,7 @@ fn images_mount_by_the_names_of_fuse_programs() {
     let folder = tempfile::tempdir().expect("a scratch folder");
     let mountpoint = folder.path().join("mount");
     fs::create_dir(&mountpoint).expect("made");
+    fs::copy(demo(), folder.path().join("-image")).expect("a copy");
     let mount = mountpoint.to_str().expect("a plain path").to_owned();
     let is_mounted = || {
         let table = fs::read_to_string("/proc/self/mountinfo").expect("readable");
@@ -336,12 +340,18 @@ fn images_mount_by_the_names_of_fuse_programs() {
     for (name, arguments) in [
         ("erofsfuse", vec![demo(), mount.clone()]),
         ("erofsfuse", strings(&["--offset=0", "--dbglevel=1", "-s", "-oallow_other", &demo(), &mount])),
+        ("erofsfuse", strings(&["--", "-image", &mount])),
+        ("erofsfuse", strings(&[&demo(), "--", &mount])),
         ("squashfuse", vec![squashfs.clone(), mount.clone()]),
         ("squashfuse_ll", strings(&["-o", "uid=12,gid=34,offset=0", &squashfs, &mount])),
+        ("squashfuse_ll", strings(&["--", &squashfs, &mount])),
     ] {
         let output = floe_as(name, &arguments, folder.path());
         assert!(output.status.success(), "{name} {arguments:?}: {}", text(&output.stderr));
         assert!(is_mounted(), "{name}");
+        let names = processes_with(&mount).into_iter().map(|pid| fs::read_to_string(format!("/proc/{pid}/comm")));
+        let names: Vec<_> = names.flatten().map(|name| name.trim().to_owned()).collect();
+        assert!(names.iter().any(|process| process == name), "{name}: {names:?}");
         let first = fs::read_dir(&mountpoint).expect("listed").next().expect("not empty").expect("readable").path();
         if arguments.iter().any(|argument| argument.contains("uid=12")) {
             let metadata = fs::symlink_metadata(first).expect("there");

@@ -2,6 +2,8 @@
 
 use std::{fmt, io, path::PathBuf};
 
+use floe_image::start_error;
+
 use crate::FrontRefusal;
 
 /// An error of mounting an image. Its text is one line that says what to do.
@@ -95,6 +97,15 @@ impl fmt::Display for MountError {
                     "no permission to mount on {}: it needs CAP_SYS_ADMIN, or fusermount3 from the package fuse3",
                     path.display()
                 ),
+                // The mounting process starts fusermount3.
+                Some(libc::EAGAIN) => {
+                    write!(
+                        formatter,
+                        "cannot mount on {}: {}",
+                        path.display(),
+                        start_error(io::Error::from_raw_os_error(libc::EAGAIN))
+                    )
+                }
                 Some(libc::ENODEV) => formatter.write_str("this kernel has no FUSE: run modprobe fuse"),
                 Some(libc::EINVAL) => write!(
                     formatter,

@@ -11,6 +11,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
+use floe_image::start_error;
 use rustix::process::Pid;
 
 /// The signals that the child ignores, because it must outlive its parent: those of a terminal and of `kill`.
@@ -35,7 +36,7 @@ pub(crate) fn fork(kept: &[RawFd], work: impl FnOnce()) -> io::Result<Pid> {
     let nowhere = File::options().read(true).write(true).open("/dev/null").ok();
     // SAFETY: no other thread runs, so the child finds all locks free and all memory whole.
     match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()),
+        -1 => Err(start_error(io::Error::last_os_error())),
         0 => {
             // A panic must not unwind into the parent's code.
             let _ = catch_unwind(AssertUnwindSafe(|| {

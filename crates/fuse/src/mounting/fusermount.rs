@@ -162,7 +162,7 @@ fn receive_descriptor(socket: &OwnedFd) -> io::Result<OwnedFd> {
 /// The error text for a message of fusermount3.
 fn explanation(message: &str) -> String {
     if message.contains("user_allow_other") {
-        return "users may not give --allow-other here: root must add the line user_allow_other to /etc/fuse.conf"
+        return "users may not admit others to their mounts here: root must add the line user_allow_other to /etc/fuse.conf"
             .to_owned();
     }
     match one_line(message) {

@@ -35,7 +35,7 @@ pub struct MountEntry {
     pub file_system: String,
     /// The source of the mount.
     pub source: OsString,
-    /// The user who mounted it; only for FUSE.
+    /// The user who mounted it; only for FUSE, and for fronts, which only root can mount.
     pub user_id: Option<u32>,
     /// The flags of the mount.
     pub flags: KernelFlags,
@@ -152,7 +152,9 @@ impl MountEntry {
         // Only FUSE mounts can be for one user, or leave permission checks to a program.
         let is_granted = |option: &[u8]| user_id.is_none() || options.contains(&option);
         let (lets_others_in, checks_permissions) = (is_granted(b"allow_other"), is_granted(b"default_permissions"));
-        Some(Self { device, mountpoint, file_system, source, user_id, flags, lets_others_in, checks_permissions })
+        let entry =
+            Self { device, mountpoint, file_system, source, user_id, flags, lets_others_in, checks_permissions };
+        Some(Self { user_id: user_id.or(entry.is_front().then_some(0)), ..entry })
     }
 }
 
@@ -196,7 +198,7 @@ mod tests {
         for (mountpoint, expected) in [
             ("/mnt2", Some(("fuse", "portal", (0, 58), true, None))),
             ("/mnt with\\space", Some(("fuse.floe", "/tmp/a b.img", (0, 57), true, Some(7)))),
-            ("/front", Some(("erofs", "/tmp/a b.img", (0, 59), true, None))),
+            ("/front", Some(("erofs", "/tmp/a b.img", (0, 59), true, Some(0)))),
             ("/loop", Some(("erofs", "/dev/loop0", (7, 0), false, None))),
             ("/elsewhere", None),
         ] {

@@ -86,6 +86,7 @@ impl std::error::Error for UnmountError {}
 /// There is no such mount, it is in use, or this user may not unmount it.
 pub fn unmount(path: &Path, detach: Detach) -> Result<(), UnmountError> {
     let directory = resolve(path).map_err(|error| UnmountError::Failed { path: path.to_owned(), error })?;
+    let mut owner = None;
     // Without /proc, only the kernel checks.
     if let Ok(table) = MountTable::read() {
         let Some(entry) = table.on(&directory) else { return Err(UnmountError::NotMounted(path.to_owned())) };
@@ -93,8 +94,24 @@ pub fn unmount(path: &Path, detach: Detach) -> Result<(), UnmountError> {
             let file_system = entry.file_system.clone();
             return Err(UnmountError::NotFuse { path: path.to_owned(), file_system });
         }
+        owner = entry.user_id;
     }
-    unmount_directory(&directory, detach)
+    unmount_directory(&directory, detach).map_err(|error| match (error, owner) {
+        (UnmountError::NoPermission { path, .. }, Some(owner)) if is_other_user(owner) => {
+            let reason = match owner {
+                0 => "it is root's mount, which only root can unmount".to_owned(),
+                owner => format!("it was mounted by user {owner}: only that user and root can unmount it"),
+            };
+            UnmountError::NoPermission { path, reason }
+        }
+        (error, _) => error,
+    })
+}
+
+/// Whether this process belongs neither to this user nor to root.
+fn is_other_user(owner: u32) -> bool {
+    let user = rustix::process::geteuid();
+    !user.is_root() && user.as_raw() != owner
 }
 
 /// Unmounts the mount of one [`Mount`](crate::Mount), but no later mount on its directory. Can be used from any thread.

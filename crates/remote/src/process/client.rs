@@ -12,7 +12,7 @@ use std::{
     sync::{Condvar, Mutex, PoisonError},
 };
 
-use floe_image::ImageSource;
+use floe_image::{ImageSource, start_error};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
 };
@@ -55,7 +55,7 @@ impl RemoteProcess {
         let (ours, theirs) = pair()?;
         // The process group keeps signals of the terminal away from the fetching process, which ends with this one.
         program.stdin(Stdio::from(theirs)).stdout(Stdio::null()).process_group(0);
-        let child = program.spawn();
+        let child = program.spawn().map_err(start_error);
         let process = child.and_then(|child| {
             // The process ends when the sockets close. It is not waited for.
             drop(child);

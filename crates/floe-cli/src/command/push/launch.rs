@@ -14,6 +14,7 @@ use clap::Args;
 use floe::{ByteRange, FileType, FormatImage, Image, ImageFiles, ImageSource, Nid, OpenError, OpenOptions};
 use floe_engine::Blocking;
 use floe_front::{Origin, VirtualImage};
+use floe_image::start_error;
 use floe_mkfs::{Profile, ProfileStep};
 use floe_sandbox::{Mode, Sandbox};
 use floe_source::FileSource;
@@ -24,6 +25,7 @@ use crate::{
     fail::Fail,
     launch::{Footprint, replayed_range},
     output::Output,
+    own_program::own_program,
 };
 
 /// The name of the command that finds the parts, for another floe process.
@@ -59,15 +61,15 @@ pub(crate) struct Arguments {
 /// The image cannot be opened, or the profile is invalid.
 pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>, len: u64) -> Result<Vec<Vec<ByteRange>>, Fail> {
     let failed = |error: io::Error| Fail::failed(format!("cannot examine {}: {error}", path.display()));
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(own_program());
     // The program name selects drop-in programs, so it must be `floe`. The environment may contain credentials.
     command.arg0("floe").arg(LAUNCH_RANGES_COMMAND).env_clear();
     if let Some(profile) = profile {
         command.arg("--profile").arg(std::path::absolute(profile).map_err(failed)?);
     }
     command.arg("--").arg(std::path::absolute(path).map_err(failed)?);
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.map_err(|error| failed(start_error(error)))?;
     let (mut list, mut errors) = (Vec::new(), String::new());
     if let Some(output) = child.stdout.take() {
         output.take(LIST_BYTES_MAX).read_to_end(&mut list).map_err(failed)?;

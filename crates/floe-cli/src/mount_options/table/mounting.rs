@@ -198,13 +198,13 @@ pub(super) const PERMISSIONS: &[OptionRow] = &[
     row(
         "suid",
         Value::OnOff(|to, is_on| to.mount.flags.nosuid = !is_on),
-        "honour set-user-id bits of the image, in root's mounts",
+        "honour set-user-id bits of the image, in root's mounts; in fstab and for mount(8), write suid=on",
     )
     .default("off"),
     row(
         "dev",
         Value::OnOff(|to, is_on| to.mount.flags.nodev = !is_on),
-        "honour device files of the image, in root's mounts",
+        "honour device files of the image, in root's mounts; in fstab and for mount(8), write dev=on",
     )
     .default("off"),
     row("exec", Value::OnOff(|to, is_on| to.mount.flags.noexec = !is_on), "permit execution of programs in the image")
