@@ -94,7 +94,8 @@ impl OutputFile {
                     }
                     made => made.map_err(output(path, "create"))?,
                 };
-                (file, name, Some(ReplacedFile::of(&status)))
+                let replaced = ReplacedFile::of(&target, &status).map_err(output(path, "read the attributes of"))?;
+                (file, name, Some(replaced))
             }
             Err(_) => {
                 let (file, name) = nameless(&target, NEW_MODE).map_err(output(path, "create"))?;
@@ -146,10 +147,10 @@ impl OutputFile {
         }
     }
 
-    /// Syncs the file, which takes over the mode and, if permitted, the owner of the file that it replaces.
+    /// Syncs the file, which takes over the mode, the xattrs and, if permitted, the owner of the file that it replaces.
     pub(crate) fn store(&self) -> Result<()> {
         if let Some(replaced) = self.replaced.as_ref().filter(|_| self.fixed.is_none()) {
-            replaced.pass_on(&self.file).map_err(self.failed("set the mode of"))?;
+            replaced.pass_on(&self.file).map_err(self.failed("set the attributes of"))?;
         }
         self.file.sync_all().map_err(self.failed("store"))
     }
