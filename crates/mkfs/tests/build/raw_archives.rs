@@ -1,6 +1,6 @@
 //! Archives whose headers are unusual, and files that only resemble an archive.
 
-use std::{fs, path::Path};
+use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
 use floe_mkfs::{Error, NoProgress, Options, Source, Summary, build};
 
@@ -133,4 +133,28 @@ fn short_files_are_no_archives() {
         let error = build(&options, &[Source::Tar(path.clone())], &mut NoProgress).expect_err("no archive").to_string();
         assert!(error.contains(words) && !error.contains("truncated"), "{content:?}: {error}");
     }
+}
+
+/// A sparse member in format 1.0 with this many parts of one byte, spread evenly over `size` bytes.
+fn scattered(count: u64, size: u64) -> Vec<u8> {
+    let parts = (0..count).map(|number| format!("{}\n1\n", number * (size / count)));
+    let mut data = format!("{count}\n{}", parts.collect::<String>()).into_bytes();
+    data.resize(data.len().next_multiple_of(512), 0);
+    data.extend(vec![b'x'; usize::try_from(count).unwrap()]);
+    let size = size.to_string();
+    let marks = [("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0"), ("GNU.sparse.realsize", &size)];
+    let marks = records(b'x', marks.map(|(name, value)| record(name, value.as_bytes())));
+    [marks, member("scattered", b'0', &data)].concat()
+}
+
+#[test]
+fn scattered_data_gives_a_small_image_or_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = built(folder.path(), &[scattered(100, 1 << 40)]).unwrap();
+    assert!(summary.image_bytes < 50 << 20, "{} bytes", summary.image_bytes);
+    // The map, and a page or more for each part.
+    let allocated_len = fs::metadata(folder.path().join("image")).unwrap().blocks() * 512;
+    assert!(allocated_len < 30 << 20, "{allocated_len} bytes");
+    let error = built(folder.path(), &[scattered(300_000, 1 << 44)]).expect_err("it is too much").to_string();
+    assert!(error.contains("300000 bytes, is spread over 17592186044416 bytes"), "{error}");
 }
