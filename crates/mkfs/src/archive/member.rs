@@ -73,6 +73,7 @@ impl<'a> Members<'a> {
                 return Err(self.archive.broken(start, rule));
             }
             self.position += BLOCK_SIZE;
+            header::complete_version(&mut block);
             let header = Header::from_byte_slice(&block);
             let archive = self.archive;
             let broken = |rule: &str| archive.broken(start, rule);
@@ -213,12 +214,18 @@ impl<'a> Members<'a> {
         start: u64,
     ) -> Result<MemberKind> {
         let broken = |rule: &'static str| self.archive.broken(start, rule);
-        let own = header::device(header).ok_or_else(|| broken("invalid device number"))?;
-        let part = |name: &str, own: i64| -> Result<u32> {
-            let number = extensions.number(name).map_err(broken)?.or(u64::try_from(own).ok());
-            Ok(number.and_then(|number| u32::try_from(number).ok()).unwrap_or(u32::MAX))
+        let (major, minor) = header::device_fields(header).unzip();
+        let part = |name: &str, field: Option<&[u8]>| -> Result<u32> {
+            let part = match extensions.number(name).map_err(broken)? {
+                Some(part) => u32::try_from(part).ok(),
+                None => {
+                    let own = field.and_then(number).ok_or_else(|| broken("invalid device number"))?;
+                    u32::try_from(own).ok()
+                }
+            };
+            Ok(part.unwrap_or(u32::MAX))
         };
-        let number = DeviceNumber { major: part("SCHILY.devmajor", own.0)?, minor: part("SCHILY.devminor", own.1)? };
+        let number = DeviceNumber { major: part("SCHILY.devmajor", major)?, minor: part("SCHILY.devminor", minor)? };
         if DeviceNumber::from_encoded(number.encoded()) != number {
             return Err(self.archive.unfit(path, "its device numbers exceed 4095 and 1048575"));
         }

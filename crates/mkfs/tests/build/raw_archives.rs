@@ -158,3 +158,34 @@ fn scattered_data_gives_a_small_image_or_none() {
     let error = built(folder.path(), &[scattered(300_000, 1 << 44)]).expect_err("it is too much").to_string();
     assert!(error.contains("300000 bytes, is spread over 17592186044416 bytes"), "{error}");
 }
+
+/// A member whose header has this magic with version, and these bytes at other offsets.
+fn with_magic(magic: &[u8; 8], name: &str, kind: u8, more: &[(usize, &[u8])]) -> Vec<u8> {
+    let mut bytes = member(name, kind, b"");
+    for (offset, part) in [&[(257, &magic[..])], more].concat() {
+        bytes[offset..offset + part.len()].copy_from_slice(part);
+    }
+    bytes[148..156].fill(b' ');
+    let sum: u32 = bytes[..512].iter().map(|byte| u32::from(*byte)).sum();
+    bytes[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    bytes
+}
+
+#[test]
+fn ustar_headers_need_no_version() {
+    let folder = tempfile::tempdir().unwrap();
+    let uuid = |members: &[Vec<u8>]| built(folder.path(), members).map(|summary| summary.uuid);
+    let prefix = [(345, &b"dir/sub"[..])];
+    let numbers = [(329, &b"0000005\0"[..]), (337, &b"0000003\0"[..])];
+    let members = |magic| [with_magic(magic, "name", b'0', &prefix), with_magic(magic, "device", b'3', &numbers)];
+    let expected = uuid(&members(b"ustar\x0000")).unwrap();
+    for magic in [b"ustar\0\0\0", b"ustar\0  "] {
+        assert_eq!(uuid(&members(magic)).unwrap(), expected, "{magic:?}");
+    }
+    // Without a magic, only records have the numbers.
+    let magic = [0; 8];
+    let bare = || with_magic(&magic, "device", b'3', &[]);
+    assert!(uuid(&[bare()]).unwrap_err().to_string().contains("invalid device number"));
+    let marks = records(b'x', [record("SCHILY.devmajor", b"5"), record("SCHILY.devminor", b"3")]);
+    assert_eq!(uuid(&[marks, bare()]).unwrap(), uuid(&[with_magic(b"ustar\x0000", "device", b'3', &numbers)]).unwrap());
+}
