@@ -7,7 +7,7 @@ use floe_erofs::{
     format,
     write::{Device, SuperBlockRecord, superblock_bytes},
 };
-use floe_image::Timestamp;
+use floe_image::{DIRECTORY_TOO_DEEP, Timestamp};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     changed::ChangedFiles,
     complete_image::CompleteImage,
     content::Content,
-    error::{Error, Result},
+    error::{Error, Result, shown},
     excludes::Excludes,
     expected::{Expected, Verifier, VerifyError},
     image_file::ImageFile,
@@ -212,6 +212,11 @@ fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> R
         tree.split_links();
     }
     options.overlay_marks.put(&mut tree);
+    let visits = tree.in_order();
+    if let Some(node) = tree.too_deep(&visits) {
+        let path = shown(&tree.path(&visits, node));
+        return Err(Error::Layout(format!("{path}: {DIRECTORY_TOO_DEEP}")));
+    }
     Ok((tree, warnings))
 }
 

@@ -15,7 +15,7 @@ use super::{
     member::{Member, MemberKind, Members},
 };
 use crate::{
-    error::Result,
+    error::{Result, shown},
     excludes::Excludes,
     options::{Options, Whiteouts},
     progress::{Phase, Progress, report},
@@ -253,9 +253,7 @@ impl Importer<'_> {
             None => Some(Tree::ROOT),
         };
         let node = found.ok_or_else(|| {
-            let target =
-                String::from_utf8_lossy(target).chars().take(200).flat_map(char::escape_debug).collect::<String>();
-            self.archive.unfit(path, &format!("it is a hard link to {target}, which does not precede it"))
+            self.archive.unfit(path, &format!("it is a hard link to {}, which does not precede it", shown(target)))
         })?;
         match self.tree.node(node).body {
             Body::Directory(_) => Err(self.archive.unfit(path, "it is a hard link to a directory")),

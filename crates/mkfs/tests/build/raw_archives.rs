@@ -124,6 +124,27 @@ fn invalid_attributes_are_left_out() {
 }
 
 #[test]
+fn trees_are_no_deeper_than_readers_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let deep = |depth: usize| {
+        let path = format!("{}file", "a/".repeat(depth));
+        built(folder.path(), &[records(b'x', [record("path", path.as_bytes())]), member("x", b'0', b"1")])
+    };
+    assert_eq!(deep(4095).unwrap().directories, 4096);
+    let error = deep(4096).expect_err("it is too deep").to_string();
+    assert!(error.starts_with("a/a/a/") && error.ends_with("…: directories more than 4096 deep"), "{error}");
+}
+
+#[test]
+fn inodes_with_too_many_attributes_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let attributes = (0..9).map(|number| record(&format!("SCHILY.xattr.user.{number}"), &[b'x'; 65000]));
+    let error = built(folder.path(), &[records(b'x', attributes), member("d/file", b'0', b"")]);
+    let error = error.expect_err("they do not fit").to_string();
+    assert_eq!(error, "d/file: it has too many extended attributes");
+}
+
+#[test]
 fn short_files_are_no_archives() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notes");
