@@ -71,6 +71,7 @@ impl Archive {
                 report(progress, Phase::Scan, count, 0)?;
             }
         }
+        importer.warnings.extend(members.warning());
         Ok(importer.warnings)
     }
 }

@@ -51,11 +51,20 @@ pub(super) struct Members<'a> {
     archive: &'a Archive,
     position: u64,
     globals: Extensions,
+    /// The offset of the last zero block before a member. The end marker has two of them.
+    zero_block: Option<u64>,
 }
 
 impl<'a> Members<'a> {
     pub(super) fn new(archive: &'a Archive) -> Self {
-        Self { archive, position: 0, globals: Extensions::default() }
+        Self { archive, position: 0, globals: Extensions::default(), zero_block: None }
+    }
+
+    /// A warning about members after a zero block, where other programs end.
+    pub(super) fn warning(&self) -> Option<String> {
+        let path = self.archive.path.display();
+        let warning = |at| format!("{path}: members follow the zero block at byte {at}; they are in the image");
+        self.zero_block.map(warning)
     }
 
     /// Reads the next member; `None` at the end marker.
@@ -66,7 +75,12 @@ impl<'a> Members<'a> {
             let mut block = [0; BLOCK_LEN];
             self.archive.read_at(start, &mut block)?;
             if block == [0; BLOCK_LEN] {
-                return Ok(None);
+                self.position += BLOCK_SIZE;
+                if !self.is_at_header() {
+                    return Ok(None);
+                }
+                self.zero_block = Some(start);
+                continue;
             }
             if !header::is_whole(&block) {
                 let rule = "wrong checksum";
@@ -98,6 +112,12 @@ impl<'a> Members<'a> {
                 }
             }
         }
+    }
+
+    /// Whether a sound header follows.
+    fn is_at_header(&self) -> bool {
+        let mut block = [0; BLOCK_LEN];
+        self.archive.read_at(self.position, &mut block).is_ok() && header::is_whole(&block)
     }
 
     fn member(&mut self, header: &Header, extensions: Extensions, own_size: u64, start: u64) -> Result<Member> {

@@ -180,6 +180,50 @@ fn scattered_data_gives_a_small_image_or_none() {
     assert!(error.contains("300000 bytes, is spread over 17592186044416 bytes"), "{error}");
 }
 
+#[test]
+fn members_after_a_lone_zero_block_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| member(name, b'0', b"1");
+    let zeros = |count: usize| vec![0; count * 512];
+    for (what, members, files, warnings) in [
+        ("one block", vec![file("a"), zeros(1), file("b")], 2, 1),
+        ("several times", vec![file("a"), zeros(1), file("b"), zeros(1), file("c")], 3, 1),
+        ("the end marker", vec![file("a"), zeros(2), file("b")], 1, 0),
+        ("other bytes", vec![file("a"), zeros(1), vec![b'x'; 512]], 1, 0),
+    ] {
+        let summary = built(folder.path(), &members).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let notes = summary.notes();
+        assert_eq!((summary.files, notes.len()), (files, warnings), "{what}: {notes:?}");
+        assert!(notes.iter().all(|note| note.contains("members follow the zero block at byte ")), "{notes:?}");
+    }
+}
+
+#[test]
+fn sparse_members_need_a_map() {
+    let folder = tempfile::tempdir().unwrap();
+    let sparse = |marks: &[(&str, &str)], data: &[u8]| {
+        let marks = records(b'x', marks.iter().map(|(name, value)| record(name, value.as_bytes())));
+        built(folder.path(), &[marks, member("x", b'0', data)])
+    };
+    let (size, real_size) = (("GNU.sparse.size", "5000"), ("GNU.sparse.realsize", "5000"));
+    let summary = sparse(&[size, ("GNU.sparse.numblocks", "0")], b"").unwrap();
+    assert_eq!(summary.content_bytes, 5000);
+    let no_map = "x: it is a sparse file without a map";
+    let map = b"1\n0\n1\n";
+    for (marks, data, words) in [
+        (&[size][..], &b"abc"[..], no_map),
+        (&[real_size], b"abc", no_map),
+        (&[size, ("GNU.sparse.numblocks", "1")], b"abc", no_map),
+        (&[size, ("GNU.sparse.numblocks", "0")], b"abc", "do not match the length of its data"),
+        (&[("GNU.sparse.map", "")], b"abc", no_map),
+        (&[real_size, ("GNU.sparse.major", "0"), ("GNU.sparse.minor", "1")], b"abc", no_map),
+        (&[real_size, ("GNU.sparse.major", "2"), ("GNU.sparse.minor", "0")], map, "sparse format is unknown"),
+    ] {
+        let error = sparse(marks, data).expect_err("it is refused").to_string();
+        assert!(error.contains(words), "{marks:?}: {error}");
+    }
+}
+
 /// A member whose header has this magic with version, and these bytes at other offsets.
 fn with_magic(magic: &[u8; 8], name: &str, kind: u8, more: &[(usize, &[u8])]) -> Vec<u8> {
     let mut bytes = member(name, kind, b"");
