@@ -1,6 +1,6 @@
 //! Builds an image.
 
-use std::time::Instant;
+use std::{fs, os::unix::fs::MetadataExt, path::Path, time::Instant};
 
 use floe_codec::release_freed_memory;
 use floe_erofs::{
@@ -188,6 +188,11 @@ fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> R
     let mut tree = Tree::new(root);
     let mut warnings = Vec::new();
     let mut excludes = Excludes::new(options)?;
+    for output in [Some(&options.output), options.blob_device.as_ref()].into_iter().flatten() {
+        if sources.iter().any(|source| matches!(source, Source::Tar(path) if is_same_file(path, output))) {
+            return Err(Error::Option(format!("the output {} is also a source", output.display())));
+        }
+    }
     for source in sources {
         match source {
             Source::Directory(path) => {
@@ -218,6 +223,11 @@ fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> R
         return Err(Error::Layout(format!("{path}: {DIRECTORY_TOO_DEEP}")));
     }
     Ok((tree, warnings))
+}
+
+fn is_same_file(left: &Path, right: &Path) -> bool {
+    let [left, right] = [left, right].map(|path| fs::metadata(path).map(|status| (status.dev(), status.ino())));
+    matches!((left, right), (Ok(left), Ok(right)) if left == right)
 }
 
 fn compat_features(xattrs: &XattrTable, tree: &Tree, visits: &[Visit], area: &MetadataArea) -> u32 {
