@@ -222,6 +222,14 @@ fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> R
         let path = shown(&tree.path(&visits, node));
         return Err(Error::Layout(format!("{path}: {DIRECTORY_TOO_DEEP}")));
     }
+    let overflows = |visit: &&Visit| {
+        let Metadata { uid, gid, .. } = tree.node(visit.node).metadata;
+        options.ownership.overflows(uid, gid)
+    };
+    match visits.iter().filter(overflows).count() {
+        0 => {}
+        count => warnings.push(format!("the owners of {count} inodes exceed 4294967294 and wrapped around")),
+    }
     Ok((tree, warnings))
 }
 
