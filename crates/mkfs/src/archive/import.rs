@@ -15,7 +15,7 @@ use super::{
     member::{Member, MemberKind, Members},
 };
 use crate::{
-    error::{Result, shown},
+    error::{Error, Result, shown},
     excludes::Excludes,
     options::{Options, Whiteouts},
     progress::{Phase, Progress, report},
@@ -135,6 +135,9 @@ impl Importer<'_> {
         let components = self.components(&path, &path)?;
         let Some((name, parents)) = components.split_last() else {
             let MemberKind::Directory = kind else {
+                if path.is_empty() {
+                    return Err(Error::unfit(&*self.archive.path, "a member that is not a directory has no name"));
+                }
                 return Err(self.archive.unfit(&path, "its root is not a directory"));
             };
             let root = self.tree.node_mut(Tree::ROOT);

@@ -76,19 +76,20 @@ fn zeros_may_follow_a_gzip_archive() {
     };
     let (first, second) = archive.split_at(700);
     let zeros = vec![0; 3 << 20];
-    for (what, bytes, is_sound) in [
-        ("zeros", [gzip(&archive), zeros.clone()].concat(), true),
-        ("members", [gzip(first), gzip(second)].concat(), true),
-        ("members, zeros", [gzip(first), gzip(second), vec![0; 5]].concat(), true),
-        ("zeros, text", [gzip(&archive), vec![0; 5], b"text".to_vec()].concat(), false),
-        ("half a member", [gzip(first), gzip(second)[..12].to_vec()].concat(), false),
+    for (what, bytes, words) in [
+        ("zeros", [gzip(&archive), zeros.clone()].concat(), None),
+        ("members", [gzip(first), gzip(second)].concat(), None),
+        ("members, zeros", [gzip(first), gzip(second), vec![0; 5]].concat(), None),
+        ("text", [gzip(&archive), b"text".to_vec()].concat(), Some("other data follows the compressed data")),
+        ("zeros, text", [gzip(&archive), vec![0; 5], b"text".to_vec()].concat(), Some("other data follows")),
+        ("half a member", [gzip(first), gzip(second)[..12].to_vec()].concat(), Some("")),
     ] {
         fs::write(&path, bytes).unwrap();
         let options = Options::new(folder.path().join("image"));
         let result = build(&options, &[Source::Tar(path.clone())], &mut NoProgress);
-        match (result, is_sound) {
-            (Ok(summary), true) => assert_eq!(summary.files, 2, "{what}"),
-            (Err(error), false) => assert!(error.to_string().contains("cannot decompress"), "{what}: {error}"),
+        match (result.map_err(|error| error.to_string()), words) {
+            (Ok(summary), None) => assert_eq!(summary.files, 2, "{what}"),
+            (Err(said), Some(words)) => assert!(said.contains("cannot decompress") && said.contains(words), "{said}"),
             (result, _) => panic!("{what}: {result:?}"),
         }
     }
