@@ -24,7 +24,7 @@ pub(crate) fn parse(
         let wrong = |what: String| format!("line {}: {what}", number + 1);
         let (size, rest) = first_word(line.trim());
         let pcluster_bytes: u32 = size.parse().map_err(|_| wrong(format!("'{size}' is not a size in bytes")))?;
-        if pcluster_bytes % block_bytes != 0 || pcluster_bytes > PCLUSTER_BYTES_MAX {
+        if !pcluster_bytes.is_multiple_of(block_bytes) || pcluster_bytes > PCLUSTER_BYTES_MAX {
             return Err(wrong(format!("{size} is not a multiple of {block_bytes} bytes, up to {PCLUSTER_BYTES_MAX}")));
         }
         let (index, expression) = match first_word(rest) {
