@@ -2,18 +2,31 @@
 
 use floe_mkfs::{Coding, Compression, Hint};
 
+use crate::expression_text::expression_text;
+
+/// The maximum size of a pcluster in bytes.
+const PCLUSTER_BYTES_MAX: u32 = 1 << 20;
+
 /// Parses hints, one per line: the size of a pcluster in bytes, optionally the index of an algorithm, and an extended
-/// regular expression for paths without a leading slash. A size of 0 stores files uncompressed. `algorithm` returns the
-/// algorithm with an index for a pcluster size.
+/// regular expression for paths without a leading slash. A size of 0 stores files uncompressed; other sizes are multiples of
+/// `block_bytes`. `algorithm` returns the algorithm with an index for a pcluster size.
 ///
 /// # Errors
 /// A message with the number of the invalid line.
-pub(crate) fn parse(text: &str, algorithm: impl Fn(usize, u32) -> Option<Compression>) -> Result<Vec<Hint>, String> {
+pub(crate) fn parse(
+    text: &[u8],
+    block_bytes: u32,
+    algorithm: impl Fn(usize, u32) -> Option<Compression>,
+) -> Result<Vec<Hint>, String> {
+    let text = expression_text(text);
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
     let hint = |(number, line): (usize, &str)| {
         let wrong = |what: String| format!("line {}: {what}", number + 1);
         let (size, rest) = first_word(line.trim());
-        let pcluster_bytes = size.parse().map_err(|_| wrong(format!("'{size}' is not a size in bytes")))?;
+        let pcluster_bytes: u32 = size.parse().map_err(|_| wrong(format!("'{size}' is not a size in bytes")))?;
+        if !pcluster_bytes.is_multiple_of(block_bytes) || pcluster_bytes > PCLUSTER_BYTES_MAX {
+            return Err(wrong(format!("{size} is not a multiple of {block_bytes} bytes, up to {PCLUSTER_BYTES_MAX}")));
+        }
         let (index, expression) = match first_word(rest) {
             ("", _) => return Err(wrong("the expression after the size is missing".into())),
             (expression, "") => ("0", expression),
@@ -44,15 +57,23 @@ mod tests {
             expression: expression.to_owned(),
             coding: coding.map(|(index, pcluster_bytes)| Coding { compression: algorithms[index], pcluster_bytes }),
         };
-        let text = "# a comment\n\n65536 \\.so$\n4096 \t 1   ^usr/a  b/\n0\t \\.jpg$  \n";
-        let expected = [hint("\\.so$", Some((0, 65536))), hint("^usr/a  b/", Some((1, 4096))), hint("\\.jpg$", None)];
-        assert_eq!(parse(text, algorithm).as_deref(), Ok(expected.as_slice()));
+        let text =
+            b"# a comment \xff\n\n65536 \\.so$\n4096 \t 1   ^usr/a  b/\n0\t \\.jpg$  \n4096 \xc3\xa4[\xe4\xff]\n";
+        let expected = [
+            hint("\\.so$", Some((0, 65536))),
+            hint("^usr/a  b/", Some((1, 4096))),
+            hint("\\.jpg$", None),
+            hint("ä[\\xE4\\xFF]", Some((0, 4096))),
+        ];
+        assert_eq!(parse(text, 4096, algorithm).as_deref(), Ok(expected.as_slice()));
         for (text, said) in [
             ("big x", "line 1: 'big' is not a size in bytes"),
             ("# fine\n4096", "line 2: the expression after the size is missing"),
             ("4096 2 x", "line 1: there is no algorithm 2: the first is 0"),
+            ("4096 x\n5000 x", "line 2: 5000 is not a multiple of 4096 bytes, up to 1048576"),
+            ("1052672 x", "line 1: 1052672 is not a multiple of 4096 bytes, up to 1048576"),
         ] {
-            assert_eq!(parse(text, algorithm), Err(said.to_owned()));
+            assert_eq!(parse(text.as_bytes(), 4096, algorithm), Err(said.to_owned()));
         }
     }
 }

@@ -20,6 +20,7 @@ mod ending_signals;
 mod erofs_report;
 mod exit;
 mod exporter;
+mod expression_text;
 mod fail;
 mod front;
 mod handover;

@@ -14,15 +14,13 @@ use std::{fs::File, io, os::unix::fs::FileExt, path::Path, sync::Arc};
 
 use crate::{
     content::Identity,
-    error::{Error, Result},
+    error::{Error, Result, shown},
     options::Options,
     progress::Progress,
 };
 
 /// The name of an archive from standard input in error messages.
 const INPUT_NAME: &str = "standard input";
-/// How many characters of a member's name an error message shows.
-const SHOWN_MAX: usize = 200;
 
 /// An open tar archive with random access: the file itself, or a decompressed copy.
 pub(crate) struct Archive {
@@ -86,10 +84,7 @@ impl Archive {
 
     /// An error about a member.
     fn unfit(&self, member: &[u8], reason: &str) -> Error {
-        let name = String::from_utf8_lossy(member);
-        let shown: String = name.chars().take(SHOWN_MAX).flat_map(char::escape_debug).collect();
-        let dots = if name.chars().nth(SHOWN_MAX).is_some() { "…" } else { "" };
-        Error::unfit(&*self.path, format!("{shown}{dots}: {reason}"))
+        Error::unfit(&*self.path, format!("{}: {reason}", shown(member)))
     }
 }
 

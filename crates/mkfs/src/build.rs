@@ -1,13 +1,13 @@
 //! Builds an image.
 
-use std::time::Instant;
+use std::{fs, os::unix::fs::MetadataExt, path::Path, time::Instant};
 
 use floe_codec::release_freed_memory;
 use floe_erofs::{
     format,
     write::{Device, SuperBlockRecord, superblock_bytes},
 };
-use floe_image::Timestamp;
+use floe_image::{DIRECTORY_TOO_DEEP, Timestamp};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     changed::ChangedFiles,
     complete_image::CompleteImage,
     content::Content,
-    error::{Error, Result},
+    error::{Error, Result, shown},
     excludes::Excludes,
     expected::{Expected, Verifier, VerifyError},
     image_file::ImageFile,
@@ -188,6 +188,11 @@ fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> R
     let mut tree = Tree::new(root);
     let mut warnings = Vec::new();
     let mut excludes = Excludes::new(options)?;
+    for output in [Some(&options.output), options.blob_device.as_ref()].into_iter().flatten() {
+        if sources.iter().any(|source| matches!(source, Source::Tar(path) if is_same_file(path, output))) {
+            return Err(Error::Option(format!("the output {} is also a source", output.display())));
+        }
+    }
     for source in sources {
         match source {
             Source::Directory(path) => {
@@ -212,7 +217,25 @@ fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> R
         tree.split_links();
     }
     options.overlay_marks.put(&mut tree);
+    let visits = tree.in_order();
+    if let Some(node) = tree.too_deep(&visits) {
+        let path = shown(&tree.path(&visits, node));
+        return Err(Error::Layout(format!("{path}: {DIRECTORY_TOO_DEEP}")));
+    }
+    let overflows = |visit: &&Visit| {
+        let Metadata { uid, gid, .. } = tree.node(visit.node).metadata;
+        options.ownership.overflows(uid, gid)
+    };
+    match visits.iter().filter(overflows).count() {
+        0 => {}
+        count => warnings.push(format!("the owners of {count} inodes exceed 4294967294 and wrapped around")),
+    }
     Ok((tree, warnings))
+}
+
+fn is_same_file(left: &Path, right: &Path) -> bool {
+    let [left, right] = [left, right].map(|path| fs::metadata(path).map(|status| (status.dev(), status.ino())));
+    matches!((left, right), (Ok(left), Ok(right)) if left == right)
 }
 
 fn compat_features(xattrs: &XattrTable, tree: &Tree, visits: &[Visit], area: &MetadataArea) -> u32 {

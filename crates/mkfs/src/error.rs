@@ -72,6 +72,17 @@ pub enum Error {
     Cancelled,
 }
 
+/// How many characters of a name an error message shows.
+const SHOWN_MAX: usize = 200;
+
+/// A name from a source for an error message: in one line, and shortened.
+pub(crate) fn shown(name: &[u8]) -> String {
+    let name = String::from_utf8_lossy(name);
+    let shown: String = name.chars().take(SHOWN_MAX).flat_map(char::escape_debug).collect();
+    let dots = if name.chars().nth(SHOWN_MAX).is_some() { "…" } else { "" };
+    shown + dots
+}
+
 /// A result whose error is [`Error`].
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 

@@ -1,6 +1,7 @@
 //! Excluded paths.
 
 use std::{
+    collections::HashSet,
     fs,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -14,6 +15,8 @@ use crate::{
     options::Options,
 };
 
+/// What follows the name of an image in that of the file with its root hash, as containerd names it.
+const ROOT_HASH_SUFFIX: &str = ".dmverity";
 /// The memory limit of a compiled expression in bytes.
 const EXPRESSION_SIZE_MAX: usize = 10 << 20;
 
@@ -21,7 +24,7 @@ const EXPRESSION_SIZE_MAX: usize = 10 << 20;
 pub(crate) struct Excludes {
     paths: Vec<Exclude>,
     expressions: Vec<Regex>,
-    /// The paths, within the source being listed, of the previous image and blob device.
+    /// The paths, within the source being listed, of the previous image, its root hash and its blob device.
     outputs: Vec<(PathBuf, Exclude)>,
 }
 
@@ -39,14 +42,17 @@ impl Excludes {
         Ok(Self { paths, expressions: expressions.collect::<Result<_>>()?, outputs: Vec::new() })
     }
 
-    /// Excludes the existing output files if they are within a source directory.
+    /// Excludes the existing output files, and files with the root hash of a previous image, if they are within a source directory.
     pub(crate) fn begin_directory(&mut self, source: &Path, options: &Options) {
-        let outputs = [Some(&options.output), options.blob_device.as_ref()].into_iter().flatten();
+        let linked = fs::canonicalize(&options.output).ok();
+        let root_hashes = [Some(options.output.as_path()), linked.as_deref()].into_iter().flatten().map(root_hash_path);
+        let outputs = [options.output.clone()].into_iter().chain(options.blob_device.clone()).chain(root_hashes);
         let source = fs::canonicalize(source).unwrap_or_default();
+        let mut known = HashSet::new();
         let within = outputs.filter_map(|output| {
-            let actual = fs::canonicalize(output).ok().filter(|actual| actual.is_file())?;
-            let inner = actual.strip_prefix(&source).ok()?;
-            Some((output.clone(), Exclude::new(inner.to_path_buf())))
+            let actual = fs::canonicalize(&output).ok().filter(|actual| actual.is_file())?;
+            let inner = actual.strip_prefix(&source).ok()?.to_path_buf();
+            known.insert(inner.clone()).then(|| (output, Exclude::new(inner)))
         });
         self.outputs = within.collect();
     }
@@ -99,6 +105,12 @@ impl Exclude {
     fn is_found(&self) -> bool {
         self.is_found.load(Relaxed)
     }
+}
+
+fn root_hash_path(image: &Path) -> PathBuf {
+    let mut path = image.as_os_str().to_owned();
+    path.push(ROOT_HASH_SUFFIX);
+    path.into()
 }
 
 /// An extended regular expression over bytes.

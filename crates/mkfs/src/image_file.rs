@@ -12,8 +12,11 @@ use crate::{
     temporaries::Temporaries,
 };
 
-/// The write buffer size in bytes.
+/// The size in bytes of the write buffer, and the most that one system call writes: a signal ends the program only
+/// between calls.
 const BUFFER_LEN: usize = 1 << 20;
+/// Zeros of this many bytes become a hole of the file.
+const HOLE_LEN: usize = 64 << 10;
 
 /// An output file that is written sequentially, except for its head.
 pub(crate) struct ImageFile {
@@ -40,9 +43,10 @@ impl ImageFile {
     pub(crate) fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
         while self.buffer.len() + bytes.len() >= BUFFER_LEN {
             if self.buffer.is_empty() {
-                self.write(bytes, self.written)?;
-                self.written += bytes.len() as u64;
-                return Ok(());
+                let (head, rest) = bytes.split_at(BUFFER_LEN);
+                self.extend(head)?;
+                bytes = rest;
+                continue;
             }
             let (head, rest) = bytes.split_at(BUFFER_LEN - self.buffer.len());
             self.buffer.extend_from_slice(head);
@@ -112,10 +116,29 @@ impl ImageFile {
 
     fn flush(&mut self) -> Result<()> {
         let buffer = std::mem::take(&mut self.buffer);
-        self.write(&buffer, self.written)?;
-        self.written += buffer.len() as u64;
+        self.extend(&buffer)?;
         self.buffer = buffer;
         self.buffer.clear();
+        Ok(())
+    }
+
+    /// Writes bytes after those written so far. A device may have had other bytes there, so it also gets zeros.
+    fn extend(&mut self, bytes: &[u8]) -> Result<()> {
+        let is_device = self.file.is_device();
+        let is_hole = |part: &[u8]| !is_device && part.len() == HOLE_LEN && part.iter().all(|byte| *byte == 0);
+        let mut rest = bytes;
+        while let Some(first) = rest.chunks(HOLE_LEN).next() {
+            let is_first_hole = is_hole(first);
+            let parts = rest.chunks(HOLE_LEN).take_while(|part| is_hole(part) == is_first_hole);
+            let (part, after) = rest.split_at(parts.map(<[u8]>::len).sum());
+            let end = self.written + part.len() as u64;
+            if is_first_hole {
+                self.file.file().set_len(self.start + end).map_err(self.failed("write"))?;
+            } else {
+                self.write(part, self.written)?;
+            }
+            (self.written, rest) = (end, after);
+        }
         Ok(())
     }
 

@@ -35,6 +35,7 @@ mod error;
 mod excludes;
 mod expected;
 mod file_split;
+mod file_xattrs;
 mod grains;
 mod hints;
 mod image_file;

@@ -11,7 +11,7 @@ use floe_image::FileType;
 use sha2::{Digest, Sha256};
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, Result, shown},
     image_file::ImageFile,
     options::Options,
     planned_inode::{InodeMap, PlannedInode, allocate},
@@ -236,7 +236,7 @@ impl<'a> MetadataPlan<'a> {
                 number: inode_number(place),
                 data: InodeData::Device(0),
             },
-            xattr_body: xattr_body.ok_or_else(|| Error::Layout("an inode has too many extended attributes".into()))?,
+            xattr_body: xattr_body.ok_or_else(|| self.too_many_xattrs(visit))?,
             map: InodeMap::None,
             inline: &[],
             directory_len: (0, 0),
@@ -259,6 +259,12 @@ impl<'a> MetadataPlan<'a> {
             Body::Special(_, number) => planned.record.data = InodeData::Device(number.encoded()),
         }
         Ok(planned)
+    }
+
+    fn too_many_xattrs(&self, visit: &Visit) -> Error {
+        let path = self.tree.path(self.visits, visit.node);
+        let path = if path.is_empty() { "the root".to_owned() } else { shown(&path) };
+        Error::Layout(format!("{path}: it has too many extended attributes"))
     }
 
     fn plan_special<'s>(&'s self, (stored, size): &'s StoredInode, place: usize) -> PlannedInode<'s> {

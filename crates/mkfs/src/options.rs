@@ -96,7 +96,7 @@ pub struct Options {
 pub enum Source {
     /// A directory; its entries become those of the root.
     Directory(PathBuf),
-    /// A tar archive, plain or compressed with gzip, zstd or xz.
+    /// A tar archive, plain or compressed with gzip, zstd, xz or lzma.
     Tar(PathBuf),
     /// A tar archive from standard input.
     TarFromInput,
@@ -150,9 +150,9 @@ pub struct Ownership {
     pub force_uid: Option<u32>,
     /// The group of all inodes.
     pub force_gid: Option<u32>,
-    /// Added to the owner of each inode, after [`Ownership::force_uid`]; wraps at 2^32.
+    /// Added to the owner of each inode, after [`Ownership::force_uid`]; wraps at 2^32, with a warning.
     pub uid_offset: u32,
-    /// Added to the group of each inode, after [`Ownership::force_gid`]; wraps at 2^32.
+    /// Added to the group of each inode, after [`Ownership::force_gid`]; wraps at 2^32, with a warning.
     pub gid_offset: u32,
 }
 
@@ -385,6 +385,13 @@ impl Ownership {
     pub(crate) fn apply(&self, uid: u32, gid: u32) -> (u32, u32) {
         let uid = self.force_uid.unwrap_or(uid).wrapping_add(self.uid_offset);
         (uid, self.force_gid.unwrap_or(gid).wrapping_add(self.gid_offset))
+    }
+
+    /// Whether an offset moves an owner or group beyond the last valid one.
+    pub(crate) fn overflows(&self, uid: u32, gid: u32) -> bool {
+        let is_valid = |id: u32, offset: u32| offset == 0 || id.checked_add(offset).is_some_and(|id| id < u32::MAX);
+        let (uid, gid) = (self.force_uid.unwrap_or(uid), self.force_gid.unwrap_or(gid));
+        !is_valid(uid, self.uid_offset) || !is_valid(gid, self.gid_offset)
     }
 }
 

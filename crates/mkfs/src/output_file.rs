@@ -2,11 +2,15 @@
 
 use std::{
     env,
+    ffi::OsStr,
     fs::{self, File},
     io,
     os::{
         fd::AsRawFd,
-        unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
+        unix::{
+            ffi::OsStrExt,
+            fs::{FileExt, FileTypeExt, OpenOptionsExt},
+        },
     },
     path::{Path, PathBuf},
 };
@@ -69,7 +73,7 @@ impl OutputFile {
     /// not in use, it is written to directly.
     pub(crate) fn create(path: &Path, head_offset: u64, temporaries: &Temporaries) -> Result<Self> {
         temporaries.begin()?;
-        let target = link_target(path);
+        let target = link_target(path).map_err(output(path, "look at"))?;
         let mut fixed = None;
         let (file, name, replaced) = match fs::metadata(path) {
             Ok(status) if status.file_type().is_block_device() => {
@@ -94,8 +98,10 @@ impl OutputFile {
                     }
                     made => made.map_err(output(path, "create"))?,
                 };
-                (file, name, Some(ReplacedFile::of(&status)))
+                let replaced = ReplacedFile::of(&target, &status).map_err(output(path, "read the attributes of"))?;
+                (file, name, Some(replaced))
             }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(output(path, "look at")(error)),
             Err(_) => {
                 let (file, name) = nameless(&target, NEW_MODE).map_err(output(path, "create"))?;
                 (file, name, None)
@@ -146,10 +152,10 @@ impl OutputFile {
         }
     }
 
-    /// Syncs the file, which takes over the mode and, if permitted, the owner of the file that it replaces.
+    /// Syncs the file, which takes over the mode, the xattrs and, if permitted, the owner of the file that it replaces.
     pub(crate) fn store(&self) -> Result<()> {
         if let Some(replaced) = self.replaced.as_ref().filter(|_| self.fixed.is_none()) {
-            replaced.pass_on(&self.file).map_err(self.failed("set the mode of"))?;
+            replaced.pass_on(&self.file).map_err(self.failed("set the attributes of"))?;
         }
         self.file.sync_all().map_err(self.failed("store"))
     }
@@ -236,7 +242,8 @@ impl Drop for OutputFile {
 pub(crate) fn scratch_file(path: &Path) -> Result<File> {
     let status = fs::metadata(path);
     let is_device = status.as_ref().is_ok_and(|status| status.file_type().is_block_device());
-    let beside = if is_device { elsewhere() } else { link_target(path) };
+    let look = || link_target(path).map_err(output(path, "look at"));
+    let beside = if is_device { elsewhere() } else { look()? };
     let made = match nameless(&beside, REPLACEMENT_MODE) {
         Err(error) if is_refused(&error) && status.is_ok() => nameless(&elsewhere(), REPLACEMENT_MODE),
         made => made,
@@ -267,15 +274,17 @@ fn is_mountpoint(path: &Path) -> bool {
 }
 
 /// Resolves the symbolic links at `path`; the target need not exist.
-fn link_target(path: &Path) -> PathBuf {
+fn link_target(path: &Path) -> io::Result<PathBuf> {
     let mut target = path.to_path_buf();
-    for _ in 0..LINKS_MAX {
-        match fs::read_link(&target) {
-            Ok(link) => target = directory_of(&target).join(link),
-            Err(_) => break,
+    for _ in 0..=LINKS_MAX {
+        match rustix::fs::readlink(&target, Vec::new()) {
+            Ok(link) => target = directory_of(&target).join(OsStr::from_bytes(link.as_bytes())),
+            // It is not a link, or nothing is there.
+            Err(Errno::INVAL | Errno::NOENT) => return Ok(target),
+            Err(error) => return Err(error.into()),
         }
     }
-    target
+    Err(Errno::LOOP.into())
 }
 
 /// Opens a block device exclusively: it must not be mounted or used by another device.

@@ -27,8 +27,10 @@ const READ_MARGIN: usize = 256 << 10;
 /// The maximum length of uncompressed pieces for the packed inode, in bytes.
 const PACK_LEN: usize = 4 << 20;
 
-/// The maximum length of pieces in holes in bytes, unless one chunk is longer; it keeps progress visible.
+/// The maximum length of pieces in holes in bytes, which keeps progress visible.
 const HOLE_LEN_MAX: u64 = 1 << 30;
+/// The number of such pieces above which they are longer.
+const HOLE_PIECES_MAX: u64 = 1 << 16;
 /// How files are split into segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cut {
@@ -115,6 +117,7 @@ impl<'a> Piece<'a> {
             _ => {}
         }
         let size = file.content.size();
+        let hole_len_max = HOLE_LEN_MAX.max(size / HOLE_PIECES_MAX);
         let mut repeats = split.map_or(&[][..], |split| &split.repeats).iter().peekable();
         let data = match file.method {
             // Errors of the file are reported when it is read.
@@ -149,7 +152,7 @@ impl<'a> Piece<'a> {
                         }
                         after => {
                             let end = after.map_or(size, |range| range.start);
-                            offset = end.min(start + HOLE_LEN_MAX.next_multiple_of(chunk_len as u64));
+                            offset = end.min(start + hole_len_max.next_multiple_of(chunk_len as u64));
                             StorageMethod::Hole { chunk_len }
                         }
                     }

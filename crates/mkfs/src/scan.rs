@@ -22,6 +22,7 @@ use crate::{
     content::{Content, Identity, allocated_len},
     error::{Error, Result},
     excludes::Excludes,
+    file_xattrs::{names_at, value_at},
     options::{Options, Whiteouts},
     progress::{Phase, Progress, report},
     source_root::{SourceRoot, is_gone},
@@ -239,10 +240,10 @@ fn xattrs(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, options: &Option
     }
     let failed = |error: Errno| Error::source(path, "read the attributes of")(error.into());
     let mut reachable_path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
-    let mut names = grown(|buffer| rustix::fs::llistxattr(&reachable_path, buffer));
+    let mut names = names_at(&reachable_path);
     if names == Err(Errno::NOENT) && !Path::new("/proc/self/fd").exists() {
         reachable_path = path.to_path_buf();
-        names = grown(|buffer| rustix::fs::llistxattr(&reachable_path, buffer));
+        names = names_at(&reachable_path);
     }
     let names = match names {
         Ok(names) => names,
@@ -251,12 +252,9 @@ fn xattrs(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, options: &Option
         Err(error) => return Err(failed(error)),
     };
     let mut xattrs = Vec::new();
-    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        match grown(|buffer| rustix::fs::lgetxattr(&reachable_path, name, buffer)) {
-            Ok(value) => xattrs.push((name.into(), value.into_boxed_slice())),
-            // The attribute was removed meanwhile, or may be listed but not read.
-            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOENT) => {}
-            Err(error) => return Err(failed(error)),
+    for name in names {
+        if let Some(value) = value_at(&reachable_path, &name).map_err(failed)? {
+            xattrs.push((name, value));
         }
     }
     xattrs.sort();
@@ -296,19 +294,4 @@ fn device_number(path: &Path, status: &Stat) -> Result<DeviceNumber> {
         return Err(Error::unfit(path, "its device numbers exceed 4095 and 1048575"));
     }
     Ok(number)
-}
-
-/// Calls `read` with larger and larger buffers until one is large enough.
-fn grown(mut read: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
-    let mut buffer = vec![0; 256];
-    loop {
-        match read(&mut buffer) {
-            Ok(len) => {
-                buffer.truncate(len);
-                return Ok(buffer);
-            }
-            Err(rustix::io::Errno::RANGE) if buffer.len() < 1 << 17 => buffer.resize(buffer.len() * 4, 0),
-            Err(error) => return Err(error),
-        }
-    }
 }

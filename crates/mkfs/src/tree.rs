@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use floe_image::{DeviceNumber, FileType, Timestamp};
+use floe_image::{DIRECTORY_DEPTH_MAX, DeviceNumber, FileType, Timestamp};
 
 use crate::content::Content;
 
@@ -104,6 +104,30 @@ impl Tree {
     /// All nodes, including those without a name.
     pub(crate) fn all(&self) -> impl Iterator<Item = NodeId> + use<> {
         (0..self.nodes.len()).map(NodeId)
+    }
+
+    /// The path of a node without a leading slash, by the name under which it was found first.
+    pub(crate) fn path(&self, visits: &[Visit], node: NodeId) -> Vec<u8> {
+        let mut parents = vec![Self::ROOT; self.nodes.len()];
+        visits.iter().for_each(|visit| parents[visit.node.0] = visit.parent);
+        let (mut names, mut at) = (Vec::new(), node);
+        while at != Self::ROOT {
+            let parent = parents[at.0];
+            names.push(self.entries(parent).find(|(_, node)| *node == at).map_or(&[][..], |(name, _)| name));
+            at = parent;
+        }
+        names.reverse();
+        names.join(&b'/')
+    }
+
+    /// A directory that is nested deeper than readers go.
+    pub(crate) fn too_deep(&self, visits: &[Visit]) -> Option<NodeId> {
+        let mut depths = vec![0; self.nodes.len()];
+        visits.iter().filter(|visit| visit.node != Self::ROOT).find_map(|visit| {
+            depths[visit.node.0] = depths[visit.parent.0] + 1;
+            let is_directory = matches!(self.node(visit.node).body, Body::Directory(_));
+            (is_directory && depths[visit.node.0] >= DIRECTORY_DEPTH_MAX).then_some(visit.node)
+        })
     }
 
     /// Gives each hard link a node of its own.

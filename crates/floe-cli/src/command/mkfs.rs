@@ -31,6 +31,9 @@ use crate::{
 /// How long a build may continue after a signal before it checks for cancellation.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);
 
+/// The default window of LZ4 in bytes.
+const LZ4_WINDOW_BYTES: u64 = 64 << 10;
+
 /// Build an EROFS image from directories and tar archives
 ///
 /// If sources have the same path, the last one wins; directories are merged. The image gets its name when it is
@@ -46,7 +49,7 @@ pub(crate) struct Arguments {
     /// The image to create
     image: PathBuf,
 
-    /// The content: directories, and tar archives, plain or compressed with gzip, zstd or xz; - is standard input
+    /// The content: directories, and tar archives, plain or compressed with gzip, zstd, xz or lzma; - is standard input
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
 
@@ -62,16 +65,16 @@ pub(crate) struct Arguments {
     compress_hints: Option<PathBuf>,
 
     /// The size of a compressed block: larger blocks save space and slow random reads down [default: the block size]
-    #[arg(short = 'C', long = "pcluster", value_name = "SIZE", value_parser = quantity::bytes)]
+    #[arg(short = 'C', long = "pcluster", value_name = "SIZE", value_parser = quantity::bytes, requires = "compress")]
     pcluster_bytes: Option<u64>,
 
     /// The size of the lzma dictionary or the zstd window [default: by the pcluster size]
-    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, requires = "compress")]
     dictionary: Option<u64>,
 
-    /// The LZ4 window: a small window needs fewer temporary pages for decoding
-    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, default_value = "64k")]
-    lz4_window: u64,
+    /// The LZ4 window: a small window needs fewer temporary pages for decoding [default: 64k]
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, requires = "compress")]
+    lz4_window: Option<u64>,
 
     /// The block size: 512, 1k, 2k, … 64k. Linux mounts only images whose blocks are no larger than the machine's pages
     #[arg(short, long, value_name = "SIZE", value_parser = quantity::bytes, default_value = "4k")]
@@ -272,6 +275,7 @@ impl Arguments {
             // Also reports settings of algorithms that only hints use.
             compression.map(|compression| compression.encoder()).transpose().map_err(|error| failed(error.into()))?;
         }
+        self.check_effects()?;
         options.compression = self.compression(0, options.pcluster_bytes)?;
         options.hints = self.hints()?;
         options.inline_pclusters = self.inline_tails;
@@ -292,6 +296,9 @@ impl Arguments {
         options.xattrs.keep = !self.no_xattrs;
         let within = |component: &Component<'_>| !matches!(component, Component::RootDir | Component::CurDir);
         options.excludes = self.exclude.iter().map(|path| path.components().filter(within).collect()).collect();
+        if options.excludes.iter().any(|path| path.as_os_str().is_empty()) {
+            return Err(Fail::usage("--exclude: the root cannot be excluded"));
+        }
         options.excludes_must_match = true;
         options.exclude_expressions.clone_from(&self.exclude_regex);
         if self.whiteouts {
@@ -314,8 +321,23 @@ impl Arguments {
     fn hints(&self) -> Result<Vec<Hint>, Fail> {
         let Some(path) = &self.compress_hints else { return Ok(Vec::new()) };
         let algorithm = |index, pcluster_bytes| self.compression(index, pcluster_bytes).ok().flatten();
-        let text = fs::read_to_string(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
-        compress_hints::parse(&text, algorithm).map_err(|error| Fail::usage(format!("{}: {error}", path.display())))
+        let text = fs::read(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
+        let block_bytes = u32::try_from(self.block_size).unwrap_or(u32::MAX);
+        compress_hints::parse(&text, block_bytes, algorithm)
+            .map_err(|error| Fail::usage(format!("{}: {error}", path.display())))
+    }
+
+    /// Refuses settings that none of the algorithms has.
+    fn check_effects(&self) -> Result<(), Fail> {
+        let uses =
+            |names: &[&str]| self.algorithms().any(|text| names.contains(&text.split(',').next().unwrap_or(text)));
+        if self.dictionary.is_some() && !uses(&["lzma", "zstd"]) {
+            return Err(Fail::usage("--dictionary has no effect: only lzma and zstd have one"));
+        }
+        if self.lz4_window.is_some() && !uses(&["lz4", "lz4hc"]) {
+            return Err(Fail::usage("--lz4-window has no effect: only lz4 and lz4hc have one"));
+        }
+        Ok(())
     }
 
     fn algorithms(&self) -> impl Iterator<Item = &str> {
@@ -340,7 +362,9 @@ impl Arguments {
                 u8::try_from(level).unwrap_or(u8::MAX)
             }
         };
-        let window = u32::try_from(self.lz4_window).ok().filter(|window| (4096..=65536).contains(window));
+        let window = u32::try_from(self.lz4_window.unwrap_or(LZ4_WINDOW_BYTES))
+            .ok()
+            .filter(|window| (4096..=65536).contains(window));
         let window = window.and_then(NonZeroU32::new).ok_or_else(|| Fail::usage("the window of LZ4 is 4k to 64k"))?;
         let window_bytes = window.min(LZ4_WINDOW_MAX);
         let dictionary = |factor: u32, max: u32| match self.dictionary {

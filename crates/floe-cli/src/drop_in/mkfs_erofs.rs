@@ -18,8 +18,8 @@ use std::{
 
 use floe::{ImageVerifier, Thoroughness};
 use floe_mkfs::{
-    Coding, Hint, InodeForm, Metabox, Options as BuildOptions, OverlayMarks, Phase, Progress, Source, Summary, Times,
-    Whiteouts, build_unnamed,
+    Coding, Fragments, Hint, InodeForm, Metabox, Options as BuildOptions, OverlayMarks, Phase, Progress, Source,
+    Summary, Times, Whiteouts, build_unnamed,
 };
 
 pub(in crate::drop_in) use option_table::help;
@@ -31,8 +31,8 @@ use self::{
 };
 use super::erofs_tool::{ErofsTool, GivenOption, Options, number};
 use crate::{
-    cancellation, compress_hints, erofs_report::uuid_text, fail::Fail, root_hash_file::StaleRootHashes,
-    source_date_epoch,
+    cancellation, compress_hints, erofs_report::uuid_text, expression_text::expression_text, fail::Fail,
+    root_hash_file::StaleRootHashes, source_date_epoch,
 };
 
 /// How long a build may continue after a signal before it checks for cancellation.
@@ -41,6 +41,9 @@ const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);
 const VERBOSITY: u64 = 2;
 /// The maximum length of a volume label, in bytes.
 const VOLUME_NAME_LEN_MAX: usize = 15;
+
+/// The first parts of the names of attributes that can have a prefix of --xattr-prefix.
+const XATTR_PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 /// Why a command line is refused.
 #[derive(Debug)]
@@ -73,6 +76,8 @@ struct Order {
     splits_links: bool,
     is_quiet: bool,
     verbosity: u64,
+    /// Settings without effect, one line each.
+    notes: Vec<String>,
 }
 
 /// Runs the program.
@@ -96,6 +101,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
         splits_links: false,
         is_quiet: false,
         verbosity: VERBOSITY,
+        notes: Vec::new(),
     };
     order.build.overlay_marks = OverlayMarks::MarkOrigins;
     let mut options = Options::new(arguments, "Vh");
@@ -128,7 +134,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
     match finished {
         Ok((summary, notes)) => {
             if order.verbosity > 0 {
-                summary.notes().iter().chain(&notes).for_each(|note| say!("<W> erofs: {note}"));
+                order.notes.iter().chain(&summary.notes()).chain(&notes).for_each(|note| say!("<W> erofs: {note}"));
             }
             if order.verbosity > 0 && !order.is_quiet {
                 let _ = tell(&summary, &order.build);
@@ -198,6 +204,11 @@ impl Order {
         let numbered = |what: &str| number(value).ok_or_else(|| format!("invalid {what} {shown}"));
         let id =
             |what: &str| numbered(what).and_then(|id| u32::try_from(id).map_err(|_| format!("invalid {what} {shown}")));
+        // The last number stands for no owner.
+        let owner = |what: &str| {
+            id(what)
+                .and_then(|id| Some(id).filter(|id| *id != u32::MAX).ok_or_else(|| format!("invalid {what} {shown}")))
+        };
         let sized = |what: &str| sized(&shown).ok_or_else(|| format!("invalid {what} {shown}"));
         match name {
             "b" => {
@@ -242,9 +253,9 @@ impl Order {
             "chunksize" => build.chunk_bytes = Some(numbered("chunksize")?),
             "dsunit" => build.layout.data_unit_blocks = id("dsunit")?.max(1),
             "exclude-path" => build.excludes.push(Path::new(value).components().collect()),
-            "exclude-regex" => build.exclude_expressions.push(shown.into_owned()),
-            "force-uid" => build.ownership.force_uid = Some(id("uid")?),
-            "force-gid" => build.ownership.force_gid = Some(id("gid")?),
+            "exclude-regex" => build.exclude_expressions.push(expression_text(value.as_bytes())),
+            "force-uid" => build.ownership.force_uid = Some(owner("uid")?),
+            "force-gid" => build.ownership.force_gid = Some(owner("gid")?),
             "fsalignblks" => {
                 let blocks = id("fsalignblks")?.checked_next_power_of_two();
                 build.layout.blocks_multiple = blocks.ok_or_else(|| format!("invalid fsalignblks {shown}"))?;
@@ -275,6 +286,11 @@ impl Order {
                 let count = usize::try_from(numbered("worker number")?).unwrap_or(usize::MAX);
                 // In the original, 0 means that the calling thread compresses. Here, one thread compresses.
                 build.jobs = count.clamp(1, BuildOptions::JOBS_MAX).try_into().unwrap_or(build.jobs);
+            }
+            "xattr-prefix" if !XATTR_PREFIXES.iter().any(|prefix| value.as_bytes().starts_with(prefix)) => {
+                self.notes.push(format!(
+                    "--xattr-prefix={shown} has no effect: it does not begin with user., trusted. or security."
+                ));
             }
             "xattr-prefix" => build.xattrs.long_prefixes.push(value.as_bytes().to_vec()),
             // Options without effect.
@@ -318,14 +334,18 @@ impl Order {
 
     fn hints_of(&self, path: &Path) -> Result<Vec<Hint>, String> {
         let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        let text = std::fs::read_to_string(path).map_err(|error| told(&error))?;
+        let text = std::fs::read(path).map_err(|error| told(&error))?;
+        if self.algorithms.is_empty() {
+            return Ok(Vec::new());
+        }
         let algorithm = |index: usize, size| self.algorithms.get(index).map(|algorithm| algorithm.compression(size));
-        compress_hints::parse(&text, algorithm).map_err(|error| told(&error))
+        compress_hints::parse(&text, 1 << self.build.block_size_log2, algorithm).map_err(|error| told(&error))
     }
 
     /// Resolves settings that depend on several options.
     fn complete(&mut self) -> Result<(), String> {
         let block_size = 1u32 << self.build.block_size_log2;
+        self.drop_settings_without_effect();
         self.build.pcluster_bytes = self.pcluster_bytes.unwrap_or(block_size);
         self.build.compression =
             self.algorithms.first().map(|algorithm| algorithm.compression(self.build.pcluster_bytes));
@@ -356,6 +376,25 @@ impl Order {
         self.build.times = self.times(source_date_epoch::from_environment()?);
         self.build.wide |= self.metabox.is_some();
         Ok(())
+    }
+
+    /// Drops compression where files have chunks, and its settings where nothing is compressed, as the original does.
+    fn drop_settings_without_effect(&mut self) {
+        if self.build.chunk_bytes.is_some() && !self.algorithms.is_empty() && self.metabox.is_none() {
+            self.algorithms.clear();
+            self.notes.push("-z has no effect: files have chunks".into());
+        }
+        if !self.algorithms.is_empty() {
+            return;
+        }
+        if self.build.inline_pclusters || self.build.fragments != Fragments::None {
+            (self.build.inline_pclusters, self.build.fragments) = (false, Fragments::None);
+            self.extended.packed_pcluster = None;
+            self.notes.push("ztailpacking and fragments have no effect: files are not compressed".into());
+        }
+        if self.hints.is_some() {
+            self.notes.push("--compress-hints has no effect: files are not compressed".into());
+        }
     }
 
     /// The times of inodes. As in the original, the time in the environment takes precedence over `-T`, and times are

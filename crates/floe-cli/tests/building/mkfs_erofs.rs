@@ -137,7 +137,7 @@ fn chunks_go_to_a_device() {
 }
 
 /// More options, for a smaller tree.
-const SAME_TOO: [&str; 27] = [
+const SAME_TOO: [&str; 37] = [
     "-zlz4hc --compress-hints=blanks source",
     "-zlz4 -Enosbcrc source",
     "--mount-point=/system/ source",
@@ -165,6 +165,16 @@ const SAME_TOO: [&str; 27] = [
     "-m4096 -zlz4 -Eztailpacking source",
     "-zlz4 -C16384 -m8k:zstd,level=5 -Efragments source",
     "-zlz4:zstd -C65536 -m16384:1 --zD=1 -Efragments=16384 source",
+    "-zdeflate,dictsize=32768 source",
+    "-zzstd,dictsize=0 source",
+    "-Eztailpacking source",
+    "-Eall-fragments,dedupe source",
+    "-Efragments=8192 source",
+    "--zfeature-bits=4 source",
+    "--compress-hints=hints source",
+    "-zlz4 --chunksize=4096 source",
+    "--xattr-prefix=foo source",
+    "-E^dot-omitted source",
 ];
 
 #[test]
@@ -175,7 +185,7 @@ fn rarer_options_give_the_same_content() {
 }
 
 /// Wrong calls, which end in the same way with both programs.
-const WRONG: [&str; 33] = [
+const WRONG: [&str; 42] = [
     "",
     "image",
     "image missing",
@@ -209,6 +219,15 @@ const WRONG: [&str; 33] = [
     "-zlz4,1 image source",
     "-zdeflate,10 image source",
     "-zlz4 -Efragments=65536 image source",
+    "-zlz4,dictsize=4096 image source",
+    "-zlz4hc,level=12,dictsize=4096 image source",
+    "-zdeflate,dictsize=1000 image source",
+    "-zlibdeflate,dictsize=32768 image source",
+    "-zzstd,dictsize=5000 image source",
+    "-zzstd,dictsize=1048577 image source",
+    "--compress-hints=missing image source",
+    "--force-uid=4294967295 image source",
+    "--force-gid=4294967295 image source",
 ];
 
 #[test]
@@ -242,6 +261,7 @@ fn wrong_usage_ends_as_in_the_original() {
 #[test]
 fn unsupported_options_are_refused_in_one_line() {
     let scene = scene();
+    std::fs::write(scene.path().join("sizes"), "4096 a\n5000 b\n").expect("written");
     for (arguments, words) in [
         ("--incremental=data image source", "--incremental is not offered by floe: images are always built completely"),
         ("--tar=i image source.tar", "--tar=i is not offered by floe: an image contains the data of its archive"),
@@ -250,6 +270,7 @@ fn unsupported_options_are_refused_in_one_line() {
         ("--ungzip=copy --tar image source.tar", "--ungzip is not offered by floe: floe writes no copy"),
         ("-zlz4 -E48bit --max-extent-bytes=-8192 image source", "pclusters always begin with a block"),
         ("-Edot-omitted image source", "dot-omitted is not offered by floe: each directory has an entry for itself"),
+        ("-zdeflate,dictsize=4096 image source", "the window of deflate is 32768 bytes; omit dictsize"),
         ("-zlzma,lc=2 image source", "-zlzma,lc=2 is not offered by floe: lc cannot be set"),
     ] {
         let output = ours(scene.path(), arguments, &[]);
@@ -264,12 +285,37 @@ fn unsupported_options_are_refused_in_one_line() {
         ("image source.tar", "for an archive use --tar"),
         ("-zzstd:9 image source", "Cannot find a valid compressor 9: a level follows a comma, as in zstd,9"),
         ("--ex=docs image source", "option '--ex' is ambiguous"),
+        ("-zlz4 --compress-hints=sizes image source", "sizes: line 2: 5000 is not a multiple of 4096 bytes"),
     ] {
         let output = ours(scene.path(), arguments, &[]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{arguments}: {said}");
         assert!(said.starts_with("<E> erofs: ") && said.contains(words), "{arguments}: {said}");
         assert!(!scene.path().join("image").exists(), "{arguments}");
+    }
+}
+
+#[test]
+fn settings_without_effect_are_named() {
+    let scene = scene();
+    let folder = scene.path();
+    std::fs::write(folder.join("bytes"), b"0 ^[\xe4\xff]$\n").expect("written");
+    for (arguments, words) in [
+        ("-Eztailpacking image source", "ztailpacking and fragments have no effect"),
+        ("--zfeature-bits=4 image source", "ztailpacking and fragments have no effect"),
+        ("--compress-hints=hints image source", "--compress-hints has no effect"),
+        ("-zlz4 --chunksize=4096 image source", "-z has no effect: files have chunks"),
+        ("--xattr-prefix=foo image source", "--xattr-prefix=foo has no effect"),
+        ("--force-uid=1 --uid-offset=4294967294 image source/docs/deep", "the owners of 3 inodes exceed 4294967294"),
+        ("--force-gid=1 --gid-offset=4294967295 image source/docs/deep", "the owners of 3 inodes exceed 4294967294"),
+        ("-zlz4 --compress-hints=bytes image source", ""),
+        ("--force-uid=1 --uid-offset=4294967293 image source/docs/deep", ""),
+    ] {
+        let output = ours(folder, arguments, &[]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments}: {said}");
+        assert_eq!(said.lines().count(), usize::from(!words.is_empty()), "{arguments}: {said}");
+        assert!(said.is_empty() || said.starts_with("<W> erofs: ") && said.contains(words), "{arguments}: {said}");
     }
 }
 

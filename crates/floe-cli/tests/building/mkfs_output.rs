@@ -351,6 +351,28 @@ fn levels_are_those_of_the_algorithm() {
 }
 
 #[test]
+fn settings_without_effect_are_refused() {
+    let folder = scene();
+    for (arguments, words) in [
+        (&["--compress=lz4", "--dictionary=1M"][..], "--dictionary has no effect: only lzma and zstd have one"),
+        (&["--compress=deflate", "--dictionary=4k"], "--dictionary has no effect"),
+        (&["--compress=zstd", "--lz4-window=16k"], "--lz4-window has no effect: only lz4 and lz4hc have one"),
+        (&["--pcluster=64k"], "--compress"),
+        (&["--dictionary=64k"], "--compress"),
+        (&["--lz4-window=16k"], "--compress"),
+        (&["--exclude=/"], "--exclude: the root cannot be excluded"),
+        (&["--exclude=."], "--exclude: the root cannot be excluded"),
+    ] {
+        let output = floe(&folder, &[&["image", "source"], arguments].concat());
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(words) && said.lines().count() == 1, "{arguments:?}: {said}");
+        assert!(!folder.path().join("image").exists(), "{arguments:?}");
+    }
+    succeed(&floe(&folder, &["image", "source", "--compress=lz4:zstd", "--dictionary=64k", "--lz4-window=64k"]));
+}
+
+#[test]
 fn images_are_not_written_to_standard_output() {
     let folder = scene();
     let output = floe(&folder, &["-", "source"]);

@@ -172,6 +172,8 @@ fn unsquashfs_matches_names_as_the_original_does() {
         ("", &["/"]),
         ("-regex", &["^.$"]),
         ("-regex", &["[[:digit:]]", "src/^a"]),
+        ("-regex", &["^(ab){,2}$", "src/^a[{,]b$"]),
+        ("-regex", &["a{2}", "{,2}"]),
         ("-no-wildcards", &["[", "a*b", "@(a|b)", "src/*"]),
         ("-max 1", &["s*"]),
         ("-max 0", &["s*"]),
@@ -250,6 +252,13 @@ fn unsquashfs_writes_the_files_that_the_original_writes() {
         ("-regex", &["etc/^[ab]"]),
         ("-regex", &["(", "etc/^a"]),
         ("-excludes", &["etc/a.conf"]),
+        // Of several tasks, the same one is done.
+        ("-pf pseudo", &["etc/a.conf"]),
+        ("-pf - -stat", &[]),
+        ("-mkfs-time", &["etc/a.conf"]),
+        ("-mkfs-time -stat", &[]),
+        ("-stat -mkfs-time -pf -", &[]),
+        ("-stat", &["etc/a.conf"]),
     ];
     check_rows(
         rows,
@@ -259,6 +268,7 @@ fn unsquashfs_writes_the_files_that_the_original_writes() {
             differing_outputs(&[&["-cat"], &options[..], &["image"], names].concat(), folder)
         },
     );
+    assert!(!folder.join("pseudo").exists());
 }
 
 #[test]

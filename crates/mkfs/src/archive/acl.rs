@@ -64,7 +64,8 @@ fn read_accounts(path: &Path) -> HashMap<Vec<u8>, u32> {
 }
 
 /// An access control list: permissions by tag and id.
-pub(super) struct Acl {
+#[derive(Clone)]
+pub(crate) struct Acl {
     entries: Vec<(u16, u32, u8)>,
 }
 
@@ -103,8 +104,28 @@ impl Acl {
         self.entries.is_empty()
     }
 
+    /// The list in the value of an attribute, if the kernel can read it.
+    pub(crate) fn of_attribute(value: &[u8]) -> Option<Self> {
+        let (entries, _) = value.get(size_of_val(&VERSION)..).filter(|_| is_valid(value))?.as_chunks::<8>();
+        let entries = entries.iter().map(|[tag_low, tag_high, rights, _, id @ ..]| {
+            (u16::from_le_bytes([*tag_low, *tag_high]), u32::from_le_bytes(*id), *rights)
+        });
+        Some(Self { entries: entries.collect() })
+    }
+
+    /// The permissions of the group within the mask.
+    pub(crate) fn group_rights(&self) -> u8 {
+        self.rights(GROUP_OWNER).unwrap_or(0) & self.rights(MASK).unwrap_or(7)
+    }
+
+    /// Sets the permissions of the group, which the mask still limits.
+    pub(crate) fn set_group_rights(&mut self, rights: u8) {
+        let of_group = self.entries.iter_mut().filter(|(tag, ..)| *tag == GROUP_OWNER);
+        of_group.for_each(|(.., known)| *known = rights);
+    }
+
     /// The value of the attribute.
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = VERSION.to_le_bytes().to_vec();
         for (tag, id, rights) in &self.entries {
             bytes.extend(tag.to_le_bytes());

@@ -22,8 +22,8 @@ pub(super) struct Extensions {
     pub(super) is_pax: bool,
 }
 
-/// The prefixes of records that hold xattrs. The first is followed by the plain name; the second by a name with `%XX`
-/// escapes, and its value is in base 64.
+/// The prefixes of records that hold xattrs. The first is followed by a name in which GNU tar writes `%3D` for an equals sign
+/// and `%25` for a percent sign; the second by a name with `%XX` escapes, and its value is in base 64.
 const XATTR_PREFIX: &[u8] = b"SCHILY.xattr.";
 const XATTR_PREFIX_CODED: &[u8] = b"LIBARCHIVE.xattr.";
 /// The record with the SELinux label, written by GNU tar.
@@ -52,7 +52,7 @@ impl Extensions {
 
     fn record(&mut self, name: &[u8], value: &[u8]) -> Result<(), &'static str> {
         if let Some(name) = name.strip_prefix(XATTR_PREFIX) {
-            self.xattrs.insert(name.into(), value.into());
+            self.xattrs.insert(keyword_decoded(name).into(), value.into());
         } else if let Some(name) = name.strip_prefix(XATTR_PREFIX_CODED) {
             let name = percent_decoded(name);
             let value = base64_decoded(value).ok_or("an extended attribute is not in base 64")?;
@@ -90,6 +90,11 @@ impl Extensions {
     /// The value of a record, unless it is empty.
     pub(super) fn text(&self, name: &str) -> Option<&[u8]> {
         self.records.get(name.as_bytes()).map(Vec::as_slice).filter(|value| !value.is_empty())
+    }
+
+    /// Whether there is such a record, even an empty one.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.records.contains_key(name.as_bytes())
     }
 
     /// The value of a record as a number; an error if it is not a number.
@@ -134,6 +139,21 @@ fn timestamp(text: &[u8]) -> Option<Timestamp> {
         (true, 0) => Timestamp { seconds: -seconds, nanoseconds: 0 },
         (true, _) => Timestamp { seconds: -seconds - 1, nanoseconds: 1_000_000_000 - nanoseconds },
     })
+}
+
+/// The name of an attribute that GNU tar encoded. It decodes no other escapes.
+fn keyword_decoded(mut text: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(text.len());
+    while let [first, after @ ..] = text {
+        let (byte, rest) = match text {
+            [b'%', b'3', b'D', rest @ ..] => (b'=', rest),
+            [b'%', b'2', b'5', rest @ ..] => (b'%', rest),
+            _ => (*first, after),
+        };
+        decoded.push(byte);
+        text = rest;
+    }
+    decoded
 }
 
 fn percent_decoded(text: &[u8]) -> Vec<u8> {
@@ -200,6 +220,7 @@ mod tests {
             record("SCHILY.xattr.user.a=one\ntwo = three\n"),
             record("LIBARCHIVE.xattr.user.b%3d=AAEC/w=="),
             record("LIBARCHIVE.xattr.user.a=AAEC"),
+            record("SCHILY.xattr.user.c%3Dd%253D%3d%41%=1"),
             record("uid=4000000000"),
             record("gid="),
         ];
@@ -211,7 +232,7 @@ mod tests {
         assert_eq!(extensions.modified(), Ok(Some(time)));
         let xattrs = extensions.into_xattrs();
         let names: Vec<&[u8]> = xattrs.iter().map(|(name, _)| &**name).collect();
-        assert_eq!(names, [&b"user.a"[..], b"user.b="]);
+        assert_eq!(names, [&b"user.a"[..], b"user.b=", b"user.c=d%3D%3d%41%"]);
         assert_eq!(&*xattrs[0].1, b"one\ntwo = three\n");
         assert_eq!(&*xattrs[1].1, [0, 1, 2, 255]);
     }

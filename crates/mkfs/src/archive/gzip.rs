@@ -4,6 +4,9 @@ use std::io::{self, BufRead, Read};
 
 use flate2::bufread::GzDecoder;
 
+/// The first byte of a member.
+const MAGIC: u8 = 0x1f;
+
 /// Decodes the members of a gzip file. Zeros after a member are skipped: tapes and some programs pad files with them.
 pub(super) struct GzipMembers<Input> {
     /// The current member; `None` at the end.
@@ -25,8 +28,11 @@ impl<Input: BufRead> Read for GzipMembers<Input> {
                 return Ok(len);
             }
             // The decoder does not touch its input after the end of the member.
-            if skip_zeros(member.get_mut())? {
+            let input = member.get_mut();
+            if skip_zeros(input)? {
                 self.member = None;
+            } else if input.fill_buf()?.first() != Some(&MAGIC) {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "other data follows the compressed data"));
             } else {
                 self.member = self.member.take().map(|member| GzDecoder::new(member.into_inner()));
             }

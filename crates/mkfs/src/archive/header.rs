@@ -6,6 +6,10 @@ use tar::{GnuExtSparseHeader, GnuSparseHeader, Header};
 pub(super) const BLOCK_SIZE: u64 = 512;
 /// [`BLOCK_SIZE`] as a buffer length.
 pub(super) const BLOCK_LEN: usize = 512;
+/// The magic of ustar, and the field after it.
+const MAGIC: std::ops::Range<usize> = 257..263;
+const USTAR: &[u8] = b"ustar\0";
+const VERSION: std::ops::Range<usize> = 263..265;
 /// The checksum field of a header.
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 
@@ -16,6 +20,13 @@ pub(super) fn is_whole(block: &[u8; BLOCK_LEN]) -> bool {
     let unsigned: i64 = counted().map(i64::from).sum();
     let signed: i64 = counted().map(|byte| i64::from(byte.cast_signed())).sum();
     expected == unsigned || expected == signed
+}
+
+/// Sets the version of a ustar header, which some programs leave empty, to the only one there is.
+pub(super) fn complete_version(block: &mut [u8; BLOCK_LEN]) {
+    if block[MAGIC] == *USTAR {
+        block[VERSION].copy_from_slice(b"00");
+    }
 }
 
 /// Parses a numeric field: octal digits, or a big-endian number in two's complement if the first bit is set. A blank
@@ -43,13 +54,13 @@ pub(super) fn number(field: &[u8]) -> Option<i64> {
     }
 }
 
-/// The device numbers of a header.
-pub(super) fn device(header: &Header) -> Option<(i64, i64)> {
+/// The fields with the major and the minor device number, if the header has any.
+pub(super) fn device_fields(header: &Header) -> Option<(&[u8], &[u8])> {
     if let Some(ustar) = header.as_ustar() {
-        return Some((number(&ustar.dev_major)?, number(&ustar.dev_minor)?));
+        return Some((&ustar.dev_major, &ustar.dev_minor));
     }
     let gnu = header.as_gnu()?;
-    Some((number(&gnu.dev_major)?, number(&gnu.dev_minor)?))
+    Some((&gnu.dev_major, &gnu.dev_minor))
 }
 
 /// The offsets and lengths in a sparse header up to the first empty entry, and whether more may follow.

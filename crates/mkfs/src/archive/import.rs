@@ -15,7 +15,7 @@ use super::{
     member::{Member, MemberKind, Members},
 };
 use crate::{
-    error::Result,
+    error::{Error, Result, shown},
     excludes::Excludes,
     options::{Options, Whiteouts},
     progress::{Phase, Progress, report},
@@ -71,6 +71,7 @@ impl Archive {
                 report(progress, Phase::Scan, count, 0)?;
             }
         }
+        importer.warnings.extend(members.warning());
         Ok(importer.warnings)
     }
 }
@@ -134,6 +135,9 @@ impl Importer<'_> {
         let components = self.components(&path, &path)?;
         let Some((name, parents)) = components.split_last() else {
             let MemberKind::Directory = kind else {
+                if path.is_empty() {
+                    return Err(Error::unfit(&*self.archive.path, "a member that is not a directory has no name"));
+                }
                 return Err(self.archive.unfit(&path, "its root is not a directory"));
             };
             let root = self.tree.node_mut(Tree::ROOT);
@@ -253,9 +257,7 @@ impl Importer<'_> {
             None => Some(Tree::ROOT),
         };
         let node = found.ok_or_else(|| {
-            let target =
-                String::from_utf8_lossy(target).chars().take(200).flat_map(char::escape_debug).collect::<String>();
-            self.archive.unfit(path, &format!("it is a hard link to {target}, which does not precede it"))
+            self.archive.unfit(path, &format!("it is a hard link to {}, which does not precede it", shown(target)))
         })?;
         match self.tree.node(node).body {
             Body::Directory(_) => Err(self.archive.unfit(path, "it is a hard link to a directory")),

@@ -51,11 +51,20 @@ pub(super) struct Members<'a> {
     archive: &'a Archive,
     position: u64,
     globals: Extensions,
+    /// The offset of the last zero block before a member. The end marker has two of them.
+    zero_block: Option<u64>,
 }
 
 impl<'a> Members<'a> {
     pub(super) fn new(archive: &'a Archive) -> Self {
-        Self { archive, position: 0, globals: Extensions::default() }
+        Self { archive, position: 0, globals: Extensions::default(), zero_block: None }
+    }
+
+    /// A warning about members after a zero block, where other programs end.
+    pub(super) fn warning(&self) -> Option<String> {
+        let path = self.archive.path.display();
+        let warning = |at| format!("{path}: members follow the zero block at byte {at}; they are in the image");
+        self.zero_block.map(warning)
     }
 
     /// Reads the next member; `None` at the end marker.
@@ -66,13 +75,19 @@ impl<'a> Members<'a> {
             let mut block = [0; BLOCK_LEN];
             self.archive.read_at(start, &mut block)?;
             if block == [0; BLOCK_LEN] {
-                return Ok(None);
+                self.position += BLOCK_SIZE;
+                if !self.is_at_header() {
+                    return Ok(None);
+                }
+                self.zero_block = Some(start);
+                continue;
             }
             if !header::is_whole(&block) {
                 let rule = "wrong checksum";
                 return Err(self.archive.broken(start, rule));
             }
             self.position += BLOCK_SIZE;
+            header::complete_version(&mut block);
             let header = Header::from_byte_slice(&block);
             let archive = self.archive;
             let broken = |rule: &str| archive.broken(start, rule);
@@ -97,6 +112,12 @@ impl<'a> Members<'a> {
                 }
             }
         }
+    }
+
+    /// Whether a sound header follows.
+    fn is_at_header(&self) -> bool {
+        let mut block = [0; BLOCK_LEN];
+        self.archive.read_at(self.position, &mut block).is_ok() && header::is_whole(&block)
     }
 
     fn member(&mut self, header: &Header, extensions: Extensions, own_size: u64, start: u64) -> Result<Member> {
@@ -213,12 +234,18 @@ impl<'a> Members<'a> {
         start: u64,
     ) -> Result<MemberKind> {
         let broken = |rule: &'static str| self.archive.broken(start, rule);
-        let own = header::device(header).ok_or_else(|| broken("invalid device number"))?;
-        let part = |name: &str, own: i64| -> Result<u32> {
-            let number = extensions.number(name).map_err(broken)?.or(u64::try_from(own).ok());
-            Ok(number.and_then(|number| u32::try_from(number).ok()).unwrap_or(u32::MAX))
+        let (major, minor) = header::device_fields(header).unzip();
+        let part = |name: &str, field: Option<&[u8]>| -> Result<u32> {
+            let part = match extensions.number(name).map_err(broken)? {
+                Some(part) => u32::try_from(part).ok(),
+                None => {
+                    let own = field.and_then(number).ok_or_else(|| broken("invalid device number"))?;
+                    u32::try_from(own).ok()
+                }
+            };
+            Ok(part.unwrap_or(u32::MAX))
         };
-        let number = DeviceNumber { major: part("SCHILY.devmajor", own.0)?, minor: part("SCHILY.devminor", own.1)? };
+        let number = DeviceNumber { major: part("SCHILY.devmajor", major)?, minor: part("SCHILY.devminor", minor)? };
         if DeviceNumber::from_encoded(number.encoded()) != number {
             return Err(self.archive.unfit(path, "its device numbers exceed 4095 and 1048575"));
         }

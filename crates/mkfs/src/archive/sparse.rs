@@ -14,6 +14,10 @@ const NUMBER_LEN_MAX: usize = 20;
 /// The largest accepted size of a sparse file, in bytes.
 const SIZE_MAX: u64 = 1 << 44;
 
+/// Records that only sparse files have.
+const MARKS: [&str; 5] =
+    ["GNU.sparse.major", "GNU.sparse.map", "GNU.sparse.numblocks", "GNU.sparse.realsize", "GNU.sparse.size"];
+
 /// The error for an unreadable map.
 const NO_NUMBER: &str = "the map of a sparse file has an invalid number";
 
@@ -63,16 +67,22 @@ impl SparseMap {
         stored_len: u64,
         path: &[u8],
     ) -> Result<Option<ListedRuns>> {
-        if extensions.text("GNU.sparse.major") == Some(b"1") {
-            return Self::of_data(archive, position, stored_len, path).map(Some);
+        match extensions.text("GNU.sparse.major") {
+            Some(b"1") => return Self::of_data(archive, position, stored_len, path).map(Some),
+            None | Some(b"0") => {}
+            Some(_) => return Err(archive.unfit(path, "the version of its sparse format is unknown")),
         }
         let numbers = if let Some(map) = extensions.text("GNU.sparse.map") {
             let numbers: Option<Vec<u64>> = map.split(|byte| *byte == b',').map(decimal).collect();
             numbers
-        } else if extensions.sparse_numbers.is_empty() {
-            return Ok(None);
-        } else {
+        } else if !extensions.sparse_numbers.is_empty() {
             Some(extensions.sparse_numbers.clone())
+        } else if extensions.text("GNU.sparse.numblocks").and_then(decimal) == Some(0) {
+            Some(Vec::new())
+        } else if MARKS.iter().any(|mark| extensions.has(mark)) {
+            return Err(archive.unfit(path, "it is a sparse file without a map"));
+        } else {
+            return Ok(None);
         };
         let numbers = numbers.filter(|numbers| numbers.len() % 2 == 0);
         let numbers = numbers.ok_or_else(|| archive.unfit(path, NO_NUMBER))?;

@@ -6,6 +6,8 @@ use std::{
     path::Path,
 };
 
+use liblzma::stream::Stream;
+
 use super::{
     gzip::GzipMembers,
     header::{self, BLOCK_LEN},
@@ -21,7 +23,7 @@ use crate::{
 pub(super) const HEAD_LEN: usize = BLOCK_LEN;
 /// The read size in bytes.
 const BUFFER_LEN: usize = 1 << 20;
-/// The largest memory for decoding xz, in bytes; the highest preset needs 65 MiB.
+/// The largest memory for decoding xz or lzma, in bytes; the highest preset needs 65 MiB.
 const XZ_MEMORY_MAX: u64 = 1 << 30;
 
 /// The compression of an archive.
@@ -30,6 +32,8 @@ enum Packing {
     Plain,
     Gzip,
     Xz,
+    /// The format of LZMA Utils.
+    Lzma,
     Zstd,
     /// A known format that is not supported.
     Other(&'static str),
@@ -86,7 +90,7 @@ impl Packing {
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Self::Zstd,
             [b'B', b'Z', b'h', b'1'..=b'9', ..] => Self::Other("bzip2"),
             [b'L', b'Z', b'I', b'P', ..] => Self::Other("lzip"),
-            [0x5d, 0, 0, ..] => Self::Other("lzma"),
+            [0x5d, 0, 0, ..] => Self::Lzma,
             [0x04, 0x22, 0x4d, 0x18, ..] => Self::Other("lz4"),
             [b'P', b'K', 3, 4, ..] => Self::Other("zip"),
             _ => Self::Plain,
@@ -98,8 +102,11 @@ impl Packing {
         Ok(match self {
             Self::Plain => Box::new(input),
             Self::Gzip => Box::new(GzipMembers::new(input)),
-            Self::Xz => {
-                let stream = liblzma::stream::Stream::new_stream_decoder(XZ_MEMORY_MAX, liblzma::stream::CONCATENATED);
+            Self::Xz | Self::Lzma => {
+                let stream = match self {
+                    Self::Lzma => Stream::new_lzma_decoder(XZ_MEMORY_MAX),
+                    _ => Stream::new_stream_decoder(XZ_MEMORY_MAX, liblzma::stream::CONCATENATED),
+                };
                 let stream = stream.map_err(|error| failed(error.into()))?;
                 Box::new(liblzma::bufread::XzDecoder::new_stream(input, stream))
             }

@@ -64,6 +64,7 @@ fn an_archive_gives_the_image_of_its_directory() {
         ("sparse-1.0.tar", &["--sparse", "--sparse-version=1.0"]),
         ("packed.tar.gz", &["--gzip"]),
         ("packed.tar.xz", &["-I", "xz -0"]),
+        ("packed.tar.lzma", &["-I", "xz -0 --format=lzma"]),
         ("packed.tar.zst", &["-I", "zstd -1"]),
     ] {
         let made = archive(directory.path(), name, &[PAX, more].concat(), &source);
@@ -341,6 +342,11 @@ fn hostile_members_are_refused() {
             },
             &["a/x", "not a directory"],
         ),
+        (
+            "no name",
+            |b| put(b, EntryType::Regular, "", "", b""),
+            &["made.tar: a member that is not a directory has no name"],
+        ),
         ("the root is a file", |b| put(b, EntryType::Regular, ".", "", b""), &["root is not a directory"]),
         ("an unknown type", |b| put(b, EntryType::new(b'Q'), "x", "", b""), &["type 'Q'"]),
         ("a line break", |b| put(b, EntryType::Link, "x\ny", "z", b""), &["x\\ny"]),
@@ -415,7 +421,9 @@ fn broken_archives_are_refused() {
         bytes[header + at] ^= 1;
         check("a changed header", &bytes, &[]);
     }
-    for (packer, arguments) in [("gzip", &["-c"][..]), ("xz", &["-0", "-c"]), ("zstd", &["-q", "-c"])] {
+    for (packer, arguments) in
+        [("gzip", &["-c"][..]), ("xz", &["-0", "-c"]), ("lzma", &["-0", "-c"]), ("zstd", &["-q", "-c"])]
+    {
         let mut child = Command::new(packer)
             .args(arguments)
             .stdin(Stdio::piped())

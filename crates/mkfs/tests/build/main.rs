@@ -6,6 +6,7 @@ mod differences;
 mod environment;
 mod failures;
 mod matrix;
+mod outputs;
 mod raw_archives;
 mod repeats;
 mod sample_tree;

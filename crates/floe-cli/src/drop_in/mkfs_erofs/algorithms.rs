@@ -22,6 +22,9 @@ enum Name {
     Zstd,
 }
 
+/// The window of DEFLATE in bytes.
+const DEFLATE_WINDOW: u32 = 32 << 10;
+
 /// The valid levels of an algorithm.
 type Levels = &'static [RangeInclusive<u8>];
 
@@ -56,8 +59,9 @@ impl Algorithm {
             match part.split_once('=') {
                 Some(("level", level)) => algorithm.level = Some(level_of(level)?),
                 Some(("dictsize", size)) => {
-                    algorithm.dictionary =
-                        Some(sized(size).ok_or_else(|| format!("invalid dictionary size in {part}"))?);
+                    let size = sized(size).ok_or_else(|| format!("invalid dictionary size in {part}"))?;
+                    // 0 is the default.
+                    algorithm.dictionary = Some(size).filter(|size| *size > 0);
                 }
                 Some((name, _)) => {
                     return Err(Wrong::Refused(format!(
@@ -68,7 +72,28 @@ impl Algorithm {
                 None => return Err(Wrong::Call(format!("invalid compression option {part}"))),
             }
         }
+        algorithm.check_dictionary(shown, text)?;
         Ok(algorithm)
+    }
+
+    /// Refuses a dictionary that the algorithm, which is called `name` in `text`, does not have.
+    fn check_dictionary(&self, name: &str, text: &str) -> Result<(), Wrong> {
+        let Some(size) = self.dictionary else { return Ok(()) };
+        let invalid = || Err(Wrong::Call(format!("invalid dictionary size {size} for {name}")));
+        match self.name {
+            _ if matches!(name, "lz4" | "lz4hc" | "libdeflate") => {
+                Err(Wrong::Call(format!("unsupported dict size for {name}")))
+            }
+            Name::Deflate if size == DEFLATE_WINDOW => Ok(()),
+            Name::Deflate if size.is_power_of_two() && (256..DEFLATE_WINDOW).contains(&size) => {
+                Err(Wrong::Refused(format!(
+                    "-z{text} is not offered by floe: the window of deflate is {DEFLATE_WINDOW} bytes; omit dictsize"
+                )))
+            }
+            Name::Deflate => invalid(),
+            Name::Zstd if !size.is_power_of_two() => invalid(),
+            _ => Ok(()),
+        }
     }
 
     /// The requested compression for pclusters of this size.

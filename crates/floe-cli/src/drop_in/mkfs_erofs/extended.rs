@@ -49,7 +49,7 @@ impl Extended {
         if value.is_some() && !row.has_value {
             return Err(Wrong::Call(format!("the extended option {name} has no value")));
         }
-        if let Fate::Refused(why, _) = row.fate {
+        if let (Fate::Refused(why, _), true) = (row.fate, on) {
             return Err(Wrong::Refused(format!("the extended option {name} is not offered by floe: {why}")));
         }
         let fragments = |fragments| if on { fragments } else { Fragments::None };

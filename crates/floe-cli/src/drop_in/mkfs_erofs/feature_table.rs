@@ -35,7 +35,7 @@ pub(super) const FEATURES: &[FeatureRow] = &[
         "dot-omitted",
         "[^]dot-omitted",
         "directories without an entry for themselves",
-        Refused("each directory has an entry for itself", &[]),
+        Refused("each directory has an entry for itself", &["^dot-omitted"]),
     ),
     row("force-inode-compact", "force-inode-compact", "use compact inodes, which all have the build time", Taken),
     row("force-inode-extended", "force-inode-extended", "long inodes", Taken),

@@ -2,7 +2,7 @@
 
 use super::feature_table::FEATURES;
 
-/// An option.
+/// An option, or a value of one.
 pub(super) struct OptionRow {
     /// The name without dashes; for a short option, its letter.
     pub(super) name: &'static str,
@@ -265,6 +265,38 @@ pub(super) const OPTIONS: &[OptionRow] = &[
     ),
 ];
 
+/// Values of options above that are refused.
+pub(super) const VALUES: &[OptionRow] = &[
+    row(
+        "z",
+        Required,
+        "-zlzma,lc=#,lp=#,pb=#",
+        "set how the encoder models bytes",
+        Refused("the usual values suit EROFS; omit them", &[]),
+    ),
+    row(
+        "z",
+        Required,
+        "-zdeflate,dictsize=#",
+        "set the window of deflate",
+        Refused("the encoder's window is always 32768 bytes", &["32768"]),
+    ),
+    row(
+        "tar",
+        Optional,
+        "--tar=<0|i>",
+        "i: store only metadata, which refers to the archive; 0: the archive has no data",
+        Refused("an image contains the data of its archive; use --tar=f", &[]),
+    ),
+    row(
+        "max-extent-bytes",
+        Required,
+        "--max-extent-bytes=-#",
+        "begin pclusters anywhere in a block",
+        Refused("pclusters always begin with a block; use a size above 0", &[]),
+    ),
+];
+
 /// The option with this name, which may be abbreviated if that is unambiguous.
 ///
 /// # Errors
@@ -287,7 +319,7 @@ pub(in crate::drop_in) fn help() -> String {
         "Usage: mkfs.erofs [OPTIONS] FILE SOURCE\nBuild an EROFS image from a directory or a tar archive. This is floe under \
          the name of mkfs.erofs.\n\n",
     );
-    let lines = OPTIONS.iter().map(|row| (row.form, row.about, row.fate));
+    let lines = OPTIONS.iter().chain(VALUES).map(|row| (row.form, row.about, row.fate));
     put_lines(&mut help, lines);
     help.push_str("\nExtended options, of -E:\n");
     put_lines(&mut help, FEATURES.iter().map(|row| (row.form, row.about, row.fate)));
@@ -317,7 +349,7 @@ mod tests {
     /// The table in the format of docs/mkfs.erofs.md.
     fn markdown() -> String {
         let mut text = String::from("| option | meaning | here |\n| --- | --- | --- |\n");
-        put_rows(&mut text, OPTIONS.iter().map(|row| (row.form, row.about, row.fate)));
+        put_rows(&mut text, OPTIONS.iter().chain(VALUES).map(|row| (row.form, row.about, row.fate)));
         text.push_str("\n| extended option | meaning | here |\n| --- | --- | --- |\n");
         put_rows(&mut text, FEATURES.iter().map(|row| (row.form, row.about, row.fate)));
         text

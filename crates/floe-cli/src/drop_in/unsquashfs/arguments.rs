@@ -58,15 +58,15 @@ Extract or list a SquashFS image. This is floe under the name of unsquashfs.
 /// The start of a name that excludes at any depth.
 const STICKY: &[u8] = b"... ";
 
-/// The action.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The action. If several are requested, the last one of these is done.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Task {
     Extract,
+    Pseudo,
     List,
     Cat,
     Superblock,
     BuiltTime,
-    Pseudo,
 }
 
 /// The command line.
@@ -149,6 +149,7 @@ impl Arguments {
                 operands.push(argument.clone());
                 continue;
             }
+            let mut task = Task::Extract;
             let mut value = || rest.next().ok_or_else(|| wrong(&format!("{option} needs a value")));
             match option.trim_start_matches('-') {
                 "d" | "dest" => parsed.target = value()?.into(),
@@ -172,20 +173,20 @@ impl Arguments {
                 "all" | "all-time" => {
                     parsed.time = Some(time::parse(value()?).map_err(|error| wrong(&format!("{option}: {error}")))?);
                 }
-                "pf" | "pseudo-file" => parsed.pseudo_file = value()?.clone(),
-                "cat" => parsed.task = Task::Cat,
-                "l" | "ls" => (parsed.task, parsed.form) = (Task::List, Some(plain)),
+                "pf" | "pseudo-file" => (task, parsed.pseudo_file) = (Task::Pseudo, value()?.clone()),
+                "cat" => task = Task::Cat,
+                "l" | "ls" => (task, parsed.form) = (Task::List, Some(plain)),
                 "ll" | "lls" => {
-                    (parsed.task, parsed.form) = (Task::List, Some(Form { has_attributes: true, ..plain }));
+                    (task, parsed.form) = (Task::List, Some(Form { has_attributes: true, ..plain }));
                 }
                 "lln" | "llnumeric" => {
                     let form = Form { has_attributes: true, is_numeric: true, ..plain };
-                    (parsed.task, parsed.form) = (Task::List, Some(form));
+                    (task, parsed.form) = (Task::List, Some(form));
                 }
-                "lc" => (parsed.task, parsed.form) = (Task::List, Some(Form { is_concise: true, ..plain })),
+                "lc" => (task, parsed.form) = (Task::List, Some(Form { is_concise: true, ..plain })),
                 "llc" => {
                     let form = Form { has_attributes: true, is_concise: true, ..plain };
-                    (parsed.task, parsed.form) = (Task::List, Some(form));
+                    (task, parsed.form) = (Task::List, Some(form));
                 }
                 "i" | "info" => (parsed.info, parsed.form) = (true, Some(plain)),
                 "li" | "linfo" => (parsed.info, parsed.form) = (true, Some(Form { has_attributes: true, ..plain })),
@@ -193,8 +194,8 @@ impl Arguments {
                 "UTC" => parsed.is_utc = true,
                 "ig" | "ignore-errors" => parsed.ignores_errors = true,
                 "n" | "no-progress" | "percentage" => {}
-                "s" | "stat" => parsed.task = Task::Superblock,
-                "mkfs-time" | "fstime" => parsed.task = Task::BuiltTime,
+                "s" | "stat" => task = Task::Superblock,
+                "mkfs-time" | "fstime" => task = Task::BuiltTime,
                 "x" | "xattrs" => xattrs.is_none = false,
                 "u" | "user-xattrs" => (xattrs.is_none, xattrs.included) = (false, Some(Included::User)),
                 "no" | "no-xattrs" => xattrs.is_none = true,
@@ -221,12 +222,10 @@ impl Arguments {
                 }
                 _ => return Err(wrong(&format!("{option} is an invalid option"))),
             }
+            parsed.task = parsed.task.max(task);
         }
-        if !parsed.pseudo_file.is_empty() {
-            if parsed.task == Task::List {
-                return Err(wrong("a listing and -pf exclude each other"));
-            }
-            parsed.task = Task::Pseudo;
+        if parsed.task == Task::List && !parsed.pseudo_file.is_empty() {
+            return Err(wrong("a listing and -pf exclude each other"));
         }
         if is_exact && is_regex {
             return Err(wrong("-no-wildcards and -regex exclude each other"));
