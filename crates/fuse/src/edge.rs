@@ -260,7 +260,7 @@ impl FuseEdge {
     }
 
     /// Whether the user who sent a request may enter the mount. Reads of open files and requests that the kernel sends by itself are
-    /// always accepted: at the end of a file, it asks for the size before it reads.
+    /// always accepted. So is GETATTR with a file handle: the kernel sends it before a read that goes past the end of the file.
     fn may_enter(&self, header: &InHeader, operation: &Operation<'_>) -> bool {
         let Some(owner) = self.owner else { return true };
         [0, owner].contains(&header.uid)

@@ -15,7 +15,7 @@ use crate::{
     options::Options,
 };
 
-/// What follows the name of an image in that of the file with its root hash, as containerd names it.
+/// The suffix of the file with an image's root hash, `IMAGE.dmverity`, as containerd names it.
 const ROOT_HASH_SUFFIX: &str = ".dmverity";
 /// The memory limit of a compiled expression in bytes.
 const EXPRESSION_SIZE_MAX: usize = 10 << 20;

@@ -26,6 +26,7 @@ const SPARSE_STORED_FACTOR_MAX: u64 = 1024;
 const COMPRESSED_SPARSE_SIZE_MIN: u64 = 16 << 20;
 /// The minimum ratio of such a file's size to its data.
 const COMPRESSED_SPARSE_FACTOR: u64 = 1024;
+
 /// How a piece is stored.
 #[derive(Clone, Copy)]
 pub(crate) enum StorageMethod {

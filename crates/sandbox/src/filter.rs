@@ -57,8 +57,8 @@ const ENABLE_RINGS: u32 = 12;
 /// The operations of `fcntl`. Among the others, `F_SETOWN` could send signals to any process of this user.
 const FCNTLS: [i32; 5] = [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL];
 
-/// The highest number of an advice about memory of this process. With CAP_SYS_ADMIN, those from 100 on (`MADV_HWPOISON`) take pages
-/// of the machine out of use.
+/// The highest permitted number of an advice of `madvise`. All up to here are about memory of this process. With CAP_SYS_ADMIN,
+/// those from 100 on (`MADV_HWPOISON`) take pages of the machine out of use.
 const ADVICE_MAX: u64 = 63;
 
 /// The bits of a socket's type without the flags.

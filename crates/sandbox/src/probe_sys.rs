@@ -19,8 +19,8 @@ use std::{
 
 /// Makes, on this thread, the attempts that a compromised decoder would make. Writes one line for each: its name, and
 /// `allowed` or the error. `place` is a directory outside the policy that contains a listening socket `listener.sock`, a
-/// datagram socket `datagram.sock`, and perhaps the target of an extraction, `target`, and a mountpoint, `later`; `port` is a listening TCP port of this
-/// machine. Undoes successful attempts where possible.
+/// datagram socket `datagram.sock`, and perhaps the target of an extraction, `target`, and a mountpoint, `later`; `port` is
+/// a listening TCP port of this machine. Undoes successful attempts where possible.
 ///
 /// # Errors
 /// The output cannot be written.

@@ -49,10 +49,11 @@ Check an EROFS image, or extract it. This is floe under the name of fsck.erofs.
 /// The default verbosity: faults are printed.
 const VERBOSITY: u64 = 2;
 
-const NO_EROFS: &str = "cannot find valid erofs superblock";
-
 /// From this verbosity on, success is reported too.
 const VERBOSITY_INFORMED: u64 = 3;
+
+/// The message for images of another format.
+const NO_EROFS: &str = "cannot find valid erofs superblock";
 
 struct Order {
     wanted: Wanted,
@@ -277,6 +278,7 @@ fn interrupted(tool: &ErofsTool) -> Result<u8, Fail> {
     tool.failed("interrupted", Exit::CheckCancelled.code())
 }
 
+/// The image. If it cannot be opened, this is reported, and the error is the result of the program.
 fn open(tool: &ErofsTool, files: Result<ImageFiles, OpenError>, order: &Order) -> Result<Image, Result<u8, Fail>> {
     match files.and_then(|files| Image::of(files, &order.wanted.open_options().engine)) {
         Ok(image) if image.format() == Format::Erofs => Ok(image),

@@ -78,20 +78,20 @@ impl ServiceManager {
 
     /// Reports that the mount works, and that this process is the service's main process.
     pub(crate) fn ready(&self) {
-        self.send(&ready(std::process::id()), &[]);
+        self.send(&ready_message(std::process::id()), &[]);
     }
 
     /// Stores descriptors for the process that continues the mount after a crash of this one.
     pub(super) fn store(&self, name: &str, descriptors: &[BorrowedFd<'_>]) {
         for descriptor in descriptors {
-            self.send(&stores(name), &[*descriptor]);
+            self.send(&store_message(name), &[*descriptor]);
         }
     }
 
     /// Removes everything from the store.
     pub(crate) fn forget(&self) {
         for name in NAMES {
-            self.send(&removes(name), &[]);
+            self.send(&removal_message(name), &[]);
         }
     }
 
@@ -107,15 +107,15 @@ impl ServiceManager {
     }
 }
 
-fn ready(process: u32) -> String {
+fn ready_message(process: u32) -> String {
     format!("READY=1\nMAINPID={process}")
 }
 
-fn stores(name: &str) -> String {
+fn store_message(name: &str) -> String {
     format!("FDSTORE=1\nFDNAME={name}")
 }
 
-fn removes(name: &str) -> String {
+fn removal_message(name: &str) -> String {
     format!("FDSTOREREMOVE=1\nFDNAME={name}")
 }
 
@@ -124,8 +124,10 @@ fn removes(name: &str) -> String {
 fn permits(message: &[u8], descriptors: usize, sender: Pid) -> bool {
     let is = |text: String| text.as_bytes() == message;
     match descriptors {
-        0 => is(ready(sender.as_raw_pid().unsigned_abs())) || NAMES.iter().any(|name| is(removes(name))),
-        1 => NAMES.iter().any(|name| is(stores(name))),
+        0 => {
+            is(ready_message(sender.as_raw_pid().unsigned_abs())) || NAMES.iter().any(|name| is(removal_message(name)))
+        }
+        1 => NAMES.iter().any(|name| is(store_message(name))),
         _ => false,
     }
 }

@@ -1,4 +1,4 @@
-//! Deadlines of requests.
+//! Deadlines and progress of requests.
 
 use std::{
     cell::Cell,

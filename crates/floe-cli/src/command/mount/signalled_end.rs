@@ -13,6 +13,7 @@ use std::{
 };
 
 use floe_fuse::{Abandoner, Detach, Keeper, UnmountError, Unmounter};
+use floe_image::start_error;
 use signal_hook::iterator::Signals;
 
 use crate::exit::Exit;
@@ -54,7 +55,11 @@ impl SignalledEnd {
     /// # Errors
     /// The process can start no thread.
     pub(super) fn start(self, signals: Signals) -> io::Result<()> {
-        thread::Builder::new().name("floe-signals".to_owned()).spawn(move || self.run(signals)).map(drop)
+        thread::Builder::new()
+            .name("floe-signals".to_owned())
+            .spawn(move || self.run(signals))
+            .map(drop)
+            .map_err(start_error)
     }
 
     fn run(self, mut signals: Signals) {
@@ -93,8 +98,8 @@ impl SignalledEnd {
         }
     }
 
-    /// What follows if the process has not ended soon after the unmount: the files may be mounted elsewhere too, or the kernel still
-    /// waits for what it has read ahead, although the unmount has returned.
+    /// Waits for the process to end after the unmount. If it does not, there are two causes. The files are mounted elsewhere too: the
+    /// mount goes on. Or the kernel waits for what it has read ahead: the mount is abandoned. Returns the new state.
     fn outlived(&self, signals: &mut Signals) -> State {
         let (since, before) = (Instant::now(), self.abandoner.progress());
         while since.elapsed() < REQUEST_PATIENCE {
