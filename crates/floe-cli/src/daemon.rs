@@ -6,9 +6,9 @@
 use std::{
     env,
     ffi::OsString,
-    fs,
+    fs::{self, File},
     io::{self, BufRead, BufReader, Read, Write},
-    os::unix::process::CommandExt,
+    os::unix::{fs::MetadataExt, process::CommandExt},
     path::Path,
     process::{Command, Stdio},
     sync::mpsc,
@@ -17,7 +17,7 @@ use std::{
 };
 
 use floe_image::start_error;
-use rustix::stdio::{dup2_stderr, dup2_stdout};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::{fail::Fail, output::remark, own_program::own_program};
 
@@ -35,28 +35,32 @@ pub(crate) enum Role {
     Background(Report),
 }
 
-/// The pipe on which the background process reports that the mount works.
-pub(crate) struct Report(());
+/// The pipe on which the background process reports that the mount works, as its standard output.
+pub(crate) struct Report {
+    /// `/dev/null`, opened from the start: when the mount works, opening it could still fail.
+    nowhere: File,
+}
 
-/// Starts the background process, or continues as one. The foreground process prints the report if it `says_ready`.
+/// Starts the background process for a mount of `image`, or continues as one. The foreground process prints the report if it
+/// `says_ready`.
 ///
 /// # Errors
-/// The program cannot be started again.
-pub(crate) fn start(says_ready: bool) -> Result<Role, Fail> {
+/// The program cannot be started again, or `/dev/null` cannot be opened.
+pub(crate) fn start(image: &Path, says_ready: bool) -> Result<Role, Fail> {
+    let failed = |error: io::Error| Fail::failed(format!("cannot start in the background: {error}"));
     if is_background() {
         // This succeeds for a process that does not lead its process group, such as this child.
         let _ = rustix::process::setsid();
-        return Ok(Role::Background(Report(())));
+        let nowhere = File::options().read(true).write(true).open("/dev/null").map_err(failed)?;
+        return Ok(Role::Background(Report { nowhere }));
     }
     let mut arguments: Vec<OsString> = env::args_os().collect();
     let name = if arguments.is_empty() { "floe".into() } else { arguments.remove(0) };
-    let failed = |error: io::Error| Fail::failed(format!("cannot start in the background: {error}"));
-    let nowhere = fs::OpenOptions::new().read(true).write(true).open("/dev/null").map_err(failed)?;
     let mut child = Command::new(own_program())
         .arg0(name)
         .args(arguments)
         .env(VARIABLE, "1")
-        .stdin(nowhere)
+        .stdin(if is_input(image) { Stdio::inherit() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|error| failed(start_error(error)))?;
@@ -114,6 +118,13 @@ pub(crate) fn launch(mut command: Command) -> Result<String, Fail> {
     }
 }
 
+/// Whether a file is the standard input, such as `/dev/stdin`.
+fn is_input(path: &Path) -> bool {
+    let input = rustix::fs::fstat(io::stdin());
+    fs::metadata(path)
+        .is_ok_and(|file| input.is_ok_and(|input| (file.dev(), file.ino()) == (input.st_dev, input.st_ino)))
+}
+
 /// Whether this process is the background process.
 pub(crate) fn is_background() -> bool {
     env::var_os(VARIABLE).is_some()
@@ -129,10 +140,9 @@ impl Report {
         writeln!(output, "{message}")?;
         output.flush()?;
         env::set_current_dir("/")?;
-        // The standard input has been /dev/null from the start, for writing too. Opening it here could fail.
-        let nowhere = io::stdin();
-        dup2_stdout(&nowhere)?;
-        dup2_stderr(&nowhere)?;
+        dup2_stdin(&self.nowhere)?;
+        dup2_stdout(&self.nowhere)?;
+        dup2_stderr(&self.nowhere)?;
         Ok(())
     }
 }

@@ -27,10 +27,8 @@ impl StaleRootHashes {
     /// Finds the files beside `image`, and beside the file to which it links, except `new`, which is replaced. Such a file
     /// does not belong to a new image, but `floe push` would publish it. Files with other content are kept.
     pub(crate) fn of(image: &Path, new: Option<&Path>) -> Self {
-        let is_link = fs::symlink_metadata(image).is_ok_and(|status| status.is_symlink());
-        let linked = is_link.then(|| fs::canonicalize(image).ok()).flatten();
         let mut stale = Self::default();
-        for path in [Some(image), linked.as_deref()].into_iter().flatten().map(sidecar_path) {
+        for path in root_hash_paths(image) {
             if new != Some(path.as_path()) && fs::symlink_metadata(&path).is_ok() {
                 stale.add(path);
             }
@@ -47,6 +45,13 @@ impl StaleRootHashes {
             self.notes.push(format!("{shown} was kept: it is not a root hash file, but floe push looks for one there"));
         }
     }
+}
+
+/// The paths of the root hash files beside `image`, and beside the file to which it links.
+pub(crate) fn root_hash_paths(image: &Path) -> Vec<PathBuf> {
+    let is_link = fs::symlink_metadata(image).is_ok_and(|status| status.is_symlink());
+    let linked = is_link.then(|| fs::canonicalize(image).ok()).flatten();
+    [Some(image), linked.as_deref()].into_iter().flatten().map(sidecar_path).collect()
 }
 
 /// Whether a file is one that `floe mkfs --verity` or containerd writes.

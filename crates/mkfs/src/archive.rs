@@ -22,6 +22,16 @@ use crate::{
 /// The name of an archive from standard input in error messages.
 const INPUT_NAME: &str = "standard input";
 
+/// Whether the file at `path` begins as a tar archive or a compressed file does. Files that are not regular or cannot be read do
+/// not count.
+pub fn is_archive(path: &Path) -> bool {
+    let mut head = [0; unpack::HEAD_LEN];
+    path.is_file()
+        && File::open(path)
+            .and_then(|file| read_up_to(&file, &mut head))
+            .is_ok_and(|len| unpack::is_packed(&head[..len]))
+}
+
 /// An open tar archive with random access: the file itself, or a decompressed copy.
 pub(crate) struct Archive {
     file: Arc<File>,

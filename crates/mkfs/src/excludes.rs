@@ -15,8 +15,6 @@ use crate::{
     options::Options,
 };
 
-/// The suffix of the file with an image's root hash, `IMAGE.dmverity`, as containerd names it.
-const ROOT_HASH_SUFFIX: &str = ".dmverity";
 /// The memory limit of a compiled expression in bytes.
 const EXPRESSION_SIZE_MAX: usize = 10 << 20;
 
@@ -24,7 +22,7 @@ const EXPRESSION_SIZE_MAX: usize = 10 << 20;
 pub(crate) struct Excludes {
     paths: Vec<Exclude>,
     expressions: Vec<Regex>,
-    /// The paths, within the source being listed, of the previous image, its root hash and its blob device.
+    /// The paths, within the source being listed, of the previous image, its blob device and their companions.
     outputs: Vec<(PathBuf, Exclude)>,
 }
 
@@ -42,17 +40,15 @@ impl Excludes {
         Ok(Self { paths, expressions: expressions.collect::<Result<_>>()?, outputs: Vec::new() })
     }
 
-    /// Excludes the existing output files, and files with the root hash of a previous image, if they are within a source directory.
+    /// Excludes the existing output files and their companions if they are within a source directory.
     pub(crate) fn begin_directory(&mut self, source: &Path, options: &Options) {
-        let linked = fs::canonicalize(&options.output).ok();
-        let root_hashes = [Some(options.output.as_path()), linked.as_deref()].into_iter().flatten().map(root_hash_path);
-        let outputs = [options.output.clone()].into_iter().chain(options.blob_device.clone()).chain(root_hashes);
+        let outputs = [&options.output].into_iter().chain(&options.blob_device).chain(&options.companions);
         let source = fs::canonicalize(source).unwrap_or_default();
         let mut known = HashSet::new();
         let within = outputs.filter_map(|output| {
-            let actual = fs::canonicalize(&output).ok().filter(|actual| actual.is_file())?;
+            let actual = fs::canonicalize(output).ok().filter(|actual| actual.is_file())?;
             let inner = actual.strip_prefix(&source).ok()?.to_path_buf();
-            known.insert(inner.clone()).then(|| (output, Exclude::new(inner)))
+            known.insert(inner.clone()).then(|| (output.clone(), Exclude::new(inner)))
         });
         self.outputs = within.collect();
     }
@@ -105,12 +101,6 @@ impl Exclude {
     fn is_found(&self) -> bool {
         self.is_found.load(Relaxed)
     }
-}
-
-fn root_hash_path(image: &Path) -> PathBuf {
-    let mut path = image.as_os_str().to_owned();
-    path.push(ROOT_HASH_SUFFIX);
-    path.into()
 }
 
 /// An extended regular expression over bytes.

@@ -71,6 +71,7 @@ mod whiteout;
 mod workers;
 mod xattrs;
 
+pub use archive::is_archive;
 pub use build::{build, build_unnamed, build_verified};
 pub use complete_image::CompleteImage;
 pub use error::Error;

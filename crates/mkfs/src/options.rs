@@ -23,6 +23,9 @@ use crate::{
 pub struct Options {
     /// The output path. An existing file is replaced when the new image is complete.
     pub output: PathBuf,
+    /// The paths of files that accompany the output, such as the one with its root hash. Existing ones are omitted if
+    /// they are inside a source directory, as an existing output is.
+    pub companions: Vec<PathBuf>,
     /// log2 of the block size, 9 to 16. Linux does not mount images whose blocks are larger than the machine's pages.
     pub block_size_log2: u8,
     /// The compression of files; `None` stores them uncompressed.
@@ -186,6 +189,7 @@ impl Options {
         let jobs = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         Self {
             output: output.into(),
+            companions: Vec::new(),
             block_size_log2: 12,
             compression: None,
             pcluster_bytes: 4096,

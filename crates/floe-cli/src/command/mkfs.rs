@@ -24,7 +24,13 @@ use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 
 use self::summary::{SummaryRecord, described};
 use crate::{
-    cancellation, compress_hints, exit::Exit, fail::Fail, output::Output, quantity, root_hash_file::StaleRootHashes,
+    cancellation, compress_hints,
+    exit::Exit,
+    fail::Fail,
+    output::Output,
+    quantity,
+    root_hash_file::{StaleRootHashes, root_hash_paths},
+    shown::Shown,
     source_date_epoch,
 };
 
@@ -198,6 +204,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     if arguments.image.as_os_str() == "-" {
         return Err(Fail::usage("an image cannot be written to standard output: name a file, or ./- for one named -"));
     }
+    if floe_mkfs::is_archive(&arguments.image) {
+        let image = Shown(arguments.image.as_os_str().as_encoded_bytes());
+        return Err(Fail::usage(format!("{image} is an archive: name the image first, then its sources")));
+    }
     if arguments.verity {
         verity::check(&arguments.image)?;
     }
@@ -264,6 +274,7 @@ fn profile(path: &Path) -> Result<Profile, Fail> {
 impl Arguments {
     fn options(&self) -> Result<Options, Fail> {
         let mut options = Options::new(&self.image);
+        options.companions = root_hash_paths(&self.image);
         if !self.block_size.is_power_of_two() || !(512..=65_536).contains(&self.block_size) {
             return Err(Fail::usage("the block size is a power of two from 512 to 65536 bytes"));
         }

@@ -161,7 +161,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
 /// The image cannot be mounted.
 pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
     let in_background = order.in_background || is_upgrade();
-    let report = match in_background.then(|| daemon::start(order.says_ready)).transpose()? {
+    let report = match in_background.then(|| daemon::start(&order.image, order.says_ready)).transpose()? {
         None => None,
         Some(Role::Background(report)) => Some(report),
         Some(Role::Foreground(code)) => return Ok(code),

@@ -39,29 +39,26 @@ const KERNEL_FILE_BACKED: (u32, u32) = (6, 12);
 /// The bytes that a mount locks in memory by default.
 const RESERVE_BYTES: u64 = 4 << 20;
 
-/// The topics whose facts are in `/proc`.
-const FOUND_IN_PROC: [&str; 3] = ["kernel front", "memory pressure", "control groups"];
-
 /// The advice about a machine, in the order in which mounting needs it. What cannot be found out is left out.
 pub(crate) fn advise(facts: &Facts) -> Vec<Advice> {
-    let mut advice = vec![
-        kernel(facts),
-        proc(facts),
-        fuse_device(facts),
-        mount_permission(facts),
-        other_users(facts),
-        mount_helper(facts),
-        kernel_front(facts),
-        uring(facts),
-        real_time(facts),
-        locked_memory(facts),
-        pressure(facts),
-        groups(facts),
-        sandbox(facts),
-        tracing(facts),
+    let from_proc = |advise: fn(&Facts) -> Advice| facts.has_proc.then(|| advise(facts));
+    let advice = [
+        Some(kernel(facts)),
+        Some(proc(facts)),
+        Some(fuse_device(facts)),
+        Some(mount_permission(facts)),
+        Some(other_users(facts)),
+        Some(mount_helper(facts)),
+        from_proc(kernel_front),
+        Some(uring(facts)),
+        Some(real_time(facts)),
+        Some(locked_memory(facts)),
+        from_proc(pressure),
+        from_proc(groups),
+        Some(sandbox(facts)),
+        Some(tracing(facts)),
     ];
-    advice.retain(|advice| facts.has_proc || !FOUND_IN_PROC.contains(&advice.topic));
-    advice
+    advice.into_iter().flatten().collect()
 }
 
 fn advice(topic: &'static str, state: State, finding: impl Into<String>, remedy: &'static str) -> Advice {

@@ -31,8 +31,12 @@ use self::{
 };
 use super::erofs_tool::{ErofsTool, GivenOption, Options, number};
 use crate::{
-    cancellation, compress_hints, erofs_report::uuid_text, expression_text::expression_text, fail::Fail,
-    root_hash_file::StaleRootHashes, source_date_epoch,
+    cancellation, compress_hints,
+    erofs_report::uuid_text,
+    expression_text::expression_text,
+    fail::Fail,
+    root_hash_file::{StaleRootHashes, root_hash_paths},
+    source_date_epoch,
 };
 
 /// How long a build may continue after a signal before it checks for cancellation.
@@ -317,6 +321,7 @@ impl Order {
     fn source(&mut self, operands: &[OsString]) -> Result<Source, String> {
         let mut operands = operands.iter();
         self.build.output = operands.next().ok_or("missing argument: FILE")?.into();
+        self.build.companions = root_hash_paths(&self.build.output);
         let Some(source) = operands.next() else {
             return if self.is_tar { Ok(Source::TarFromInput) } else { Err("missing argument: SOURCE(s)".into()) };
         };

@@ -385,6 +385,29 @@ fn images_are_not_written_to_standard_output() {
 }
 
 #[test]
+fn an_archive_is_not_replaced_by_an_image() {
+    let folder = scene();
+    let place = |name: &str| folder.path().join(name);
+    let tar = place("one.tar");
+    run("tar", &["-C", place("source").to_str().expect("text"), "-cf", tar.to_str().expect("text"), "."]);
+    run("gzip", &["-k", tar.to_str().expect("text")]);
+    fs::copy(&tar, place("two.tar")).expect("copied");
+    for name in ["one.tar", "one.tar.gz"] {
+        let before = fs::read(place(name)).expect("read");
+        let refused = floe(&folder, &[name, "two.tar"]);
+        assert_eq!(refused.status.code(), Some(2));
+        assert_eq!(said(&refused), format!("floe: {name} is an archive: name the image first, then its sources\n"));
+        assert!(fs::read(place(name)).expect("read") == before, "{name}");
+    }
+    // Other files are replaced; the original replaces archives too.
+    fs::write(place("note"), "some text").expect("written");
+    succeed(&floe(&folder, &["note", "two.tar"]));
+    succeed(&floe(&folder, &["note", "two.tar"]));
+    succeed(&drop_in(&folder, &["--tar=f", "one.tar", "two.tar"]));
+    assert_eq!(names(&place("note")), names(&place("one.tar")));
+}
+
+#[test]
 fn excluded_paths_must_exist() {
     let folder = scene();
     run(

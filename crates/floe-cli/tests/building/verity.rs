@@ -136,6 +136,25 @@ fn a_root_hash_is_removed_with_its_image() {
 }
 
 #[test]
+fn a_root_hash_inside_the_source_is_omitted() {
+    for (program, prefix) in [(floe as fn(&TempDir, &[&str]) -> Output, "floe: "), (drop_in, "<W> erofs: ")] {
+        let folder = scene();
+        symlink("out/image", folder.path().join("link")).expect("linked");
+        for output in ["out/image", "link"] {
+            succeed(&floe(&folder, &["out/image", "source", "--verity"]));
+            let result = program(&folder, &[output, "out"]);
+            succeed(&result);
+            let root_hash = folder.path().join("out/image.dmverity");
+            let expected = [output, "out/image.dmverity", root_hash.to_str().expect("text")];
+            let omitted = |path: &str| format!("{prefix}the output {path} is inside the source; it was omitted");
+            let lines = expected.map(omitted);
+            let said = said(&result);
+            assert_eq!(said.lines().filter(|line| lines.iter().any(|expected| line == expected)).count(), 2, "{said}");
+        }
+    }
+}
+
+#[test]
 fn root_hashes_beside_a_link_are_removed_as_well() {
     let folder = scene();
     symlink("out/image", folder.path().join("link")).expect("linked");

@@ -12,7 +12,7 @@ use std::{
 use floe_testkit::skip::{self, Need};
 use rustix::process::Signal;
 
-use crate::support::program::{Place, Serving, demo, floe, processes_with, run, told, until, within};
+use crate::support::program::{Place, Serving, demo, floe, processes_with, run, run_with_input, told, until, within};
 
 const FILE: &str = "README.txt";
 
@@ -155,11 +155,19 @@ fn a_daemon_returns_when_the_mount_works() {
     if !ready() {
         return;
     }
+    for image in [demo(), PathBuf::from("/dev/stdin")] {
+        check_daemon(&image);
+    }
+}
+
+/// Mounts an image in the background, with the example on standard input.
+fn check_daemon(image: &Path) {
     let place = Place::new();
     // Relative paths refer to the working directory at the start.
     let (parent, name) = (place.path.parent().expect("a parent"), place.path.file_name().expect("a name"));
     let mut command = floe();
-    let output = run(command.current_dir(parent).arg("mount").arg(demo()).arg(name).arg("--daemon"));
+    command.current_dir(parent).arg("mount").arg(image).arg(name).arg("--daemon");
+    let output = run_with_input(&mut command, fs::File::open(demo()).expect("the example").into());
     assert_eq!(told(&output), (Some(0), String::new()));
     assert!(String::from_utf8_lossy(&output.stdout).contains("is mounted on"), "{output:?}");
     assert!(!fs::read(place.file(FILE)).expect("data").is_empty());

@@ -227,7 +227,12 @@ pub(crate) fn floe_with_messages_in(messages: &Path) -> Command {
 
 /// Runs a command to its end. Fails the test if it does not end in time.
 pub(crate) fn run(command: &mut Command) -> Output {
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    run_with_input(command, Stdio::null())
+}
+
+/// As [`run`], with standard input.
+pub(crate) fn run_with_input(command: &mut Command, input: Stdio) -> Output {
+    let child = command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.expect("the program starts");
     let pid = Pid::from_child(&child);
     let (sender, receiver) = mpsc::channel();

@@ -44,6 +44,11 @@ pub(super) fn is_plain(head: &[u8]) -> bool {
     Packing::of(head) == Packing::Plain
 }
 
+/// Whether a file with this beginning is an archive or compressed.
+pub(super) fn is_packed(head: &[u8]) -> bool {
+    head.first_chunk().is_some_and(header::is_whole) || !is_plain(head)
+}
+
 /// Decompresses an archive to a temporary file next to the image `output`; returns it with its length.
 pub(super) fn unpacked(
     mut input: impl Read,

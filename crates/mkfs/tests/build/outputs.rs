@@ -123,7 +123,7 @@ fn an_output_is_no_source() {
 }
 
 #[test]
-fn the_root_hash_of_the_previous_image_is_not_in_the_next_one() {
+fn the_companions_of_the_previous_image_are_not_in_the_next_one() {
     let folder = scene();
     let (source, image) = (folder.path().join("source"), folder.path().join("source/image"));
     let links = ["link", "source/image"];
@@ -131,14 +131,15 @@ fn the_root_hash_of_the_previous_image_is_not_in_the_next_one() {
     let build = |output: &str| {
         let mut options = Options::new(folder.path().join(output));
         options.times = Times::All(0);
+        options.companions = vec![folder.path().join("source/image.companion"), folder.path().join("source/none")];
         build(&options, &[Source::Directory(source.clone())], &mut NoProgress).unwrap()
     };
     let first = build("source/image");
-    fs::write(folder.path().join("source/image.dmverity"), "{}").unwrap();
+    fs::write(folder.path().join("source/image.companion"), "{}").unwrap();
     for output in links {
         let next = build(output);
         assert_eq!(next.uuid, first.uuid, "{output}");
-        assert!(next.notes().iter().any(|note| note.contains("image.dmverity is inside the source")), "{output}");
+        assert!(next.notes().iter().any(|note| note.contains("image.companion is inside the source")), "{output}");
     }
     assert!(image.exists());
 }
