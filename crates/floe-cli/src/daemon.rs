@@ -37,7 +37,7 @@ pub(crate) enum Role {
 
 /// The pipe on which the background process reports that the mount works, as its standard output.
 pub(crate) struct Report {
-    /// `/dev/null`, opened from the start: when the mount works, opening it could still fail.
+    /// `/dev/null`, opened early, because opening it when the mount already works could fail.
     nowhere: File,
 }
 

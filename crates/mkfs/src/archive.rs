@@ -22,8 +22,8 @@ use crate::{
 /// The name of an archive from standard input in error messages.
 const INPUT_NAME: &str = "standard input";
 
-/// Whether the file at `path` begins as a tar archive or a compressed file does. Files that are not regular or cannot be read do
-/// not count.
+/// Whether the file at `path` begins as a tar archive or a compressed file does. `false` if it is not a regular file or
+/// cannot be read.
 pub fn is_archive(path: &Path) -> bool {
     let mut head = [0; unpack::HEAD_LEN];
     path.is_file()

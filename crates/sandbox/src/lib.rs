@@ -3,7 +3,8 @@
 //! A [`Policy`] lists the paths, system calls and capabilities that the work needs. [`Sandbox::enter`] removes
 //! everything else before the first byte of the image is parsed: it closes inherited descriptors; Landlock restricts
 //! paths, TCP and signals; a seccomp allow-list restricts system calls; and `no_new_privs` disables set-user-id programs.
-//! [`Sandbox::seal`] follows once the files to which the image refers are open: it removes the capabilities, and the rights that only opening needed.
+//! [`Sandbox::seal`] follows once the files to which the image refers are open: it removes the capabilities, and the
+//! rights that only opening needed.
 //!
 //! Landlock and capabilities belong to a thread, so a process must be confined before it starts its first thread.
 //! [`Enforced`] reports what the kernel actually enforces.

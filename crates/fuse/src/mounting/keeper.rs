@@ -79,7 +79,8 @@ impl Keeper {
         Ok(Arc::new(Self { socket: Mutex::new(Some(ours)), process }))
     }
 
-    /// Ends the keeper and waits until it has ended. Without this call, or if it no longer takes questions, it ends with this process.
+    /// Ends the keeper and waits until it has ended. Without this call, or if it no longer takes questions, it ends with
+    /// this process.
     pub fn end(&self) {
         // A thread that waits for an answer may be stuck.
         let socket = self.socket.try_lock().ok().and_then(|mut socket| socket.take());
