@@ -68,6 +68,11 @@ impl Patience {
         self.has_renewed = false;
     }
 
+    /// The next fault comes from a place where the credentials have already been renewed.
+    pub(crate) fn renewed(&mut self) {
+        self.has_renewed = true;
+    }
+
     /// Waits until a retry is due. Returns the fault.
     ///
     /// # Errors

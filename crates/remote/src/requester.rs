@@ -199,7 +199,12 @@ impl Requester {
                         self.counters.retried();
                         continue;
                     }
-                    fault = asked.of_registry.take().unwrap_or(fault);
+                    if let Some(of_registry) = asked.of_registry.take() {
+                        fault = of_registry;
+                        patience.renewed();
+                    }
+                    // A later attempt may have other credentials, and asks all of them again.
+                    asked = Mirrors::default();
                 }
                 FaultKind::Gone | FaultKind::Refused | FaultKind::Unauthorized { .. } => {}
                 FaultKind::Closed => {}

@@ -1,11 +1,12 @@
 //! Images whose location depends on the environment. Each test starts itself again as a process with another environment.
 
 use std::{
+    collections::HashMap,
     env, fs, io,
     path::Path,
     process::Command,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
@@ -25,25 +26,28 @@ const LEN: usize = (1 << 20) + 17;
 const URL: &str = "FLOE_TEST_URL";
 const CACHE: &str = "FLOE_TEST_CACHE";
 
+/// How long that process waits for a server, in seconds; it does not wait if this is not set.
+const PATIENCE: &str = "FLOE_TEST_PATIENCE";
+
 /// The prefix of the results in the output of that process.
 const RESULT: &str = "result: ";
 
 /// Reads an image in the process with another environment. Returns `false` in the other process.
-fn read_as_told() -> bool {
+fn read_as_told(read: fn(&RemoteImage) -> io::Result<Digest>) -> bool {
     let (Ok(url), Some(cache)) = (env::var(URL), env::var_os(CACHE)) else { return false };
-    let remote = RemoteOptions { outage: Outage::Wait(Duration::ZERO), ..RemoteOptions::default() };
+    let patience = env::var(PATIENCE).map_or(0, |seconds| seconds.parse().expect("a number"));
+    let remote = RemoteOptions { outage: Outage::Wait(Duration::from_secs(patience)), ..RemoteOptions::default() };
     let options = ImageOptions { remote, cache_directory: Some(cache.into()), ..ImageOptions::default() };
-    println!("\n{RESULT}{}", read(&url, &options).map_or_else(|error| error.to_string(), |digest| digest.to_string()));
+    let result = RemoteImage::open(&url, &options, |_| ()).and_then(|image| read(&image));
+    println!("\n{RESULT}{}", result.map_or_else(|error| error.to_string(), said_of));
     true
 }
 
 /// The digest of the image, whose parts several threads read.
-fn read(url: &str, options: &ImageOptions) -> io::Result<Digest> {
-    let image = RemoteImage::open(url, options, |_| ())?;
+fn read_by_threads(image: &RemoteImage) -> io::Result<Digest> {
     let mut bytes = vec![0; LEN];
     thread::scope(|scope| {
         let pieces = bytes.chunks_mut(LEN / 6).enumerate();
-        let image = &image;
         let reading: Vec<_> = pieces
             .map(|(index, piece)| scope.spawn(move || image.read_at((index * (LEN / 6)) as u64, piece)))
             .collect();
@@ -52,7 +56,12 @@ fn read(url: &str, options: &ImageOptions) -> io::Result<Digest> {
     Ok(Digest::of(&bytes))
 }
 
-/// Runs the test `name` in a process with this environment. Returns the digest that it reads, or its error.
+/// What the process says of bytes that it has read. No error says this: errors name the image with its digest.
+fn said_of(read: Digest) -> String {
+    format!("read {read}")
+}
+
+/// Runs the test `name` in a process with this environment. Returns what it says of the bytes that it reads, or its error.
 fn result(name: &str, url: &str, cache: &Path, environment: &[(&str, &str)]) -> String {
     let mut command = Command::new(env::current_exe().expect("this program"));
     command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(URL, url).env(CACHE, cache);
@@ -64,7 +73,7 @@ fn result(name: &str, url: &str, cache: &Path, environment: &[(&str, &str)]) -> 
 
 #[test]
 fn each_endpoint_of_an_object_store_has_its_own_objects() {
-    if read_as_told() {
+    if read_as_told(read_by_threads) {
         return;
     }
     let cache = tempfile::tempdir().expect("a directory");
@@ -83,7 +92,7 @@ fn each_endpoint_of_an_object_store_has_its_own_objects() {
     let is_down = Arc::new(AtomicBool::new(false));
     let endpoints = [1, 2].map(|seed| {
         let (bytes, down) = (object(LEN, seed), Arc::clone(&is_down));
-        let expected = Digest::of(&bytes).to_string();
+        let expected = said_of(Digest::of(&bytes));
         let server = Server::start(move |asked| match down.load(Relaxed) {
             true => Answer::new(503, &[], ""),
             false => Answer::of_object(asked, &bytes, "\"same\""),
@@ -102,11 +111,11 @@ fn each_endpoint_of_an_object_store_has_its_own_objects() {
 
 #[test]
 fn an_image_is_read_from_the_registry_if_a_mirror_has_only_its_manifest() {
-    if read_as_told() {
+    if read_as_told(read_by_threads) {
         return;
     }
     let layer = object(LEN, 3);
-    let expected = Digest::of(&layer).to_string();
+    let expected = said_of(Digest::of(&layer));
     // The statuses of the mirror and of the registry, and what the process says.
     let rows = [
         (404, 200, &*expected),
@@ -122,30 +131,73 @@ fn an_image_is_read_from_the_registry_if_a_mirror_has_only_its_manifest() {
         &rows,
         |(mirror, registry, _)| format!("{mirror}, {registry}"),
         |(mirror, registry, expected)| {
-            let mut content = Content::default();
-            content.image_with_table("v1", &layer);
-            let blobs_with = |status| {
-                let content = content.clone();
-                Server::start(move |asked| {
-                    let path = asked.path.split('?').next().unwrap_or_default().to_owned();
-                    let asked = Asked { path, ..asked.clone() };
-                    match asked.path.contains("/blobs/") && status != 200 {
-                        true => Answer::new(status, &[], ""),
-                        false => content.answer(&asked),
-                    }
-                })
-            };
-            let (mirror, registry) = (blobs_with(*mirror), blobs_with(*registry));
-            let directory = tempfile::tempdir().expect("a directory");
-            let hosts = directory.path().join("containerd/certs.d/registry.invalid");
-            fs::create_dir_all(&hosts).expect("made");
-            let text = format!("server = \"{}\"\n[host.\"{}\"]\n", registry.url(""), mirror.url(""));
-            fs::write(hosts.join("hosts.toml"), text).expect("written");
-            let config = directory.path().to_str().expect("text");
             let name = "environment::an_image_is_read_from_the_registry_if_a_mirror_has_only_its_manifest";
-            let url = "oci://registry.invalid/team/image:v1";
-            let found = result(name, url, &directory.path().join("cache"), &[("XDG_CONFIG_HOME", config)]);
+            let found = result_with_a_mirror(name, &layer, [&[*mirror], &[*registry]], "0");
             if found.contains(expected) { Vec::new() } else { vec![found] }
         },
     );
+}
+
+#[test]
+fn the_answer_of_the_registry_decides_once_it_is_in_use() {
+    let read_first_and_last_byte = |image: &RemoteImage| {
+        let mut bytes = [0; 2];
+        let (first, last) = bytes.split_at_mut(1);
+        image.read_at(0, first)?;
+        image.read_at(LEN as u64 - 1, last)?;
+        Ok(Digest::of(&bytes))
+    };
+    if read_as_told(read_first_and_last_byte) {
+        return;
+    }
+    let layer = object(LEN, 4);
+    let expected = said_of(Digest::of(&[layer[0], layer[LEN - 1]]));
+    // The statuses of the mirror and of the registry, the patience, and what the process says.
+    let rows: [(u16, &[u16], &str, &str); 6] = [
+        (404, &[200, 403], "0", "403"),
+        (404, &[200, 401], "0", "401"),
+        (403, &[200, 404], "0", "404"),
+        (404, &[200, 418], "0", "418"),
+        (404, &[200, 403, 403, 403, 403, 403, 200], "60", &expected),
+        (401, &[200, 401, 401, 401, 401, 401, 200], "60", &expected),
+    ];
+    check_rows(
+        &rows,
+        |(mirror, registry, ..)| format!("{mirror}, {registry:?}"),
+        |(mirror, registry, patience, expected)| {
+            let name = "environment::the_answer_of_the_registry_decides_once_it_is_in_use";
+            let found = result_with_a_mirror(name, &layer, [&[*mirror], registry], patience);
+            if found.contains(expected) { Vec::new() } else { vec![found] }
+        },
+    );
+}
+
+/// Like [`result`], of an image with this layer in a registry that has a mirror, with `patience`. Both answer requests for
+/// each blob with their statuses in order, the last of which repeats.
+fn result_with_a_mirror(name: &str, layer: &[u8], statuses: [&[u16]; 2], patience: &str) -> String {
+    let mut content = Content::default();
+    content.image_with_table("v1", layer);
+    let servers = statuses.map(|statuses| {
+        let (content, statuses) = (content.clone(), statuses.to_vec());
+        let asked_before = Mutex::new(HashMap::<String, usize>::new());
+        Server::start(move |asked| {
+            let path = asked.path.split('?').next().unwrap_or_default().to_owned();
+            let mut status = 200;
+            if path.contains("/blobs/") {
+                let mut asked_before = asked_before.lock().expect("no panic");
+                let count = asked_before.entry(path.clone()).or_default();
+                status = statuses[(*count).min(statuses.len() - 1)];
+                *count += 1;
+            }
+            if status == 200 { content.answer(&Asked { path, ..asked.clone() }) } else { Answer::new(status, &[], "") }
+        })
+    });
+    let directory = tempfile::tempdir().expect("a directory");
+    let hosts = directory.path().join("containerd/certs.d/registry.invalid");
+    fs::create_dir_all(&hosts).expect("made");
+    let [mirror, registry] = servers.each_ref().map(|server| server.url(""));
+    fs::write(hosts.join("hosts.toml"), format!("server = \"{registry}\"\n[host.\"{mirror}\"]\n")).expect("written");
+    let config = directory.path().to_str().expect("text");
+    let environment = [("XDG_CONFIG_HOME", config), (PATIENCE, patience)];
+    result(name, "oci://registry.invalid/team/image:v1", &directory.path().join("cache"), &environment)
 }
