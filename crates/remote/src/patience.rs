@@ -68,7 +68,7 @@ impl Patience {
         self.has_renewed = false;
     }
 
-    /// The next fault comes from a place where the credentials have already been renewed.
+    /// The next fault was final at a place where the credentials had been renewed: they are not renewed at once again.
     pub(crate) fn renewed(&mut self) {
         self.has_renewed = true;
     }
