@@ -206,7 +206,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     }
     if floe_mkfs::is_archive(&arguments.image) {
         let image = Shown(arguments.image.as_os_str().as_encoded_bytes());
-        return Err(Fail::usage(format!("{image} is an archive: name the image first, then its sources")));
+        let why = "is an archive or a compressed file: name the image first, then its sources";
+        return Err(Fail::usage(format!("{image} {why}")));
     }
     if arguments.verity {
         verity::check(&arguments.image)?;

@@ -396,7 +396,8 @@ fn an_archive_is_not_replaced_by_an_image() {
         let before = fs::read(place(name)).expect("read");
         let refused = floe(&folder, &[name, "two.tar"]);
         assert_eq!(refused.status.code(), Some(2));
-        assert_eq!(said(&refused), format!("floe: {name} is an archive: name the image first, then its sources\n"));
+        let why = "is an archive or a compressed file: name the image first, then its sources";
+        assert_eq!(said(&refused), format!("floe: {name} {why}\n"));
         assert!(fs::read(place(name)).expect("read") == before, "{name}");
     }
     // Other files are replaced; the original replaces archives too.

@@ -123,9 +123,9 @@ fn an_image_is_read_from_the_registry_if_a_mirror_has_only_its_manifest() {
         (401, 200, &expected),
         (400, 200, &expected),
         (200, 404, &expected),
-        (404, 404, "404"),
-        (404, 403, "403"),
-        (403, 418, "418"),
+        (404, 404, "answers 404"),
+        (404, 403, "answers 403"),
+        (403, 418, "answers 418"),
     ];
     check_rows(
         &rows,
@@ -154,10 +154,10 @@ fn the_answer_of_the_registry_decides_once_it_is_in_use() {
     let expected = said_of(Digest::of(&[layer[0], layer[LEN - 1]]));
     // The statuses of the mirror and of the registry, the patience, and what the process says.
     let rows: [(u16, &[u16], &str, &str); 6] = [
-        (404, &[200, 403], "0", "403"),
-        (404, &[200, 401], "0", "401"),
-        (403, &[200, 404], "0", "404"),
-        (404, &[200, 418], "0", "418"),
+        (404, &[200, 403], "0", "answers 403"),
+        (404, &[200, 401], "0", "answers 401"),
+        (403, &[200, 404], "0", "answers 404"),
+        (404, &[200, 418], "0", "answers 418"),
         (404, &[200, 403, 403, 403, 403, 403, 200], "60", &expected),
         (401, &[200, 401, 401, 401, 401, 401, 200], "60", &expected),
     ];
