@@ -42,6 +42,7 @@ fn some_cpus() -> Vec<usize> {
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).take(4).collect()
 }
 
+/// The kernel's totals of the calling thread.
 fn own_totals() -> ThreadTotals {
     let tid = rustix::thread::gettid().as_raw_nonzero().get();
     process_totals(std::process::id()).expect("schedstat").remove(&tid).expect("this thread")
@@ -180,8 +181,8 @@ fn a_thread_that_wakes_an_idle_cpu_is_seen_each_time() {
     }
 }
 
-/// How often the thread sleeps depends on the load: if a message arrives first, it does not. The kernel counts its
-/// sleeps.
+/// A thread whose next message is already there does not sleep, so how often it sleeps depends on the load. The kernel
+/// counts the sleeps.
 #[test]
 fn wakeups_of_two_threads_are_all_seen() {
     let _turn = TURN.lock();
