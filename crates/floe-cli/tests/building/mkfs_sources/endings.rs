@@ -14,6 +14,9 @@ use rustix::process::Signal;
 
 use super::scene::{LIMIT, done, folder, image, mkfs};
 
+/// Enough for ten threads that are refused memory at the same moment, each of which writes up to six lines.
+const REFUSED_LINES_MAX: usize = 60;
+
 #[test]
 fn refused_memory_ends_a_build_without_an_image() {
     let folder = folder();
@@ -40,8 +43,9 @@ fn refused_memory_ends_a_build_without_an_image() {
             }
             refused += 1;
             assert_eq!(output.status.code(), Some(1), "{kibibytes} {more}: {} {said}", output.status);
-            // The standard library may add a hint about backtraces.
-            assert!((1..3).contains(&said.trim().lines().count()), "{kibibytes} {more}: {said}");
+            assert!(said.contains("memory"), "{kibibytes} {more}: {said}");
+            // Several threads may be refused memory at once, and the standard library writes lines for each.
+            assert!(said.lines().count() <= REFUSED_LINES_MAX, "{kibibytes} {more}: {said}");
             assert_eq!(left.len(), 1, "{kibibytes} {more}: {left:?}");
         }
     }
