@@ -4,10 +4,10 @@
 //! share the code that skips, fills and checks the end (`stream`). All codecs share the description of the requested
 //! bytes (`request`) and scratch memory (`scratch`).
 
+mod allocator_sys;
 mod decoder;
 mod deflate;
 pub mod encode;
-mod freed_memory_sys;
 mod lz4;
 mod lz4_ring;
 mod lz4_sequences;
@@ -25,5 +25,5 @@ mod stream;
 mod xz;
 mod zstd;
 
+pub use allocator_sys::{limit_arenas, release_freed_memory};
 pub use decoder::Decoder;
-pub use freed_memory_sys::release_freed_memory;

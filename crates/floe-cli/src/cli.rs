@@ -57,6 +57,7 @@ enum Command {
 /// Runs the command line. The first argument is the program name, which selects a drop-in program if it is one's name.
 pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
     name_process(arguments.first());
+    floe::keep_address_space();
     let program = drop_in::named(arguments.first());
     let is_check = program.is_none() && arguments.get(1).is_some_and(|command| command == "check");
     let abort_exit = if is_check { Exit::NotChecked } else { Exit::Failed };

@@ -37,7 +37,8 @@
 //! # Threads
 //!
 //! An open image has one decompression thread for each CPU. With [`WorkerMode::Inline`] it has none, and the calling thread
-//! decompresses. Calls block; there is no async interface.
+//! decompresses. Calls block; there is no async interface. A program that runs where the address space is limited
+//! (`ulimit -v`) calls [`keep_address_space`] first.
 //!
 //! # Features
 //!
@@ -90,6 +91,7 @@ pub use format::FormatImage;
 pub use image::Image;
 pub use image_files::ImageFiles;
 pub use likeness::Likeness;
+pub use memory_limit::keep_address_space;
 pub use open_error::OpenError;
 pub use open_options::{Offset, OpenOptions};
 pub use path_error::PathError;

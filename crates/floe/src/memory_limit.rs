@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use floe_codec::limit_arenas;
 use rustix::process::{Resource, getrlimit};
 
 /// The maximum memory of a decoding thread: its stack, a decoded block of 12 MiB, and its buffers.
@@ -28,6 +29,14 @@ pub(crate) fn check_thread_start() -> io::Result<()> {
     match address_space_left() {
         Some(left) if left < THREAD_START_BYTES => Err(io::ErrorKind::OutOfMemory.into()),
         _ => Ok(()),
+    }
+}
+
+/// Keeps the address space of this process for data if it is limited (`RLIMIT_AS`): otherwise the C library reserves
+/// much of it for the threads. For the start of a program, before it has threads.
+pub fn keep_address_space() {
+    if let Some(limit_bytes) = getrlimit(Resource::As).current {
+        limit_arenas(limit_bytes);
     }
 }
 

@@ -17,7 +17,7 @@ use floe_image::{ByteRange, ExtentData, Nid, start_error};
 use floe_mkfs::{Expected, Phase, PieceDigest, Progress, Verified, Verifier, VerifyError};
 use xxhash_rust::xxh64::xxh64;
 
-use crate::{Image, Offset, OpenError, OpenOptions};
+use crate::{Image, Offset, OpenError, OpenOptions, memory_limit::memory_limit_bytes};
 
 /// The number of bytes of two duplicate files that one step compares.
 const DUPLICATE_STEP_LEN: u64 = 8 << 20;
@@ -65,8 +65,13 @@ impl Verifier for ImageVerifier {
         expected: &Expected<'_>,
         progress: &mut dyn Progress,
     ) -> Result<Verified, VerifyError> {
-        let engine =
-            EngineOptions { workers: WorkerMode::Inline, reserved_pages: 0, read_around: false, ..Default::default() };
+        let engine = EngineOptions {
+            cache_bytes: EngineOptions::for_memory(memory_limit_bytes()).cache_bytes,
+            workers: WorkerMode::Inline,
+            reserved_pages: 0,
+            read_around: false,
+            ..Default::default()
+        };
         let devices = blob.map(Path::to_path_buf).into_iter().collect();
         let offset = match expected.image_offset() {
             0 => Offset::None,
@@ -145,7 +150,7 @@ impl Metadata<'_> {
     }
 
     fn compare_inode(&self, number: usize, nid: Nid) -> Result<(), VerifyError> {
-        let failed = |error: floe_image::Error| self.fault(number, &error.to_string());
+        let failed = |error: floe_image::Error| self.failed(number, &error);
         let expected = self.expected.inode(number);
         let attr = self.image.attr(nid).map_err(failed)?;
         let differs = |what: &str| Err(self.fault(number, &format!("its {what} differs")));
@@ -194,7 +199,7 @@ impl Metadata<'_> {
         let mut found = self.image.read_dir(nid);
         for (name, inode) in self.expected.entries(number) {
             let entry = found.next().ok_or_else(|| self.fault(inode, "its directory has no entry for it"))?;
-            let entry = entry.map_err(|error| self.fault(number, &error.to_string()))?;
+            let entry = entry.map_err(|error| self.failed(number, &error))?;
             let is_same = entry.name == name && entry.file_type == self.expected.inode(inode).file_type;
             if !is_same || *nids[inode].get_or_insert(entry.nid) != entry.nid {
                 return Err(self.fault(inode, "its directory has another entry at its position"));
@@ -204,6 +209,10 @@ impl Metadata<'_> {
             None => Ok(()),
             Some(_) => Err(self.fault(number, "it has too many entries")),
         }
+    }
+
+    fn failed(&self, number: usize, error: &floe_image::Error) -> VerifyError {
+        unread_or(error, |what| self.fault(number, what))
     }
 
     fn fault(&self, number: usize, what: &str) -> VerifyError {
@@ -243,7 +252,7 @@ impl Content<'_> {
         buffer.try_reserve_exact(missing_len).map_err(no_memory)?;
         buffer.resize(piece.len, 0);
         let read = self.image.read_at(self.nids[piece.inode], piece.offset, buffer);
-        let len = read.map_err(|error| failed(&error.to_string()))?;
+        let len = read.map_err(|error| unread_or(&error, failed))?;
         if len != piece.len || xxh64(buffer, 0) != hash {
             return Err(failed("the data differs from the source"));
         }
@@ -268,7 +277,7 @@ impl Content<'_> {
             for (number, extents) in [(number, &mut extents), (earlier, &mut earlier_extents)] {
                 extents.clear();
                 let mapped = self.image.file_system().map(self.nids[number], range, extents);
-                mapped.map_err(|error| failed(&error.to_string()))?;
+                mapped.map_err(|error| unread_or(&error, failed))?;
             }
             if extents != earlier_extents {
                 self.compare_bytes(pair, range, buffer)?;
@@ -292,7 +301,7 @@ impl Content<'_> {
         let (own, other) = buffer.split_at_mut(len);
         for (number, part) in [(number, &mut *own), (earlier, &mut *other)] {
             let read = self.image.read_at(self.nids[number], range.offset(), part);
-            if read.map_err(|error| failed(&error.to_string()))? != len {
+            if read.map_err(|error| unread_or(&error, failed))? != len {
                 return Err(failed("it is too short"));
             }
         }
@@ -310,7 +319,7 @@ impl Content<'_> {
                 extents.clear();
                 let mapped =
                     self.image.file_system().map(self.nids[piece.inode], ByteRange::new(at, len), &mut extents);
-                mapped.map_err(|error| failed(&error.to_string()))?;
+                mapped.map_err(|error| unread_or(&error, failed))?;
                 if extents.iter().any(|extent| extent.data != ExtentData::Hole) {
                     return Err(failed("there is data where the source has a hole"));
                 }
@@ -381,6 +390,13 @@ fn on_threads<Item: Sync>(
     }
 }
 
+/// What a failed read says about the image: a fault, which `failed` makes of the error's text, or nothing if memory,
+/// threads or the storage failed.
+fn unread_or(error: &floe_image::Error, failed: impl Fn(&str) -> VerifyError) -> VerifyError {
+    let text = error.to_string();
+    if error.is_transient() { VerifyError::Unread(text) } else { failed(&text) }
+}
+
 fn fault(expected: &Expected<'_>, number: usize, what: &str) -> VerifyError {
     let path = String::from_utf8_lossy(&expected.path(number)).escape_debug().to_string();
     VerifyError::Fault(format!("{path}: {what}"))
@@ -408,5 +424,13 @@ mod tests {
             assert!(bytes >= total.min(SAMPLE_BYTES) && bytes <= total.min(SAMPLE_BYTES * 4), "{count} {len}: {bytes}");
             assert!(chosen.is_sorted() && chosen.first() == Some(&0) && chosen.last() >= Some(&(count * 15 / 16)));
         }
+    }
+
+    #[test]
+    fn refused_memory_is_no_fault_of_the_image() {
+        let told = |error: &floe_image::Error| unread_or(error, |what| VerifyError::Fault(format!("/file: {what}")));
+        assert!(matches!(told(&floe_image::Error::NoMemory), VerifyError::Unread(_)));
+        let corrupt = floe_image::Error::corrupt("dirent name past block", floe_image::Place::default());
+        assert!(matches!(told(&corrupt), VerifyError::Fault(what) if what.starts_with("/file: corrupt image")));
     }
 }

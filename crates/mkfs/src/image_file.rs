@@ -31,7 +31,9 @@ impl ImageFile {
     /// Creates the file for `path`, with the image starting at byte `start`.
     pub(crate) fn create(path: &Path, start: u64, temporaries: &Temporaries) -> Result<Self> {
         let file = OutputFile::create(path, start, temporaries)?;
-        Ok(Self { file, start, buffer: Vec::with_capacity(BUFFER_LEN), written: 0 })
+        let mut buffer = Vec::new();
+        buffer.try_reserve_exact(BUFFER_LEN).map_err(|_| Error::Memory(BUFFER_LEN))?;
+        Ok(Self { file, start, buffer, written: 0 })
     }
 
     /// The length so far, in bytes.

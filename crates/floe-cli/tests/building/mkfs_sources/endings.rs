@@ -53,6 +53,20 @@ fn refused_memory_ends_a_build_without_an_image() {
 }
 
 #[test]
+fn a_limited_address_space_is_left_to_the_data() {
+    let folder = folder();
+    fs::write(folder.path().join("source/text"), "some text of a source\n".repeat(120_000)).expect("written");
+    let floe = env!("CARGO_BIN_EXE_floe");
+    for kibibytes in (120_000..320_000).step_by(20_000) {
+        let script = format!("ulimit -v {kibibytes}; exec {floe} mkfs -q image source -z lz4 -j 2");
+        let output = Command::new("sh").args(["-c", &script]).current_dir(folder.path()).output();
+        let output = output.expect("sh runs");
+        assert!(output.status.success(), "{kibibytes}: {}", String::from_utf8_lossy(&output.stderr));
+        fs::remove_file(image(&folder)).expect("there is an image");
+    }
+}
+
+#[test]
 fn few_descriptors_are_enough() {
     let folder = folder();
     for directory in 0..100 {
