@@ -8,6 +8,7 @@ use std::{
 
 use crate::{
     error::{Error, Result},
+    memory::with_capacity,
     output_file::{OutputFile, output},
     temporaries::Temporaries,
 };
@@ -31,9 +32,7 @@ impl ImageFile {
     /// Creates the file for `path`, with the image starting at byte `start`.
     pub(crate) fn create(path: &Path, start: u64, temporaries: &Temporaries) -> Result<Self> {
         let file = OutputFile::create(path, start, temporaries)?;
-        let mut buffer = Vec::new();
-        buffer.try_reserve_exact(BUFFER_LEN).map_err(|_| Error::Memory(BUFFER_LEN))?;
-        Ok(Self { file, start, buffer, written: 0 })
+        Ok(Self { file, start, buffer: with_capacity(BUFFER_LEN)?, written: 0 })
     }
 
     /// The length so far, in bytes.

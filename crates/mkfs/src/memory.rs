@@ -13,10 +13,16 @@ pub(crate) fn lengthen(buffer: &mut Vec<u8>, len: usize) -> Result<()> {
 
 /// A copy of `bytes`.
 pub(crate) fn copied(bytes: &[u8]) -> Result<Vec<u8>> {
-    let mut copy = Vec::new();
-    copy.try_reserve_exact(bytes.len()).map_err(|_| Error::Memory(bytes.len()))?;
+    let mut copy = with_capacity(bytes.len())?;
     copy.extend_from_slice(bytes);
     Ok(copy)
+}
+
+/// An empty buffer with room for `len` bytes.
+pub(crate) fn with_capacity(len: usize) -> Result<Vec<u8>> {
+    let mut buffer = Vec::new();
+    buffer.try_reserve_exact(len).map_err(|_| Error::Memory(len))?;
+    Ok(buffer)
 }
 
 /// `len` zeros.
