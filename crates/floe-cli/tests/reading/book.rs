@@ -108,6 +108,12 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
+/// The pages with measurements. Their commands take minutes to hours, so they are not run.
+fn measurements() -> Vec<PathBuf> {
+    let directory = workspace_root().join("docs/measurements");
+    fs::read_dir(directory).expect("measurements").map(|entry| entry.expect("an entry").path()).collect()
+}
+
 /// Runs the blocks of a page, and returns the failed ones.
 fn run(page: &Path, path: &str) -> Vec<String> {
     let directory = tempfile::tempdir().expect("a directory");
@@ -205,6 +211,10 @@ fn pages_of_the_book_are_listed() {
         let is_listed = summary.contains(&format!("({name})"));
         assert!(is_listed || name == "SUMMARY.md" || name == "README.md", "docs/SUMMARY.md does not list {name}");
     }
+    for page in measurements() {
+        let name = page.file_name().expect("a name").to_string_lossy().into_owned();
+        assert!(summary.contains(&format!("(measurements/{name})")), "docs/SUMMARY.md does not list measurements/{name}");
+    }
 }
 
 /// The anchor that mdBook gives a heading.
@@ -242,6 +252,7 @@ fn broken_links(page: &Path) -> Vec<String> {
 #[test]
 fn links_of_the_documentation_lead_somewhere() {
     let mut pages = pages();
+    pages.extend(measurements());
     let docs = workspace_root().join("docs");
     pages.extend(
         ["format/erofs.md", "format/squashfs.md", "../ARCHITECTURE.md", "../CONTRIBUTING.md"]
