@@ -2,16 +2,20 @@
 
 mod dependencies;
 mod library;
+mod permissions;
 mod rooms;
 mod source_files;
+
+use permissions::Permissions;
 
 use crate::task_error::{Outcome, TaskError};
 
 /// Runs all checks.
 pub(crate) fn run() -> Outcome {
-    let mut lines = dependencies::violations()?;
+    let permissions = Permissions::read()?;
+    let mut lines = dependencies::violations(&permissions)?;
     lines.extend(library::violations()?);
-    lines.extend(rooms::violations()?);
+    lines.extend(rooms::violations(&permissions)?);
     lines.extend(source_files::violations()?);
     TaskError::from_lines("not tidy", &lines)
 }

@@ -6,8 +6,7 @@
 //! [`Reader`] combines an engine and a format: the format maps a range of a file to extents, and the engine reads them. The
 //! engine knows neither formats nor FUSE.
 //!
-//! ARCHITECTURE.md lists the modules of this crate as rooms, with the imports that each may have, and follows a read
-//! through them.
+//! ARCHITECTURE.md follows a read through the modules of this crate; `xtask/rooms.toml` lists what each module may import.
 
 mod blocking;
 mod cache;

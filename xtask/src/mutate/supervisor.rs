@@ -20,7 +20,7 @@ use crate::task_error::{During, Outcome, TaskError};
 const CPU_MAX: Duration = Duration::from_secs(20);
 
 /// The limit of the time waited for one image, whatever else is running. Only the time in which this process ran counts:
-/// somebody may stop all processes of a run for minutes, and continue them.
+/// all processes of a run may be stopped for minutes and then continued.
 const WAITED_MAX: Duration = Duration::from_secs(180);
 
 const POLL: Duration = Duration::from_millis(200);

@@ -1,33 +1,18 @@
 //! The permitted dependencies between crates.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    env, fs,
-    path::PathBuf,
-    process::Command,
-};
+use std::{env, fs, path::PathBuf, process::Command};
 
 use floe_testkit::workspace_root;
 use serde::Deserialize;
 
-use super::source_files::rust_files;
+use super::{
+    permissions::{FILE, Permissions},
+    source_files::rust_files,
+};
 use crate::task_error::{During, Outcome, TaskError};
-
-/// Dependencies that the table does not show: those of tests, and those of the tasks, which are no crate of the product.
-const BESIDE_THE_TABLE: [(&str, &[&str]); 2] = [
-    // Its tests serve and mount the images that it renders.
-    ("front", &["squashfs", "engine", "fuse"]),
-    ("xtask", &["testkit", "image", "erofs", "squashfs", "floe"]),
-];
 
 /// The crate that only tests may use.
 const FOR_TESTS: &str = "testkit";
-
-/// The heading of the table in ARCHITECTURE.md. Its first column names crates, its last one the crates that they may use.
-const HEADING: &str = "| crate | holds | may use |";
-
-/// Each crate with the crates of the workspace that it may depend on. Names are without `floe-`, except for `floe-cli`.
-type Permissions = BTreeMap<String, BTreeSet<String>>;
 
 #[derive(Deserialize)]
 struct Metadata {
@@ -51,10 +36,8 @@ struct Dependency {
 }
 
 /// The forbidden dependencies, and permitted ones that no file uses.
-pub(super) fn violations() -> Outcome<Vec<String>> {
+pub(super) fn violations(permissions: &Permissions) -> Outcome<Vec<String>> {
     let root = workspace_root();
-    let text = fs::read_to_string(root.join("ARCHITECTURE.md")).during("ARCHITECTURE.md")?;
-    let permissions = permissions_of(&text);
     let program = env::var_os("CARGO").unwrap_or("cargo".into());
     let mut command = Command::new(program);
     command.args(["metadata", "--format-version", "1", "--no-deps", "--offline"]).current_dir(&root);
@@ -70,32 +53,9 @@ pub(super) fn violations() -> Outcome<Vec<String>> {
         for path in rust_files(directory)? {
             sources.push_str(&fs::read_to_string(&path).during(path.display())?);
         }
-        lines.extend(violations_of(package, &permissions, &sources));
+        lines.extend(violations_of(package, permissions, &sources));
     }
     Ok(lines)
-}
-
-/// The rows of the table: a list of crates, `no other crate`, or `all but` a list.
-fn permissions_of(text: &str) -> Permissions {
-    let words = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<BTreeSet<_>>();
-    let rows = text.lines().skip_while(|line| !line.starts_with(HEADING)).skip(2);
-    let rows = rows.take_while(|line| line.starts_with('|')).filter_map(|line| {
-        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        Some((words(cells.first()?), *cells.last()?))
-    });
-    let rows: Vec<_> = rows.collect();
-    let all: BTreeSet<String> = rows.iter().flat_map(|(names, _)| names.iter().cloned()).collect();
-    let mut permissions = Permissions::new();
-    for (names, cell) in rows {
-        for name in names {
-            let mut allowed = words(cell);
-            if cell.starts_with("all but") {
-                allowed = all.difference(&allowed).filter(|other| **other != name).cloned().collect();
-            }
-            permissions.insert(name, allowed);
-        }
-    }
-    permissions
 }
 
 /// The name of a crate in the table.
@@ -116,22 +76,21 @@ fn names(sources: &str, dependency: &str) -> bool {
 
 fn violations_of(package: &Package, permissions: &Permissions, sources: &str) -> Vec<String> {
     let name = short(&package.name);
-    let beside: BTreeSet<&str> =
-        BESIDE_THE_TABLE.iter().filter(|(known, _)| *known == name).flat_map(|(_, others)| *others).copied().collect();
-    let allowed = permissions.get(name);
-    if allowed.is_none() && beside.is_empty() {
-        return vec![format!("{name}: not listed in ARCHITECTURE.md")];
-    }
-    let allowed: BTreeSet<&str> = allowed.into_iter().flatten().map(String::as_str).chain(beside).collect();
+    let Some(allowed) = permissions.crates.get(name) else {
+        return vec![format!("{name}: not listed in {FILE}")];
+    };
+    let for_tests = permissions.tests.get(name);
     let ours: Vec<&Dependency> = package.dependencies.iter().filter(|dependency| dependency.path.is_some()).collect();
     let wrong = ours.iter().filter(|dependency| {
-        let is_for_tests = dependency.kind.as_deref() == Some("dev") && short(&dependency.name) == FOR_TESTS;
-        !is_for_tests && !allowed.contains(short(&dependency.name))
+        let other = short(&dependency.name);
+        let is_for_tests = other == FOR_TESTS || for_tests.is_some_and(|others| others.contains(other));
+        let is_allowed_for_tests = is_for_tests && dependency.kind.as_deref() == Some("dev");
+        !allowed.contains(other) && !is_allowed_for_tests
     });
     let mut lines: Vec<_> =
         wrong.map(|dependency| format!("{name} may not depend on {}", short(&dependency.name))).collect();
-    for other in allowed {
-        let dependency = ours.iter().find(|dependency| short(&dependency.name) == other);
+    for other in allowed.iter().chain(for_tests.into_iter().flatten()) {
+        let dependency = ours.iter().find(|dependency| short(&dependency.name) == *other);
         if dependency.is_none_or(|dependency| !names(sources, &dependency.name)) {
             lines.push(format!("{name} may use {other}, which it does not"));
         }
@@ -143,10 +102,8 @@ fn violations_of(package: &Package, permissions: &Permissions, sources: &str) ->
 mod tests {
     use super::*;
 
-    const TABLE: &str = "text\n\n| crate | holds | may use |\n| --- | --- | --- |\n| `image` | `a` | no other crate of the workspace |\n\
-                         | `erofs`, `squashfs` | b | `image` |\n| `engine` | c | `image` |\n\
-                         | `floe` | d | `image`, `erofs` |\n| `floe-cli` | e | all but `engine`, `testkit` |\n\
-                         | `testkit` | f | `image` |\n\n| other |\n";
+    const TABLES: &str = "[crates]\nimage = []\nerofs = ['image']\nengine = ['image']\ntestkit = ['image']\n\
+                          front = ['image']\nxtask = ['testkit']\n[tests]\nfront = ['engine']\n[rooms]\n";
 
     fn package(name: &str, dependencies: &[(&str, Option<&str>)]) -> Package {
         let dependency = |(name, kind): &(&str, Option<&str>)| Dependency {
@@ -159,22 +116,8 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_read() {
-        let permissions = permissions_of(TABLE);
-        for (name, expected) in [
-            ("image", &[][..]),
-            ("erofs", &["image"]),
-            ("squashfs", &["image"]),
-            ("floe-cli", &["erofs", "floe", "image", "squashfs"]),
-        ] {
-            assert!(permissions[name].iter().eq(expected.iter()), "{name}: {:?}", permissions[name]);
-        }
-        assert_eq!(permissions.len(), 7);
-    }
-
-    #[test]
     fn wrong_ways_and_needless_permissions_are_found() {
-        let permissions = permissions_of(TABLE);
+        let permissions = Permissions::parse(TABLES).unwrap_or_else(|error| panic!("{error}"));
         for (name, dependencies, sources, expected) in [
             ("floe-engine", &[("floe-image", None)][..], "use floe_image::Nid;", &[][..]),
             (
@@ -204,7 +147,22 @@ mod tests {
                 "use floe_image_of::Nid; // floe_image",
                 &["engine may use image, which it does not"],
             ),
-            ("floe-other", &[], "", &["other: not listed in ARCHITECTURE.md"]),
+            // Uses of tests.
+            (
+                "floe-front",
+                &[("floe-image", None), ("floe-engine", Some("dev"))],
+                "floe_image::open(); floe_engine::open()",
+                &[],
+            ),
+            (
+                "floe-front",
+                &[("floe-image", None), ("floe-engine", None)],
+                "floe_image::open(); floe_engine::open()",
+                &["front may not depend on engine"],
+            ),
+            ("floe-front", &[("floe-image", None)], "floe_image::open()", &["front may use engine, which it does not"]),
+            ("xtask", &[("floe-testkit", None)], "floe_testkit::open()", &[]),
+            ("floe-other", &[], "", &["other: not listed in xtask/rooms.toml"]),
         ] {
             let found = violations_of(&package(name, dependencies), &permissions, sources);
             assert_eq!(found, expected, "{name} {sources}");

@@ -1,4 +1,4 @@
-//! The permitted imports between the modules of a crate, from the tables of ARCHITECTURE.md.
+//! The permitted imports between the modules of a crate, from `xtask/rooms.toml`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,28 +9,22 @@ use std::{
 use floe_testkit::workspace_root;
 use syn::{Item, UseTree, visit::Visit};
 
-use super::source_files::rust_files;
+use super::{
+    permissions::{FILE, Permissions, Table, faults_of},
+    source_files::rust_files,
+};
 use crate::task_error::{During, Outcome, TaskError};
 
-/// The crates with a table of their modules, under the heading `room of NAME`.
-const CRATES: [&str; 2] = ["engine", "fuse"];
-
-/// The rooms of a crate, and which rooms each may use. A room is a directory with the file of its name, or a single
-/// file.
-type Table = Vec<(String, BTreeSet<String>)>;
-
 /// The imports that the tables do not allow, permissions that no import uses, and other faults of the tables.
-pub(super) fn violations() -> Outcome<Vec<String>> {
+pub(super) fn violations(permissions: &Permissions) -> Outcome<Vec<String>> {
     let root = workspace_root();
-    let text = fs::read_to_string(root.join("ARCHITECTURE.md")).during("ARCHITECTURE.md")?;
     let mut lines = Vec::new();
-    for name in CRATES {
-        let table = table_of(&text, name);
-        lines.extend(faults_of(name, &table));
+    for (name, table) in &permissions.rooms {
+        lines.extend(faults_of(name, table));
         let source = root.join("crates").join(name).join("src");
         let entry = fs::read_to_string(source.join("lib.rs")).during(source.display())?;
         let exports = exports_of(&parse(&entry, "lib.rs")?);
-        let mut used_by = BTreeMap::<String, BTreeSet<String>>::new();
+        let mut used_by = Table::new();
         for path in rust_files(&source)? {
             let file = path.strip_prefix(&source).unwrap_or(&path);
             if file == Path::new("lib.rs") {
@@ -38,43 +32,12 @@ pub(super) fn violations() -> Outcome<Vec<String>> {
             }
             let text = fs::read_to_string(&path).during(path.display())?;
             let used = rooms_used(&parse(&text, &path.display().to_string())?, &exports);
-            lines.extend(wrong_ways(name, file, &used, &table));
+            lines.extend(wrong_ways(name, file, &used, table));
             used_by.entry(room_of(file)).or_default().extend(used);
         }
-        lines.extend(needless_permissions(name, &used_by, &table));
+        lines.extend(needless_permissions(name, &used_by, table));
     }
     Ok(lines)
-}
-
-/// The rows under the heading `room of NAME`: the first column names the room, the last one the rooms it may use.
-fn table_of(text: &str, name: &str) -> Table {
-    let heading = format!("| room of `{name}` |");
-    let rows = text.lines().skip_while(|line| !line.starts_with(&heading)).skip(2);
-    let cells = |line: &str| line.trim_matches('|').split('|').map(str::trim).map(str::to_owned).collect::<Vec<_>>();
-    let words = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
-    rows.take_while(|line| line.starts_with('|'))
-        .filter_map(|line| {
-            let cells = cells(line);
-            let room = words(cells.first()?).first()?.clone();
-            Some((room, words(cells.last()?).into_iter().collect()))
-        })
-        .collect()
-}
-
-/// The faults of a table: a room may use only rooms above it, so there are no cycles.
-fn faults_of(name: &str, table: &Table) -> Vec<String> {
-    let mut above = BTreeSet::new();
-    let mut lines = Vec::new();
-    if table.is_empty() {
-        lines.push(format!("ARCHITECTURE.md: no table of the rooms of {name}"));
-    }
-    for (room, allowed) in table {
-        for wrong in allowed.difference(&above) {
-            lines.push(format!("ARCHITECTURE.md: {name}: `{room}` may use `{wrong}`, which is not above it"));
-        }
-        above.insert(room.clone());
-    }
-    lines
 }
 
 fn parse(text: &str, name: &str) -> Outcome<syn::File> {
@@ -185,23 +148,23 @@ fn room_of(file: &Path) -> String {
 
 fn wrong_ways(name: &str, file: &Path, used: &BTreeSet<String>, table: &Table) -> Vec<String> {
     let room = room_of(file);
-    let Some((_, allowed)) = table.iter().find(|(known, _)| *known == room) else {
-        return vec![format!("crates/{name}/src/{}: room `{room}` is missing in ARCHITECTURE.md", file.display())];
+    let Some(allowed) = table.get(&room) else {
+        return vec![format!("crates/{name}/src/{}: room `{room}` is missing in {FILE}", file.display())];
     };
     let wrong = used.iter().filter(|other| **other != room && !allowed.contains(*other));
     wrong.map(|other| format!("crates/{name}/src/{}: `{room}` may not use `{other}`", file.display())).collect()
 }
 
 /// The permissions that no file of a room uses.
-fn needless_permissions(name: &str, used_by: &BTreeMap<String, BTreeSet<String>>, table: &Table) -> Vec<String> {
+fn needless_permissions(name: &str, used_by: &Table, table: &Table) -> Vec<String> {
     let mut lines = Vec::new();
     for (room, allowed) in table {
         let Some(used) = used_by.get(room) else {
-            lines.push(format!("ARCHITECTURE.md: {name}: there is no room `{room}`"));
+            lines.push(format!("{FILE}: {name}: there is no room `{room}`"));
             continue;
         };
         let needless = allowed.difference(used);
-        lines.extend(needless.map(|other| format!("ARCHITECTURE.md: {name}: `{room}` does not use `{other}`")));
+        lines.extend(needless.map(|other| format!("{FILE}: {name}: `{room}` does not use `{other}`")));
     }
     lines
 }
@@ -210,24 +173,18 @@ fn needless_permissions(name: &str, used_by: &BTreeMap<String, BTreeSet<String>>
 mod tests {
     use super::*;
 
-    const TABLE: &str = "text\n\n| room of `house` | what | may use |\n| --- | --- | --- |\n| `cellar` | wine | nothing |\n\
-                         | `hall` | guests | `cellar` |\n\nmore";
+    fn table() -> Table {
+        Table::from([
+            ("cellar".to_owned(), BTreeSet::new()),
+            ("hall".to_owned(), BTreeSet::from(["cellar".to_owned()])),
+        ])
+    }
 
     fn used(text: &str) -> Vec<String> {
         let entry = parse("pub use cellar::shelf::{Bottle, Glass as Cup};\npub use hall::Guest;", "lib.rs");
         let exports = exports_of(&entry.unwrap_or_else(|error| panic!("{error}")));
         let file = parse(text, "a file").unwrap_or_else(|error| panic!("{error}"));
         rooms_used(&file, &exports).into_iter().collect()
-    }
-
-    #[test]
-    fn tables_are_read_and_hold_no_circles() {
-        let table = table_of(TABLE, "house");
-        assert_eq!(table.len(), 2);
-        assert!(faults_of("house", &table).is_empty());
-        assert_eq!(faults_of("other", &table_of(TABLE, "other")).len(), 1);
-        let circle = TABLE.replace("nothing", "`hall`");
-        assert_eq!(faults_of("house", &table_of(&circle, "house")).len(), 1);
     }
 
     #[test]
@@ -247,7 +204,7 @@ mod tests {
 
     #[test]
     fn wrong_ways_are_found() {
-        let table = table_of(TABLE, "house");
+        let table = table();
         for (file, other, expected) in [
             ("hall/door.rs", "cellar", 0),
             ("hall.rs", "hall", 0),
@@ -261,7 +218,7 @@ mod tests {
 
     #[test]
     fn needless_permissions_are_found() {
-        let table = table_of(TABLE, "house");
+        let table = table();
         let used_by = |uses: &[(&str, &[&str])]| {
             let rooms = uses.iter().map(|(room, used)| {
                 ((*room).to_owned(), used.iter().map(|other| (*other).to_owned()).collect::<BTreeSet<_>>())
@@ -270,11 +227,12 @@ mod tests {
         };
         for (uses, expected) in [
             (&[("cellar", &[][..]), ("hall", &["cellar"])][..], None),
-            (&[("cellar", &[]), ("hall", &[])], Some("ARCHITECTURE.md: house: `hall` does not use `cellar`")),
-            (&[("hall", &["cellar"])], Some("ARCHITECTURE.md: house: there is no room `cellar`")),
+            (&[("cellar", &[]), ("hall", &[])], Some("`hall` does not use `cellar`")),
+            (&[("hall", &["cellar"])], Some("there is no room `cellar`")),
         ] {
             let found = needless_permissions("house", &used_by(uses), &table);
-            assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), Vec::from_iter(expected), "{uses:?}");
+            let expected = expected.map(|expected| format!("{FILE}: house: {expected}"));
+            assert_eq!(found, Vec::from_iter(expected), "{uses:?}");
         }
     }
 }

@@ -1,0 +1,104 @@
+//! The permitted uses between crates and between rooms, from `xtask/rooms.toml`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
+
+use floe_testkit::workspace_root;
+use serde::Deserialize;
+
+use crate::task_error::{During, Outcome, TaskError};
+
+/// The file with the tables, relative to the workspace.
+pub(super) const FILE: &str = "xtask/rooms.toml";
+
+/// Names of crates or rooms, and which others each may use.
+pub(super) type Table = BTreeMap<String, BTreeSet<String>>;
+
+/// The tables of the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Permissions {
+    /// The crates. Names are without `floe-`, except for `floe-cli`.
+    pub(super) crates: Table,
+    /// What the tests of a crate may use besides.
+    pub(super) tests: Table,
+    /// The rooms of crates.
+    pub(super) rooms: BTreeMap<String, Table>,
+}
+
+impl Permissions {
+    /// Reads the file of the workspace.
+    pub(super) fn read() -> Outcome<Self> {
+        Self::parse(&fs::read_to_string(workspace_root().join(FILE)).during(FILE)?)
+    }
+
+    /// The tables in `text`.
+    pub(super) fn parse(text: &str) -> Outcome<Self> {
+        toml::from_str(text).map_err(|error| TaskError::new(format!("{FILE}: {error}")))
+    }
+}
+
+/// The faults of the rooms of crate `name`: uses of unknown rooms, and circles.
+pub(super) fn faults_of(name: &str, table: &Table) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (room, allowed) in table {
+        let unknown = allowed.iter().filter(|other| !table.contains_key(*other));
+        lines.extend(unknown.map(|other| format!("{FILE}: {name}: `{room}` may use `{other}`, which is not a room")));
+    }
+    // A room that uses no room of a circle, or that none of them uses, is in no circle.
+    let mut circle: BTreeSet<&String> = table.keys().collect();
+    loop {
+        let count = circle.len();
+        let remaining = circle.iter().filter(|room| {
+            let is_used = circle.iter().any(|other| table[*other].contains(**room));
+            is_used && table[**room].iter().any(|other| circle.contains(other))
+        });
+        circle = remaining.copied().collect();
+        if circle.len() == count {
+            break;
+        }
+    }
+    if !circle.is_empty() {
+        let rooms: Vec<&str> = circle.into_iter().map(String::as_str).collect();
+        lines.push(format!("{FILE}: {name}: there is a circle among {}", rooms.join(", ")));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_of_a_table_are_found() {
+        for (rows, expected) in [
+            ("cellar = []\nhall = ['cellar']\nattic = ['cellar', 'hall']", None),
+            ("hall = ['cellar']", Some("house: `hall` may use `cellar`, which is not a room")),
+            ("cellar = ['hall']\nhall = ['cellar']", Some("house: there is a circle among cellar, hall")),
+            ("cellar = ['cellar']", Some("house: there is a circle among cellar")),
+            (
+                "attic = ['hall']\ncellar = ['stairs']\nhall = ['cellar']\nstairs = ['hall']\nyard = []",
+                Some("house: there is a circle among cellar, hall, stairs"),
+            ),
+        ] {
+            let text = format!("[crates]\n[tests]\n[rooms.house]\n{rows}");
+            let permissions = Permissions::parse(&text).unwrap_or_else(|error| panic!("{error}"));
+            let expected = expected.map(|expected| format!("{FILE}: {expected}"));
+            assert_eq!(faults_of("house", &permissions.rooms["house"]), Vec::from_iter(expected), "{rows}");
+        }
+    }
+
+    #[test]
+    fn files_without_a_table_or_with_a_wrong_one_are_refused() {
+        for (text, part) in [
+            ("[crates]\n[tests]", "missing field `rooms`"),
+            ("[crates]\n[tests]\n[rooms]\n[room.house]", "unknown field `room`"),
+            ("[crates]\nimage = 'nothing'\n[tests]\n[rooms]", "expected a sequence"),
+        ] {
+            let error = Permissions::parse(text).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(error.contains(part) && error.contains(FILE), "{text}: {error}");
+        }
+    }
+}
