@@ -213,7 +213,10 @@ fn pages_of_the_book_are_listed() {
     }
     for page in measurements() {
         let name = page.file_name().expect("a name").to_string_lossy().into_owned();
-        assert!(summary.contains(&format!("(measurements/{name})")), "docs/SUMMARY.md does not list measurements/{name}");
+        assert!(
+            summary.contains(&format!("(measurements/{name})")),
+            "docs/SUMMARY.md does not list measurements/{name}"
+        );
     }
 }
 
@@ -228,7 +231,10 @@ fn anchor(heading: &str) -> String {
 fn broken_links(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).expect("a page");
     let mut complaints = Vec::new();
-    for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
+    let inline = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link);
+    let definitions = text.lines().filter(|line| line.starts_with('['));
+    let definitions = definitions.filter_map(|line| line.split_once("]: ")).map(|(_, link)| link);
+    for link in inline.chain(definitions) {
         let (path, wanted) = link.split_once('#').unwrap_or((link, ""));
         if link.starts_with("https://") || link.starts_with("http://") || link.contains(char::is_whitespace) {
             continue;
