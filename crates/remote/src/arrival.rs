@@ -41,7 +41,7 @@ impl Arrival {
         self.bytes.extend_from_slice(bytes);
         let Some(Passing { part_bytes, passed, parts }) = &mut self.passing else { return };
         while let Some(part) = self.bytes.get(*passed..*passed + *part_bytes) {
-            // Nobody waits for the bytes of a read that was given up.
+            // An abandoned read has no receiver.
             let _ = parts.send(Bytes::copy_from_slice(part));
             *passed += *part_bytes;
         }

@@ -21,7 +21,7 @@ const DECREASE_INTERVAL: Duration = Duration::from_secs(1);
 /// The weight of a new measurement in the moving average.
 const MEASUREMENT_WEIGHT: f64 = 0.2;
 
-/// The growth of the shortest wait for a first byte with each request, because the wait may have become longer for good.
+/// The growth of the shortest wait for a first byte with each request, because the latency may have risen permanently.
 const FORGETTING: f64 = 1.01;
 
 /// The minimum and the maximum size of a request, in bytes.
@@ -159,7 +159,7 @@ impl HostLimit {
         self.lock().window as usize
     }
 
-    /// Somebody waits by now for the request with this number: it is urgent, and makes way for none.
+    /// A reader now waits for the request with this number: raises it to demand, so that it can no longer be cancelled.
     pub(crate) fn promote(&self, id: u64) {
         let mut state = self.lock();
         if let Some(running) = state.running.get_mut(&id) {
@@ -172,7 +172,7 @@ impl HostLimit {
         self.changed.notify_waiters();
     }
 
-    /// Puts a request in the queue. Somebody waits for an urgent one.
+    /// Queues a request: an urgent one is demand, others are background.
     pub(crate) fn queue(self: &Arc<Self>, is_urgent: bool) -> Slot {
         let mut state = self.lock();
         let id = state.next_id;
@@ -321,7 +321,7 @@ mod tests {
             let mut wanted = Box::pin(slot.wanted_by_demand());
             wanted.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
         };
-        assert!(!wanted(&first) && wanted(&second), "the youngest makes way");
+        assert!(!wanted(&first) && wanted(&second), "the youngest is cancelled");
         drop(second);
         assert!(poll(&mut third).is_none(), "demand goes first");
         let more = poll(&mut more).expect("the place of the youngest");

@@ -178,7 +178,7 @@ impl Launch {
         self.blob.counts()
     }
 
-    /// Whether the launch has ended: what it needs of the bundle is here, and nobody reads from it any more.
+    /// Whether the launch has ended: its needed bytes have arrived, and reads of the bundle have stopped.
     fn is_quiet(&self) -> bool {
         let elapsed = self.began.elapsed();
         let now_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);

@@ -72,7 +72,7 @@ pub enum LayerChoice {
     Digest(Digest),
 }
 
-/// The text is no location of a remote image. The message says what is wrong and what is expected.
+/// The text is not the location of a remote image. The message says what is wrong and what is expected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadLocation(String);
 
@@ -141,7 +141,7 @@ impl ImageReference {
         let is_host = Url::parse(&format!("https://{registry}/"))
             .is_ok_and(|url| url.path() == "/" && url.query().is_none() && url.username().is_empty() && url.has_host());
         if !is_host || registry.contains(['\\', '%', '?']) {
-            return Err(format!("'{registry}' is no registry; {expected}"));
+            return Err(format!("'{registry}' is not a registry; {expected}"));
         }
         let (name, digest) = path.split_once('@').map_or((path, None), |(name, digest)| (name, Some(digest)));
         let (repository, tag) = name.split_once(':').map_or((name, None), |(name, tag)| (name, Some(tag)));
@@ -200,7 +200,7 @@ fn object(service: ObjectService, rest: &str, fragment: Option<&str>) -> Result<
     }
     let is_path = key.split('/').all(|part| !part.is_empty() && part != "." && part != "..");
     if !is_path {
-        return Err("keys with empty parts, '.' or '..' cannot be asked for");
+        return Err("keys with empty parts, '.' or '..' are not supported");
     }
     let table = table(fragment)?;
     Ok(RemoteLocation::Object { service, bucket: bucket.to_owned(), key: key.into_owned(), table })
@@ -214,7 +214,7 @@ fn table(fragment: Option<&str>) -> Result<Option<Digest>, &'static str> {
 
 fn sha256(text: &str) -> Result<Digest, String> {
     let digest = text.strip_prefix("sha256:").and_then(|digits| digits.parse().ok());
-    digest.ok_or_else(|| format!("'{text}' is no digest; expected 'sha256:' and 64 hexadecimal digits"))
+    digest.ok_or_else(|| format!("'{text}' is not a digest; expected 'sha256:' and 64 hexadecimal digits"))
 }
 
 fn check_repository(repository: &str) -> Result<(), String> {
@@ -227,7 +227,9 @@ fn check_repository(repository: &str) -> Result<(), String> {
         return Err("no repository; expected oci://registry/repository[:tag|@sha256:…][#layer]".to_owned());
     }
     if repository.len() > REPOSITORY_BYTES_MAX || !repository.split('/').all(is_part) {
-        return Err(format!("'{repository}' is no repository: lower-case letters, digits, '-', '_', '.' between '/'"));
+        return Err(format!(
+            "'{repository}' is not a repository: lower-case letters, digits, '-', '_', '.' between '/'"
+        ));
     }
     Ok(())
 }
@@ -236,12 +238,12 @@ fn check_tag(tag: &str) -> Result<(), String> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     let begins_well = tag.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     if tag.len() > TAG_BYTES_MAX || !begins_well || !tag.bytes().all(is_allowed) {
-        return Err(format!("'{tag}' is no tag: letters, digits, '-', '_', '.', at most {TAG_BYTES_MAX}"));
+        return Err(format!("'{tag}' is not a tag: letters, digits, '-', '_', '.', at most {TAG_BYTES_MAX}"));
     }
     Ok(())
 }
 
-/// A text that may be no valid URL, for display: without user, password, and query. By mistake, a password may contain '/', '?',
+/// A text that may be an invalid URL, for display: without user, password, and query. By mistake, a password may contain '/', '?',
 /// '#' and '@'. Where the password may end in several places, the rest is left out.
 fn without_secrets(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
@@ -384,17 +386,17 @@ mod tests {
             ("http://alice:top secret@host/a", "'http://host/a'"),
             ("oci://alice:top/secret@host/a", "'oci://host/a'"),
             ("oci://host:5000/a@sha256:12", "'oci://host:5000/a@sha256:12'"),
-            ("oci:///a", "is no registry"),
+            ("oci:///a", "is not a registry"),
             ("oci://host?x/a", "takes no query"),
-            ("oci://host\\evil/a", "is no registry"),
-            ("oci://host/A", "is no repository"),
-            ("oci://host/../a", "is no repository"),
-            ("oci://host/a/", "is no repository"),
+            ("oci://host\\evil/a", "is not a registry"),
+            ("oci://host/A", "is not a repository"),
+            ("oci://host/../a", "is not a repository"),
+            ("oci://host/a/", "is not a repository"),
             ("oci://host/a?b", "takes no query"),
-            ("oci://host/a:", "is no tag"),
-            ("oci://host/a:b/c", "is no tag"),
-            ("oci://host/a@sha256:12", "is no digest"),
-            ("oci://host/a@md5:12", "is no digest"),
+            ("oci://host/a:", "is not a tag"),
+            ("oci://host/a:b/c", "is not a tag"),
+            ("oci://host/a@sha256:12", "is not a digest"),
+            ("oci://host/a@md5:12", "is not a digest"),
             ("oci://host/a#", "chooses no layer"),
             ("oci://host/a#-1", "chooses no layer"),
             ("oci://host/a#+1", "chooses no layer"),

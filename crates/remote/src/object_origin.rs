@@ -201,7 +201,7 @@ async fn signed(store: &impl Signer, key: &Path) -> Result<Url, Fault> {
 }
 
 fn bearer(token: &str) -> Result<HeaderValue, Fault> {
-    secret(&format!("Bearer {token}")).ok_or_else(|| Fault::refused("the token is fit for no header"))
+    secret(&format!("Bearer {token}")).ok_or_else(|| Fault::refused("token is not a valid header value"))
 }
 
 /// Whether plain HTTP is used for an endpoint: its URL says so, and it is on this machine or was given by the user.

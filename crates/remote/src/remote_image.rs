@@ -243,7 +243,7 @@ impl Fetcher {
         }
         let object = Arc::new(self.network.open(&self.location)?);
         if object.key().id() != self.id {
-            let message = format!("{}: another object is there by now; mount it anew", self.name);
+            let message = format!("{}: the object was replaced; mount it again", self.name);
             return Err(FetchError::new(FetchFault::Gone, message).into());
         }
         *self.object.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&object));

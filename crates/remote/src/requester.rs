@@ -359,7 +359,7 @@ impl Drop for Noted<'_> {
 /// The fault of a request that was not sent, because its host asked for a pause that is longer than the read may wait.
 fn paused_until(end: Instant) -> Fault {
     let rest = end.saturating_duration_since(Instant::now());
-    let message = format!("the server asked for a pause, {} s of which are left", rest.as_secs());
+    let message = format!("the server asked for a pause, which lasts {} s more", rest.as_secs());
     Fault { kind: FaultKind::Transient { retry_after: Some(rest), is_congestion: false }, message }
 }
 
@@ -372,7 +372,7 @@ fn headers(wanted: &Wanted<'_>) -> Result<HeaderMap, Fault> {
     let mut headers = HeaderMap::new();
     let last = wanted.range.end().checked_sub(1).ok_or_else(|| Fault::refused("an empty range"))?;
     let range = HeaderValue::from_str(&format!("bytes={}-{last}", wanted.range.offset()));
-    headers.insert(header::RANGE, range.map_err(|_| Fault::refused("a range that is none"))?);
+    headers.insert(header::RANGE, range.map_err(|_| Fault::refused("the range is not a valid header value"))?);
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     if let Some(etag) = wanted.validator.and_then(|validator| validator.strong_etag()) {
         headers.insert(header::IF_MATCH, etag.clone());

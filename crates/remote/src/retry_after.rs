@@ -8,7 +8,7 @@ use http::{HeaderMap, header};
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 
 /// How long the client waits because of the `Retry-After` in these headers; `None` without one. Longer than the server asks
-/// for by a random part, because many clients that were told the same second would return in the same instant.
+/// for by a random part, because many clients that received the same value would return in the same instant.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let pause = asked_for(headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim(), SystemTime::now())?;
     Some(spread(pause, fastrand::f64()))

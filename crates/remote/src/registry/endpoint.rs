@@ -81,7 +81,7 @@ impl Endpoint {
 
     fn at(base: &str) -> Result<Self, Fault> {
         let url = Url::parse(base).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-        let base = url.ok_or_else(|| Fault::refused(format!("'{base}' is no URL of a registry")))?;
+        let base = url.ok_or_else(|| Fault::refused(format!("'{base}' is not the URL of a registry")))?;
         let port = base.port().map(|port| format!(":{port}")).unwrap_or_default();
         let credentials_of = format!("{}{port}", base.host_str().unwrap_or_default());
         Ok(Self { base, credentials_of, mirrored: None, headers: HeaderMap::new(), can_pull: true, can_resolve: true })

@@ -64,14 +64,15 @@ impl HostsFile {
     fn parse(text: &str) -> Result<Self, String> {
         let table: Table = text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
         check(&table)?;
-        let server = table.get("server").map(|value| value.as_str().map(str::to_owned).ok_or("'server' is no text"));
+        let server =
+            table.get("server").map(|value| value.as_str().map(str::to_owned).ok_or("'server' is not a string"));
         let mut mirrors = Vec::new();
         let hosts = match table.get("host") {
             None => &Table::new(),
-            Some(hosts) => hosts.as_table().ok_or("'host' is no table")?,
+            Some(hosts) => hosts.as_table().ok_or("'host' is not a table")?,
         };
         for (url, settings) in hosts.iter().take(MIRRORS_MAX) {
-            let settings = settings.as_table().ok_or("a host that is no table")?;
+            let settings = settings.as_table().ok_or("a host is not a table")?;
             check(settings)?;
             let can = |what: &str| match settings.get("capabilities").and_then(Value::as_array) {
                 None => true,

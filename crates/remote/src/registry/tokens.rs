@@ -124,9 +124,9 @@ impl Tokens {
         credential: Option<DockerCredential>,
     ) -> Result<Token, Fault> {
         let mut url =
-            Url::parse(realm).map_err(|_| Fault::refused(format!("'{realm}', which gives tokens, is no URL")))?;
+            Url::parse(realm).map_err(|_| Fault::refused(format!("token server address '{realm}' is not a URL")))?;
         if url.scheme() != "https" && endpoint.base.scheme() == "https" {
-            return Err(Fault::refused(format!("'{realm}', which gives tokens, is not reached by TLS")));
+            return Err(Fault::refused(format!("token server address '{realm}' does not use TLS")));
         }
         let mut request = Request {
             method: Method::GET,
@@ -160,7 +160,7 @@ impl Tokens {
         let status = answer.response.status();
         if status != StatusCode::OK {
             let mut fault = refusal(status, answer.response.headers());
-            fault.message = format!("who gives tokens: {}", fault.message);
+            fault.message = format!("token server: {}", fault.message);
             if let FaultKind::Gone = fault.kind {
                 fault.kind = FaultKind::Refused;
             }
@@ -172,7 +172,7 @@ impl Tokens {
         let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty());
         let token = token.ok_or_else(|| Fault::transient("no token in the answer"))?;
         let authorization = secret(&format!("Bearer {token}"));
-        let authorization = authorization.ok_or_else(|| Fault::refused("a token that is fit for no header"))?;
+        let authorization = authorization.ok_or_else(|| Fault::refused("token is not a valid header value"))?;
         let lifetime = Duration::from_secs(answer.expires_in.unwrap_or(LIFETIME_DEFAULT_S));
         let lifetime = lifetime.saturating_sub(MARGIN.min(lifetime / 2)).max(LIFETIME_MIN);
         let expires = asked.checked_add(lifetime);

@@ -233,5 +233,5 @@ fn next_place(answer: &Answer) -> Result<Url, Fault> {
 
 fn header_map<const COUNT: usize>(pairs: [(HeaderName, String); COUNT]) -> Result<HeaderMap, Fault> {
     let parsed = pairs.into_iter().map(|(name, value)| HeaderValue::try_from(value).map(|value| (name, value)));
-    parsed.collect::<Result<_, _>>().map_err(|_| Fault::refused("a header that is none"))
+    parsed.collect::<Result<_, _>>().map_err(|_| Fault::refused("invalid header name or value"))
 }

@@ -314,9 +314,9 @@ fn wrong_documents_and_tables_are_refused() {
             "no way to get access",
         ),
         (
-            "a realm that is no URL",
+            "a realm that is not a URL",
             |_, _| Answer::new(401, &[("www-authenticate", "Bearer realm=\"x\"")], ""),
-            "is no URL",
+            "is not a URL",
         ),
         ("denied", |_, _| Answer::new(403, &[], ""), "403"),
         ("basic", |_, _| Answer::new(401, &[("www-authenticate", "Basic realm=\"x\"")], ""), "docker login"),
