@@ -32,7 +32,7 @@ Exit codes:
   0  done
   1  failed: a file, a permission, the source of the image
   2  wrong usage
-  3  the file is no image, or the image is broken or uses unsupported features
+  3  the file is not an image, or the image is broken or uses unsupported features
 Commands with other exit codes list them in their --help.";
 
     /// The numeric exit code.

@@ -22,7 +22,7 @@ const PIECE_BYTES: usize = 1 << 20;
     0  everything was written (or the reader closed the pipe)\n  \
     1  a part could not be read\n  \
     2  wrong usage\n  \
-    3  the file is no image, or a broken one")]
+    3  the file is not an image, or is broken")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     image: ImageArguments,

@@ -50,7 +50,7 @@ const PRINTED_MAX: u64 = 100;
     0    everything was extracted (except what needs privileges, unless --strict)\n  \
     1    entries are missing or incomplete\n  \
     2    wrong usage\n  \
-    3    the file is no image, or a broken one\n  \
+    3    the file is not an image, or is broken\n  \
     130  ended by a signal; incomplete files were removed")]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -138,7 +138,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let tell = |event: ExtractEvent<'_>| match event {
         ExtractEvent::Planned { attr, .. } if attr.file_type == floe::FileType::Regular => bar.inc_length(attr.size),
         ExtractEvent::Written(bytes) => bar.inc(bytes),
-        // Reads fail after a signal, which is no news.
+        // Reads fail after a signal, which needs no report.
         ExtractEvent::Warning(_) if cancel.load(Relaxed) => {}
         ExtractEvent::Warning(warning) => {
             if told.fetch_add(1, Relaxed) < PRINTED_MAX {

@@ -90,7 +90,7 @@ Exit codes:
   0  it was unmounted; with --daemon: the mount works
   1  it could not be mounted
   2  wrong usage
-  3  the file is no image, or the image is broken or uses unsupported features";
+  3  the file is not an image, or the image is broken or uses unsupported features";
 
 /// A request to mount an image.
 pub(crate) struct Order {

@@ -121,8 +121,9 @@ pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     }
 }
 
-/// Whether Floe serves the image on the directory already. `mount -a` leaves out what is mounted, but recognises it by its
-/// source in the mount table: neither with the kernel's EROFS in front, nor with `fsname=`, nor a URL with credentials.
+/// Whether Floe serves the image on the directory already. `mount -a` skips mounted images, but recognises them
+/// by their source in the mount table, which differs with the kernel's EROFS in front, with `fsname=`, and for a URL with
+/// credentials.
 fn is_mounted(order: &Order) -> bool {
     let answer = Mounted::find(&order.directory).and_then(|mounted| mounted.ask(&Question::Status));
     let Ok(Answer::Status(report)) = answer else { return false };

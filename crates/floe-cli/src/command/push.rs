@@ -37,7 +37,7 @@ use crate::{
     0  the image is in the registry\n  \
     1  it could not be uploaded\n  \
     2  wrong usage\n  \
-    3  the file is no image")]
+    3  the file is not an image")]
 pub(crate) struct Arguments {
     /// The EROFS or SquashFS image file
     image: PathBuf,
@@ -61,7 +61,7 @@ pub(crate) struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// The file is no image, or the registry refuses it.
+/// The file is not an image, or the registry refuses it.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let location = remote::location(&arguments.location)?;
     let path = &arguments.image;

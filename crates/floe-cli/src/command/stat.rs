@@ -33,7 +33,7 @@ use crate::{
     0  everything was shown\n  \
     1  a part could not be read\n  \
     2  wrong usage\n  \
-    3  the file is no image, or a broken one")]
+    3  the file is not an image, or is broken")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     image: ImageArguments,

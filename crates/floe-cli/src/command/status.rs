@@ -45,7 +45,7 @@ Examples:
 
 Exit codes:
   0  the state was shown
-  1  it is no mount of Floe, belongs to another user, or its program is gone
+  1  not a mount of Floe, the mount of another user, or its program is gone
   2  wrong usage";
 
 /// The terminal sequence that moves to the top left corner and clears the rest.

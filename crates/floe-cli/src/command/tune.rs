@@ -32,7 +32,7 @@ Examples:
 
 Exit codes:
   0  done
-  1  it is no mount of Floe, belongs to another user, its program is gone, or it refuses
+  1  not a mount of Floe, the mount of another user, its program is gone, or it refuses
   2  wrong usage";
 
 /// Runs the command.

@@ -26,7 +26,7 @@ const HELP: &str = "\
 The new process has the arguments and the working directory of the old one, and the environment of this
 command. It runs in the background. Open files, working directories and running programs of the mount
 stay valid; changes of floe tune stay in effect; caches and statistics start empty. If the new process
-fails to start, the old one goes on serving. Mounts with the kernel's EROFS in front cannot be upgraded,
+fails to start, the old one continues to serve. Mounts with the kernel's EROFS in front cannot be upgraded,
 nor those over io_uring; -o front=fuse,transport=dev avoids both, and floe status shows them.
 
 Examples:
@@ -35,7 +35,7 @@ Examples:
 
 Exit codes:
   0  a new process serves the mount
-  1  it is no mount of Floe, belongs to another user, or the new process fails; the old process goes on
+  1  not a mount of Floe, the mount of another user, or the new process fails; the old one continues
   2  wrong usage";
 
 /// Runs the command.

@@ -10,7 +10,7 @@ pub(super) const SECTION_COMMANDS: u8 = 1;
 /// The section of the manual for programs of the administrator.
 pub(super) const SECTION_MOUNT_HELPERS: u8 = 8;
 
-/// What the footer of each page shows.
+/// The footer of each page.
 const SOURCE: &str = concat!("floe ", env!("CARGO_PKG_VERSION"));
 
 /// A manual page in roff.

@@ -21,8 +21,8 @@ use crate::exit::Exit;
 /// How often to look for a second signal, and whether a mount is still covered.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long a mount that is gone may wait for its last requests, which no program waits for: the kernel has read ahead. Long enough
-/// for the news of a mount that was detached to arrive on a busy machine: its users are still served.
+/// How long an unmounted mount may wait for its last requests, which are readahead of the kernel: no program waits for them. Long
+/// enough to find out on a busy machine that the mount was detached, and that its users are still served.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Unmounts on the first signal, and ends the process on the second.
@@ -69,7 +69,7 @@ impl SignalledEnd {
         let this = Arc::new(self);
         let (sender, states) = mpsc::channel();
         let unmounting = Arc::clone(&this);
-        // An unmount can wait for requests in progress. This thread goes on waiting for the second signal.
+        // An unmount can wait for requests in progress. This thread keeps waiting for the second signal.
         let work = move || unmounting.unmount_when_uncovered(&sender);
         let mut state = State::Unmounting;
         let mut gone_since = None;
@@ -98,8 +98,8 @@ impl SignalledEnd {
         }
     }
 
-    /// Waits for the process to end after the unmount. If it does not, there are two causes. The files are mounted elsewhere too: the
-    /// mount goes on. Or the kernel waits for what it has read ahead: the mount is abandoned. Returns the new state.
+    /// Waits for the process to end after the unmount. If it does not, either the files are also mounted elsewhere, and the mount
+    /// continues, or the kernel waits for its readahead, and the mount is abandoned. Returns the new state.
     fn outlived(&self, signals: &mut Signals) -> State {
         let (since, before) = (Instant::now(), self.abandoner.progress());
         while since.elapsed() < REQUEST_PATIENCE {

@@ -50,10 +50,11 @@ pub(crate) struct Arguments {
     profile: Option<PathBuf>,
 }
 
-/// The parts of an image of `len` bytes that a launch reads, in two groups. The first has what a replay of the launch in `profile`
-/// or in the image reads, in its order: the metadata for opening the image and finding the files, then the rest of the metadata
-/// and the contents. The second has what the kernel may read around the contents for a program that is ahead of the replay. Empty
-/// if there is no profile.
+/// The parts of an image of `len` bytes that a launch reads, in two groups; empty if there is no profile.
+///
+/// First: the data that a replay of the launch in `profile` or in the image reads, in its order: the metadata for opening the
+/// image and finding the files, then the rest of the metadata and the contents. Second: the kernel's readahead around the
+/// contents, for a program that is ahead of the replay.
 ///
 /// Another process parses the image, because this one has credentials and cannot be confined.
 ///
@@ -117,7 +118,7 @@ fn found(path: &Path, file: FileSource, profile: Option<&Profile>) -> Result<Vec
     if launch.0.iter().all(|step| step.range.is_none()) {
         return Ok(Vec::new());
     }
-    // What a launch reads, in a fresh image.
+    // Record the reads of a launch, in a fresh image.
     drop(image);
     recording.take();
     let image = Image::of(ImageFiles::of_source(path, &source, &options)?, &options.engine)?;
@@ -176,7 +177,7 @@ fn virtual_image(image: &Image) -> floe_image::Result<VirtualImage> {
     VirtualImage::open(Arc::clone(image.file_system()), &waiting, non_blocking)
 }
 
-/// Repeats a launch, to find out what it reads.
+/// Repeats a launch and records its reads.
 struct Replay {
     image: Image,
     /// The virtual image that the kernel mounts.
@@ -224,7 +225,7 @@ impl Replay {
     /// Reads the metadata for an inode as a mount with a front does: it renders whole blocks. An inode that cannot be rendered
     /// is read as by a mount without a front, which reads the inodes of a directory together.
     fn find(&self, nid: Nid) {
-        // What cannot be read is not part of the launch.
+        // Unreadable inodes are not part of the launch.
         let is_rendered = self.front.as_ref().is_some_and(|front| front.render(nid).is_ok());
         let attr = self.image.attr(nid);
         if !is_rendered && attr.is_ok_and(|attr| attr.file_type == FileType::Directory) {
