@@ -129,7 +129,7 @@ pub enum PrefetchKind {
     Sequential,
     /// The next small files of a directory that is read in order, into the kernel's page cache.
     Directory,
-    /// The rest of a block of which a read wanted only a part, into the kernel's page cache.
+    /// The rest of a block that a read used only in part, into the kernel's page cache.
     RestOfBlock,
     /// Drops stored bytes from the kernel's page cache once all of them were decoded.
     DropBehind,

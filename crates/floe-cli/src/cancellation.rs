@@ -23,7 +23,7 @@ use crate::{ending_signals::unless_ignored, exit::Exit, fail::Fail};
 /// The signals that end a program in an orderly way.
 const ENDING: &[i32] = &[SIGHUP, SIGINT, SIGTERM];
 
-/// How long reads of a remote image may go on after a signal, and how often the flag is looked at.
+/// How long reads of a remote image may continue after a signal, and the interval of checks of the flag.
 const REMOTE_PATIENCE: Duration = Duration::from_secs(1);
 const FLAG_INTERVAL: Duration = Duration::from_millis(100);
 

@@ -41,10 +41,10 @@ enum Command {
     Pull(command::pull::Arguments),
     Demo(command::demo::Arguments),
     Lab(command::lab::Arguments),
-    /// Fetch a remote image for another floe process
+    /// Fetch a remote image (internal)
     #[command(hide = true, name = remote::FETCH_COMMAND)]
     Fetch,
-    /// Find what a launch reads, for another floe process
+    /// Trace a launch's reads (internal)
     #[command(hide = true, name = command::push::launch::LAUNCH_RANGES_COMMAND)]
     FindLaunch(command::push::launch::Arguments),
     Exporter(command::exporter::Arguments),

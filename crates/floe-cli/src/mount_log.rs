@@ -41,7 +41,7 @@ impl MountLog {
         Some(relay)
     }
 
-    /// Whether the journal would have twice what is both logged and written to standard output.
+    /// Whether standard output is the journal, which would repeat logged lines.
     pub(crate) fn has_standard_output(&self) -> bool {
         self.journal.is_some() && journal::has(&io::stdout())
     }

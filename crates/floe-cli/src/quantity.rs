@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Parses a number of bytes: `4096`, `64k`, `64M`, `1GiB`.
 ///
 /// # Errors
-/// The text is no size; the message lists the valid forms.
+/// The text is not a size; the message lists the valid forms.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     let shift = match unit.to_ascii_lowercase().as_str() {
@@ -34,7 +34,7 @@ pub(crate) fn exact(bytes: u64) -> String {
 /// return `None`.
 ///
 /// # Errors
-/// The text is no time; the message lists the valid forms.
+/// The text is not a time; the message lists the valid forms.
 pub(crate) fn limit(text: &str) -> Result<Option<Duration>, String> {
     if text == "off" {
         return Ok(None);

@@ -55,7 +55,7 @@ fn opened(path: &Path) -> io::Result<(File, bool)> {
         opened => return Ok((opened?, false)),
     }
     let is_link = fs::symlink_metadata(path).is_ok_and(|status| status.is_symlink());
-    // What a dangling link leads to stays: the link would dangle again.
+    // The target of a dangling link is kept: without it, the link would dangle again.
     File::options().write(true).create(true).truncate(false).open(path).map(|file| (file, !is_link))
 }
 

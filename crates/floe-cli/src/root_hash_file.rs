@@ -14,12 +14,12 @@ use crate::shown::Shown;
 /// The maximum length of such a file in bytes.
 const LEN_MAX: u64 = 64 << 10;
 
-/// The root hash files of an earlier image, and what becomes of them.
+/// The root hash files of an earlier image.
 #[derive(Default)]
 pub(crate) struct StaleRootHashes {
     /// The files, for removal together with the earlier image.
     pub(crate) companions: Vec<Companion>,
-    /// What happens to them, one line each.
+    /// One line for each file: whether it is removed or kept.
     pub(crate) notes: Vec<String>,
 }
 

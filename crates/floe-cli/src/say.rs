@@ -12,8 +12,8 @@ macro_rules! say {
     };
 }
 
-/// Prints a line on standard error. Errors are ignored: nobody is left who could be told, and the exit code still tells
-/// the result.
+/// Prints a line on standard error. Errors are ignored: there is nowhere left to report them, and the exit code still
+/// shows the result.
 pub(crate) fn line(text: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }

@@ -9,7 +9,7 @@ const NAME: &str = "SOURCE_DATE_EPOCH";
 /// The time in seconds since 1970, if it is set.
 ///
 /// # Errors
-/// The variable is no decimal number.
+/// The variable is not a decimal number.
 pub(crate) fn from_environment() -> Result<Option<i64>, String> {
     let Some(text) = env::var_os(NAME) else { return Ok(None) };
     let digits = text.to_str().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));

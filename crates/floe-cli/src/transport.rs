@@ -40,7 +40,7 @@ pub(crate) struct TransportReport {
     pub(crate) reason: String,
 }
 
-/// What a mount needs for its transport, and what its report says.
+/// The choice of a mount's transport, with the reason for the report.
 pub(crate) struct TransportPlan {
     choice: TransportChoice,
     /// Why there are no rings.

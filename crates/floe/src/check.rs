@@ -65,7 +65,7 @@ pub struct CheckSummary {
 /// thread, in no particular order. The check ends soon after `cancel` is set.
 ///
 /// # Errors
-/// The file cannot be read, or is no EROFS or SquashFS image. A broken image is a finding, not an error.
+/// The file cannot be read, or is not an EROFS or SquashFS image. A broken image is a finding, not an error.
 pub fn check(
     path: &Path,
     open_options: &OpenOptions,

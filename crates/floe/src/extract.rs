@@ -142,15 +142,15 @@ pub enum Parts<'a> {
     All,
     /// These paths with everything below them.
     Below(&'a [Vec<u8>]),
-    /// The root, and what a filter chooses. It is asked about each entry, in the order of a [`Walk`](crate::Walk) from the
-    /// root, unless it chose or left out all of the entry's directory.
+    /// The root, and the entries that a filter selects. It is called for each entry, in the order of a
+    /// [`Walk`](crate::Walk) from the root, unless it took or left out the entry's whole directory.
     Where(&'a mut dyn FnMut(&WalkEntry) -> Choice),
 }
 
-/// What becomes of an entry that a filter is asked about.
+/// The decision of a filter about an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
-    /// It is extracted. If it is a directory, the filter is asked about its entries.
+    /// It is extracted. If it is a directory, the filter is called for its entries.
     Take,
     /// It is extracted, with everything below it.
     TakeAll,

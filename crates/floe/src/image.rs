@@ -50,7 +50,7 @@ impl Image {
     /// Opens the image in the file `path`.
     ///
     /// # Errors
-    /// The file cannot be read, is no EROFS or SquashFS image, is broken, uses unsupported features, or needs an extra
+    /// The file cannot be read, is not an EROFS or SquashFS image, is broken, uses unsupported features, or needs an extra
     /// device that is missing.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, OpenError> {
         Self::of(ImageFiles::open(path.as_ref(), options)?, &options.engine)

@@ -33,7 +33,7 @@ impl ImageFiles {
     /// Opens the file `path` and the extra devices of the image.
     ///
     /// # Errors
-    /// A file cannot be read or is no EROFS or SquashFS image, or there are more or fewer extra devices than the image
+    /// A file cannot be read or is not an EROFS or SquashFS image, or there are more or fewer extra devices than the image
     /// needs.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, OpenError> {
         Self::found(path, sources::open_image(path, options.offset)?, options)

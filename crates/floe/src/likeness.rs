@@ -3,7 +3,7 @@
 /// How many bytes of a file are examined: the magic number of btrfs is the farthest.
 pub(crate) const HEAD_BYTES: usize = 0x1_0048;
 
-/// The probable type of a file that is no image, by its magic numbers.
+/// The probable type of a file that is not an image, by its magic numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Likeness {
     name: &'static str,

@@ -390,8 +390,8 @@ fn on_threads<Item: Sync>(
     }
 }
 
-/// What a failed read says about the image: a fault, which `failed` makes of the error's text, or nothing if memory,
-/// threads or the storage failed.
+/// Classifies a failed read: a fault of the image, built by `failed` from the error's text, or `Unread` if memory, threads or
+/// the storage failed.
 fn unread_or(error: &floe_image::Error, failed: impl Fn(&str) -> VerifyError) -> VerifyError {
     let text = error.to_string();
     if error.is_transient() { VerifyError::Unread(text) } else { failed(&text) }

@@ -260,8 +260,8 @@ impl View {
     }
 
     /// The target of an entry of `directory`. A directory that belongs to another one counts as broken, so there are no cycles.
-    /// Its own `..` is not compared: it stands in its first block, so a directory with many subdirectories would take a read
-    /// of each.
+    /// Its own `..` is not compared: it is in its first block, so a directory with many subdirectories would cost a read of
+    /// each.
     fn child(&self, directory: &Node, nid: Nid) -> Result<Target> {
         let geometry = &self.shared.geometry;
         let Some(child) = lasting(self.node(nid))? else {

@@ -41,7 +41,7 @@ pub(crate) const LARGE_BLOCK_COUNT: u32 = META_BLOCK;
 /// The device number of the large file in chunk maps.
 pub(crate) const LARGE_DEVICE: u16 = 1;
 
-/// The maximum size of an inode with what is behind it: 64 bytes of inode, 256 KiB of attributes, and two million chunks.
+/// The maximum size of an inode with the data that follows it: 64 bytes of inode, 256 KiB of attributes, and two million chunks.
 pub(crate) const HUGE_BYTES: u64 = 8 << 20;
 
 /// The maximum size of the metadata area.

@@ -67,7 +67,7 @@
 //!   kernel's `getdents` answers such a name with `EIO`. A lookup begins in the second, and reading that block fails.
 //! - If only a later block of a directory is broken, the block before it ends with such a name, and reading the broken block
 //!   fails.
-//! - A directory that stands in several directories belongs to the one whose listing is rendered first, and counts as broken
+//! - A directory that is listed in several directories belongs to the one whose listing is rendered first, and counts as broken
 //!   in the others, so there are no cycles.
 //!
 //! An error that may be temporary, such as an I/O error of the source, fails the read of the metadata block instead.

@@ -13,7 +13,7 @@
 //! In each order, blocks are read ahead in windows. The first block of a window, its marker, is not read ahead. When the
 //! kernel asks for it, the reader has reached this window: the next one, of twice the size, is then read ahead while the
 //! reader uses the rest of this one. A window that ends where the known listings end has no marker: the first request for the
-//! next listing continues the run. So the windows stay small if nobody uses the blocks, and a reader in order waits for few
+//! next listing continues the run. So the windows stay small if the blocks are not used, and a reader in order waits for few
 //! requests.
 
 mod runs;

@@ -39,8 +39,8 @@ const XATTR_HEADER_BYTES: usize = XattrIbodyHeader::SIZE;
 /// The maximum size of extended attributes with their header: the largest that the inode's 16-bit count can express.
 const XATTR_BYTES_MAX: usize = XATTR_HEADER_BYTES + 4 * (u16::MAX as usize - 1);
 
-/// How many bytes of values are looked at before the rest of an inode's attributes is left out. Images of other formats can state
-/// many values that do not fit, and each listing of an inode reads them again.
+/// The maximum number of bytes of values that are examined; further attributes of the inode are left out. Images of
+/// other formats can state many values that do not fit, and each listing of an inode reads them again.
 const XATTR_VALUES_BYTES_MAX: usize = 1 << 20;
 
 /// The claimed length of extended attributes that cannot be read: the shortest for which the kernel reads them.

@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// The directory that contains each directory. A directory belongs for good to the first one whose rendered listing names
+/// The directory that contains each directory. A directory always belongs to the first one whose rendered listing names
 /// it; others show a placeholder in its place. So even a corrupt image shows no cycles.
 ///
 /// It takes about 40 bytes per directory that was listed.

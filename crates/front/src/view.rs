@@ -30,8 +30,8 @@ pub(crate) struct Shared {
 
 /// Renders the original, which it reads with a blocking or a non-blocking reader.
 ///
-/// All rendered bytes are a function of the original, except the addresses of data, which are assigned once, and what a
-/// corrupt image shows of a directory that stands in several others.
+/// Rendering is deterministic, with two exceptions: addresses of data are assigned in the order of first use, and a
+/// directory that a corrupt image lists in several directories belongs to the first one that is rendered.
 #[derive(Clone)]
 pub(crate) struct View {
     pub(crate) file_system: Arc<dyn FileSystem>,

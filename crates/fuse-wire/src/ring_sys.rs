@@ -100,8 +100,8 @@ impl Ring {
     pub fn new(queues: Vec<u16>) -> io::Result<Self> {
         let mut builder = IoUring::<squeue::Entry128>::builder();
         builder.setup_r_disabled().setup_submit_all().setup_single_issuer();
-        // Not `setup_defer_taskrun`: a request that the kernel hands over while the thread ends would stay in the ring until the
-        // last reference to the ring is gone, and a thread of this program that waits for that request is one.
+        // Not `setup_defer_taskrun`: requests that arrive while the thread ends would stay until the ring closes, and threads of
+        // this program that wait for them would keep it open.
         builder.setup_coop_taskrun().setup_taskrun_flag();
         // A mapping in a child process would be a reference too.
         builder.dontfork();

@@ -311,7 +311,7 @@ struct AcceptedRequest<'edge> {
 }
 
 impl AcceptedRequest<'_> {
-    /// The receiver of touches; `None` if this request does not count as one.
+    /// The receiver of accesses; `None` if this request does not count as one.
     fn touches(&self) -> Option<&TouchSink> {
         self.edge.options.touches.as_ref().filter(|_| !self.edge.served.counts.is_walker(self.header.pid))
     }

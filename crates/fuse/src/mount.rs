@@ -125,7 +125,7 @@ impl Mount {
     /// once [`PausedMount::serve`] is called; until then the other process may serve it.
     ///
     /// # Errors
-    /// The root of the image cannot be read, or no threads can be started. The mount is left as it is.
+    /// The root of the image cannot be read, or no threads can be started. The mount stays.
     pub fn resume(reader: Reader, inherited: Inherited, options: &MountOptions) -> Result<PausedMount, MountError> {
         let Inherited { devices, auto_unmount, directory, terms } = inherited;
         let deadlines = Arc::new(Deadlines::new(options.deadline, NonZero::get(options.threads)));

@@ -67,7 +67,7 @@ impl SessionPool {
 
     /// Begins a request of the thread `caller` that session thread `thread` has taken. Session threads decode cheap
     /// blocks themselves, so the engine schedules them and counts them as busy until the turn ends.
-    /// `next` tells what the caller is likely to request next.
+    /// `next` is the likely next request of the caller.
     pub(crate) fn begin(&self, thread: usize, caller: u32, next: NextRequest) -> Turn<'_> {
         serving_thread::mark();
         let visit = self.deadlines.enter(thread);

@@ -14,7 +14,7 @@ pub enum StoredLen {
     Prefixed,
 }
 
-/// What is known about the decoded length of a block, in bytes.
+/// The decoded length of a block in bytes, as far as the metadata states it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DecodedLen {
     /// The block decodes to exactly this many bytes; any other length is corruption.

@@ -95,7 +95,7 @@ fn sparse_chunk_len(content: &Content, options: &Options, coding: Option<usize>)
     Ok(usize::try_from(chunks.chunk_len).ok().filter(|_| chunks.data_len < size))
 }
 
-/// What an image needs for a file with holes.
+/// The space that a file with holes takes in an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct SparseChunks {
     chunk_len: u64,

@@ -15,7 +15,7 @@ use crate::{
 const SHARED_MAX: usize = 255;
 /// The longest name of an xattr in bytes.
 const NAME_LEN_MAX: usize = 255;
-/// Prefixes that are no names by themselves.
+/// Prefixes that are not names by themselves.
 const PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 /// The longest xattr body in bytes.
 const BODY_LEN_MAX: usize = 8 + 4 * u16::MAX as usize;

@@ -1,4 +1,4 @@
-//! Removes what a confined process created, if it comes to nothing.
+//! Removes the output of a confined process that produced nothing.
 
 use std::{
     fs, io,
@@ -14,7 +14,7 @@ use rustix::{
 
 use crate::sandbox::check_alone;
 
-/// The signals that the child ignores: it removes what a signal would leave behind.
+/// The signals that the child ignores: it removes the output after a signal.
 const IGNORED: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
 /// A file or an empty directory that is removed when this value is dropped or the process ends, unless it is to be kept. An

@@ -36,7 +36,7 @@ const GROWTH_FACTOR: u64 = 8;
 /// Each shard evicts with a clock: blocks that were not used since the hand last passed them go first. A lookup that
 /// misses leads the decode of its block; concurrent lookups of the same block join that decode.
 ///
-/// A miss of a block that was evicted a short while ago lets the cache grow, as far as it may and memory is ample.
+/// A miss of a block that was evicted a short while ago lets the cache grow, up to its limit and while memory is ample.
 #[derive(Debug)]
 pub(crate) struct BlockCache {
     shards: Vec<Mutex<Shard>>,

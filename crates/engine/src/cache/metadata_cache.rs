@@ -53,7 +53,7 @@ pub struct MetadataCacheCounters {
     pub weight_max: u64,
 }
 
-/// What an entry takes besides its bytes, in bytes: its key, its slot and its allocations. Without it, an image could fill the
+/// The overhead of an entry in bytes: its key, its slot and its allocations. Without it, an image could fill the
 /// memory with blocks of one byte.
 pub(crate) const ENTRY_BYTES: usize = 256;
 

@@ -142,7 +142,7 @@ impl SpillFile {
     }
 
     /// Spills a block, unless it is there already or too large. A failed write (a full or broken disk) ends spilling
-    /// for good.
+    /// permanently.
     pub(crate) fn store(&self, block: &StoredBlock, cached: &CachedBlock) {
         let len = cached.bytes().len() as u64;
         let key = Key::of(block);

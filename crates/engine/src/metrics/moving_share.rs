@@ -1,8 +1,8 @@
-//! A moving average of how often something was so.
+//! The moving share of events with some property.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// The share of recent events for which something was so: an exponential moving average. Events that threads note at the
+/// The share of recent events that have some property: an exponential moving average. Events that threads note at the
 /// same time may be lost.
 #[derive(Debug)]
 pub struct MovingShare {
@@ -12,7 +12,7 @@ pub struct MovingShare {
 }
 
 impl MovingShare {
-    /// The unit: shares are fixed-point numbers, and this one stands for 1.
+    /// The fixed-point representation of 1.
     pub const WHOLE: u32 = 1 << 16;
 
     /// Creates an average over about `event_count` events, which begins at `share`.

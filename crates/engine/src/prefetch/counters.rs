@@ -92,7 +92,7 @@ impl AheadGuard<'_> {
         self.controller.counts.ahead_blocks.fetch_add(1, Relaxed);
     }
 
-    /// Counts blocks that are left to a later demand read; always true.
+    /// Counts blocks that prefetch skips, so that a demand read decodes them; always true.
     pub(crate) fn give_up(&self, count: usize) -> bool {
         self.controller.counts.given_up(count);
         true

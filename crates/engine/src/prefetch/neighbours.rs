@@ -16,7 +16,7 @@ pub(crate) struct Neighbours {
     pub(crate) cluster: Option<ByteRange>,
 }
 
-/// The part of a file in a block of which a read wanted only some bytes.
+/// The part of a file in a block that a read used only in part.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Neighbour {
     pub(crate) block: StoredBlock,

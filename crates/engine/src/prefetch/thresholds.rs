@@ -80,8 +80,8 @@ pub(crate) const DENSE_SHARE_MIN: u32 = MovingShare::WHOLE / 5 * 3;
 /// Fault-around: the size in bytes of the windows for which density is measured while fault-around is off.
 pub(crate) const WATCHED_BYTES: u64 = 128 << 10;
 
-/// Rest of block: the decode time from which on the rest is stored soon, because copying takes a fraction of it, and the
-/// decode time from which on it is stored even while reads are scattered.
+/// Rest of block: the minimum decode time for storing the rest soon, because copying takes a fraction of it, and for storing it
+/// even while reads are scattered.
 pub(crate) const STORED_SOON_DECODE: Duration = Duration::from_micros(25);
 pub(crate) const STORED_ALWAYS_DECODE: Duration = Duration::from_micros(100);
 

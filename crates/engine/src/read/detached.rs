@@ -184,7 +184,7 @@ impl DetachedRead {
     }
 
     /// Fills a part of the output whose block another read should have decoded. Runs on a thread that may wait for the source,
-    /// but not for another read: all such threads could wait for one whose work is queued behind them.
+    /// but not for another read: otherwise all such threads could wait for a read that is queued behind them.
     fn look_up_again(self: Arc<Self>, block: StoredBlock, skip: usize, mut part: OutputPart) {
         let source = match self.retries.fetch_add(1, Ordering::Relaxed) {
             0..JOIN_RETRIES_MAX => acquire_block(self.reader.engine(), block, skip, part.len()),

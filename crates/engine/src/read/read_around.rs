@@ -125,7 +125,7 @@ impl Reader {
                 let is_shared = Neighbour::is_shared(extent.range, &block);
                 let has_more = is_shared || !range.contains(extent.range);
                 // A large read of a program comes from the kernel's readahead, which continues anyway: the rest of the
-                // block would split its windows. A large read of prefetch has nothing behind it.
+                // block would split its windows. No readahead continues a large read of prefetch.
                 let follows_large = (is_shared || self.is_prefetch) && cost >= STORED_ALWAYS_DECODE;
                 let is_wanted = has_more && (is_small || follows_large);
                 let has_rest = !is_clustered || extent.range.len() >= RESTED_BYTES_MIN;
@@ -139,8 +139,8 @@ impl Reader {
         Neighbours { blocks: blocks.collect(), cluster }
     }
 
-    /// Whether an extent may be part of a cluster: reading a cluster of such bytes takes little time, and they have no block
-    /// whose rest is about as large as a cluster.
+    /// Whether an extent may be part of a cluster: such bytes are read quickly, and are plain or in blocks much smaller than a
+    /// cluster.
     fn is_clustered(&self, extent: &Extent) -> bool {
         match extent.data {
             ExtentData::Hole => false,

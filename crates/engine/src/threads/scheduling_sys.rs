@@ -80,7 +80,7 @@ pub(crate) fn unschedule(thread: ThreadId, nice_level: i8) {
 /// Makes a thread real-time at `level`, or time-shared if there is none.
 pub(crate) fn set_real_time(thread: ThreadId, level: Option<u8>) -> io::Result<()> {
     let policy = if level.is_some() { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
-    // The kernel's `struct sched_param`. This is no call of the C library, because musl's refuses always.
+    // The kernel's `struct sched_param`. Not a call of the C library, because musl's always fails.
     let level = libc::c_int::from(level.unwrap_or(0));
     let policy = policy | libc::SCHED_RESET_ON_FORK;
     // SAFETY: `level` lives through the call.

@@ -8,7 +8,7 @@ use crate::format::{self, DIRENT_NID_METABOX_BIT, SUPER_OFFSET, SuperBlock, Supe
 /// The superblock ends within this many bytes of the image, or within the first block if that is larger.
 const SUPERBLOCK_END_MAX: u64 = 4096;
 
-/// What becomes of an image if the checksum of its superblock is wrong.
+/// The treatment of an image with a wrong superblock checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SuperblockChecksum {
     /// The image is refused.

@@ -15,7 +15,7 @@ use rustix::{
 
 use super::{server::remove_own, socket_path};
 
-/// The age from which on a socket without its final name is a leftover. A starting mount creates its socket before it
+/// The minimum age of a leftover without its final name. A starting mount creates its socket before it
 /// listens on it, and until then the socket looks like a leftover.
 const TRANSIENT_AGE_MIN: Duration = Duration::from_secs(60);
 

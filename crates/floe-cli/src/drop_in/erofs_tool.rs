@@ -158,7 +158,7 @@ impl Options {
         option.attached.clone().or_else(|| self.rest.pop_front())
     }
 
-    /// The operands: all arguments that are no options.
+    /// The operands: all arguments that are not options.
     pub(super) fn into_operands(mut self) -> Vec<OsString> {
         self.operands.extend(self.rest.drain(..));
         self.operands

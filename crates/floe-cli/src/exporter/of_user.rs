@@ -101,7 +101,7 @@ fn ask(endpoint: &Endpoint, deadline: Instant) -> io::Result<MountMetrics> {
         _ => return Err(io::Error::other("another version of Floe")),
     };
     if report.mountpoint.len() > MOUNTPOINT_BYTES_MAX {
-        return Err(io::Error::other("the mountpoint is no path"));
+        return Err(io::Error::other("the mountpoint is not a path"));
     }
     let labels = Labels::new(endpoint.user_id, endpoint.device);
     let mut exposition = Exposition::with_limit(MOUNT_SAMPLES_BYTES_MAX);

@@ -119,8 +119,8 @@ fn removal_message(name: &str) -> String {
     format!("FDSTOREREMOVE=1\nFDNAME={name}")
 }
 
-/// Whether a confined process may send this message: one of those above about itself. A service manager obeys root, who could make it
-/// signal any process.
+/// Whether a confined process may send this message: one of those above about itself. A service manager obeys root, so other
+/// messages could make it signal any process.
 fn permits(message: &[u8], descriptors: usize, sender: Pid) -> bool {
     let is = |text: String| text.as_bytes() == message;
     match descriptors {

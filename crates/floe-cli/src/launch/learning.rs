@@ -16,7 +16,7 @@ use super::{
     report::{LaunchState, Progress},
 };
 
-/// A launch is over when nothing new was touched for this long.
+/// A launch is over when nothing new was used for this long.
 const QUIET: Duration = Duration::from_secs(5);
 
 /// The maximum duration of a recording.

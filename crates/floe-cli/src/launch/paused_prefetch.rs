@@ -18,7 +18,7 @@ impl PausedPrefetch {
         }
     }
 
-    /// Switches prefetch on as the options were, unless somebody has switched it on meanwhile. A refusal is reported; prefetch
+    /// Switches prefetch on as the options were, unless it was switched on meanwhile. A refusal is reported; prefetch
     /// then stays off.
     pub(super) fn resume(self, engine: &Engine) {
         let now = engine.options();

@@ -14,7 +14,7 @@ use floe_image::{ByteRange, Nid};
 
 use super::program_reads::ProgramReads;
 
-/// The minimum number of touched files outside of the profile from which on a launch may count as having left it.
+/// The minimum number of used files outside of the profile for a launch to count as having left it.
 const OUTSIDE_MIN: usize = 16;
 
 /// A launch has left its profile if more than one in this many of its files is outside.
@@ -26,7 +26,7 @@ const OUTSIDE_MAX: usize = 1024;
 /// The maximum number of files that are remembered until the files of the profile are known.
 const EARLY_MAX: usize = 1024;
 
-/// Compares the files that programs touch with those of the profile. Directories are ignored, because all programs share
+/// Compares the files that programs use with those of the profile. Directories are ignored, because all programs share
 /// them.
 #[derive(Default)]
 pub(super) struct ProfileMatch {
@@ -38,7 +38,7 @@ pub(super) struct ProfileMatch {
 #[derive(Default)]
 struct MatchState {
     recorded: HashSet<Nid>,
-    /// Files that were touched before they were known to be in the profile.
+    /// Files that were used before the files of the profile were known.
     early: HashSet<Nid>,
     has_begun: bool,
     outside: HashSet<Nid>,

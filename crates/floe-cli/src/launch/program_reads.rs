@@ -7,10 +7,10 @@ use floe_image::{ByteRange, Nid};
 /// The maximum number of files whose last read is remembered.
 const READ_MAX: usize = 1 << 14;
 
-/// The length of what the kernel reads ahead of a sequential reader in bytes: two windows.
+/// The length of the kernel's readahead for a sequential reader in bytes: two windows.
 const READAHEAD_BYTES: u64 = 256 << 10;
 
-/// The last read of each file. A replay leaves out what follows from it: both would decode the same blocks.
+/// The last read of each file. A replay skips ranges that it implies: both would decode the same blocks.
 #[derive(Default)]
 pub(super) struct ProgramReads {
     last_reads: HashMap<Nid, LastRead>,
@@ -62,7 +62,7 @@ mod tests {
             (&[(200, 250)], (0, 100), (0, 100)),
             (&[(50, 150)], (0, 100), (0, 100)),
             (&[(0, 150)], (50, 100), (100, 100)),
-            // What the kernel reads ahead of a sequential reader is left to it.
+            // The kernel's readahead for a sequential reader is skipped.
             (&[(0, 50), (50, 100)], (0, ahead + 300), (ahead + 100, ahead + 300)),
             (&[(0, 50), (50, 100)], (90, ahead), (ahead, ahead)),
             (&[(0, 50), (60, 100)], (0, 300), (0, 300)),

@@ -1,4 +1,4 @@
-//! Records the touches of a launch.
+//! Records the accesses of a launch.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,7 +15,7 @@ use crate::fail::Fail;
 /// The maximum depth of a path.
 const DEPTH_MAX: usize = 1024;
 
-/// Records the touches of a launch, in order.
+/// Records the accesses of a launch, in order.
 #[derive(Default)]
 pub(crate) struct Recorder {
     recording: Mutex<Recording>,
@@ -38,7 +38,7 @@ enum Recorded {
 }
 
 impl Recorder {
-    /// Records a touch, unless there are too many already.
+    /// Records an access, unless there are too many already.
     pub(crate) fn note(&self, touch: Touch<'_>) {
         let mut recording = self.lock();
         if recording.is_over || recording.touches.len() >= Profile::STEPS_MAX {
@@ -91,7 +91,7 @@ impl Recorder {
         self.changed.notify_all();
     }
 
-    /// Takes the recorded touches, and returns their profile.
+    /// Takes the recorded accesses, and returns their profile.
     ///
     /// # Errors
     /// The image cannot be read.

@@ -108,7 +108,7 @@ impl Replay {
         match self.replay(profile, &files) {
             Ok(()) => self.progress.set(LaunchState::Replayed, ""),
             Err(Ending::Left) => {
-                self.progress.set(LaunchState::Left, "the launch touched too many files that are not in the profile");
+                self.progress.set(LaunchState::Left, "the launch used too many files that are not in the profile");
             }
             Err(Ending::Stopped(reason)) => self.progress.set(LaunchState::Stopped, reason),
         }

@@ -28,12 +28,12 @@ pub(crate) struct LaunchReport {
     /// Names that were looked up ahead of the programs and do not exist.
     pub(crate) missing_names: u64,
     pub(crate) failed_names: u64,
-    /// Ranges of files that were stored in the page cache, or that the kernel's EROFS was told to read.
+    /// Ranges of files that were stored in the page cache, or that the kernel's EROFS was asked to read.
     pub(crate) ranges: u64,
     pub(crate) range_bytes: u64,
     /// Steps whose files are not in the image.
     pub(crate) skipped_steps: u64,
-    /// Files outside of the profile that programs touched during the replay.
+    /// Files outside of the profile that programs used during the replay.
     pub(crate) outside_files: u64,
     /// The requests that the replay made, by kind. The mount's `requests` contain them.
     pub(crate) requests: BTreeMap<String, u64>,
@@ -51,7 +51,7 @@ pub(crate) enum LaunchState {
     Unavailable,
     Replaying,
     Replayed,
-    /// The launch touched too many files that the profile does not have.
+    /// The launch used too many files that the profile does not have.
     Left,
     /// A limit was reached, or the mount ended.
     Stopped,

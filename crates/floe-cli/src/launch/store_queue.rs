@@ -11,7 +11,7 @@ use floe::{ByteRange, Nid};
 
 use super::footprint::PAGE_BYTES;
 
-/// The number of bytes in the queue from which on no more are looked up.
+/// The number of queued bytes at which lookups pause.
 const FULL_BYTES: u64 = 4 << 20;
 
 /// The size in bytes of the pieces of a long range. Each is stored by one thread.

@@ -83,7 +83,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans the selected parts with everything below them, or what the filter chooses of it.
+    /// Plans the selected parts with everything below them, or the entries among them that the filter selects.
     pub(super) fn plan(&mut self, selection: &[Selected], filter: Option<&mut Filter<'_>>) {
         let mut take_all = |_: &WalkEntry| Choice::TakeAll;
         let filter = filter.unwrap_or(&mut take_all);
@@ -137,7 +137,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans what the filter chooses of a tree: of the content of the root, or of `name` in `parent` and everything below it.
+    /// Plans the entries of a tree that the filter selects: below the root, or `name` in `parent` and everything below it.
     fn plan_tree(&mut self, parent: &Arc<TreeDirectory>, name: Option<&[u8]>, nid: Nid, filter: &mut Filter<'_>) {
         // The depth of the directory that was taken with everything below it.
         let mut taken_depth: Option<usize> = None;

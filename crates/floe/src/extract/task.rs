@@ -94,7 +94,7 @@ impl Item {
         self.directory.path_of(&self.name)
     }
 
-    /// What `identity` finds, if the inode has other names that need it.
+    /// The identity that `find` returns, if the inode has further names, which need it.
     pub(super) fn identity(&self, find: impl FnOnce() -> rustix::io::Result<Identity>) -> Option<Identity> {
         self.first.as_ref().and_then(|_| find().ok())
     }

@@ -28,8 +28,8 @@ const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1);
 /// but loses them with the next reply, and requests without an answer remain. A connection that has begun with rings keeps
 /// them, whatever the parameter is later.
 ///
-/// A lock on the parameter's file says who needs the value as it is: connections share it while root has set the parameter;
-/// a connection that sets it for itself holds the lock alone. Dropping this value releases the lock, and restores the
+/// Holding the lock of the parameter's file keeps the parameter unchanged: connections share the lock while root has set the
+/// parameter; a connection that sets it for itself holds the lock alone. Dropping this value releases the lock, and restores the
 /// parameter if this connection has set it.
 #[derive(Debug)]
 pub(crate) struct RingPermission {

@@ -57,7 +57,7 @@ pub(crate) fn terms(offer: &Offer, options: &MountOptions, properties: MountProp
     }
     if (properties.checks_permissions || acl) && options.access() != Access::OwnerAndRoot {
         // The kernel accepts this flag only if it checks permissions itself; POSIX_ACL includes that. With it, requests do not
-        // have the user, on whom access by the owner and root alone depends.
+        // state the user, which access by owner and root only requires.
         flags |= InitFlags::ALLOW_IDMAP;
     }
     if options.rings.as_ref().is_some_and(Rings::are_available) {

@@ -165,7 +165,7 @@ impl Served {
         }
     }
 
-    /// The touch that corresponds to the reply to a lookup.
+    /// The access that corresponds to the reply to a lookup.
     pub(crate) fn touch<'name>(&self, parent: u64, name: &'name [u8], entry: &EntryOut) -> Touch<'name> {
         let parent = self.nid(parent);
         match entry.nodeid {

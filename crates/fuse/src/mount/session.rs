@@ -50,8 +50,8 @@ impl Session {
         }
     }
 
-    /// Serves the requests of a ring. No other thread takes them, so readers would wait without end after an error. An error
-    /// therefore ends the service, although other threads go on: the server is to exit, which ends the connection.
+    /// Serves the requests of a ring. No other thread takes them, so readers would wait forever after an error. An error
+    /// therefore ends the service, although other threads still run: the server should exit, which ends the connection.
     pub(super) fn note_ring(&self, serve: impl FnOnce(&FuseEdge) -> io::Result<()>) {
         if let Err(error) = self.attempt(serve) {
             let failure = io::Error::new(error.kind(), format!("a ring failed: {error}"));

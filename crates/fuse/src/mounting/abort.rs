@@ -1,8 +1,8 @@
-//! Aborts a FUSE connection that is served no longer.
+//! Aborts a FUSE connection that is no longer served.
 //!
-//! `FUSE_NOTIFY_STORE` waits for pages that are being read. If the process that serves the mount is killed then, nobody answers
-//! these reads: the thread that stores never ends, and keeps the connection open. The same holds for a thread that waits for a
-//! source that does not answer, or that cannot close it. Only an abort frees the readers.
+//! `FUSE_NOTIFY_STORE` waits for pages that are being read. If the process that serves the mount is killed then, these reads
+//! get no reply: the storing thread never ends, and keeps the connection open. The same holds for a thread that waits for an
+//! unresponsive source, or that hangs while it closes one. Only an abort frees the readers.
 
 use std::{
     fs::File,

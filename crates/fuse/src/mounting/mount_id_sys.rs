@@ -23,7 +23,7 @@ struct Request {
     len: u32,
     spare: u32,
     mount: u64,
-    /// What the kernel is to report about the mount.
+    /// The requested fields.
     mask: u64,
 }
 

@@ -46,7 +46,7 @@ pub enum Touch<'a> {
     Read(Nid, ByteRange),
 }
 
-/// Called for every touch, except those of the thread that looks up the names of a launch.
+/// Called for every access, except those of the thread that looks up the names of a launch.
 pub type TouchSink = Arc<dyn Fn(Touch<'_>) + Send + Sync>;
 
 /// The options of a mount.
@@ -56,10 +56,10 @@ pub struct MountOptions {
     pub source: String,
     /// The subtype in the mount table: the type is `fuse.` and this, or `fuse` if it is empty.
     pub subtype: String,
-    /// The users who may enter the mount. `None`: everybody for a mount of root, as with a mount of the kernel, else its owner
-    /// alone.
+    /// The users who may enter the mount. `None`: all users for a mount of root, as with a mount of the kernel, else only its
+    /// owner.
     pub access: Option<Access>,
-    /// Whether the kernel checks the modes and owners in the image. If not, everybody who may enter may read everything.
+    /// Whether the kernel checks the modes and owners in the image. If not, all users who may enter may read everything.
     pub checks_permissions: bool,
     /// Whether the kernel applies the access control lists of the image; `None`: if all users may enter. To apply them, the
     /// kernel requests the list of each file that a program other than root's opens.
@@ -99,9 +99,9 @@ pub struct MountOptions {
     /// Behind a front: the file that the kernel reads past its page cache. The other file is the virtual image, whose metadata
     /// and data EROFS reads through the page cache, with readahead.
     pub direct_io: Option<Nid>,
-    /// Whether the kernel's EROFS in front reads each file in requests of its own (Linux 6.15), so that touches are exact.
+    /// Whether the kernel's EROFS in front reads each file in requests of its own (Linux 6.15), so that accesses are exact.
     pub front_direct_io: bool,
-    /// Called for touches. With the kernel's EROFS in front, only for reads.
+    /// Called for accesses. With the kernel's EROFS in front, only for reads.
     pub touches: Option<TouchSink>,
     /// Whether a front does not read metadata ahead at present, because other bytes are more urgent.
     pub holds_metadata: Arc<AtomicBool>,
@@ -114,7 +114,7 @@ pub struct MountOptions {
 pub enum Access {
     /// The user who mounted it.
     Owner,
-    /// That user and root. The kernel lets everybody in, and the FUSE edge refuses other users' requests. The kernel therefore
+    /// That user and root. The kernel admits all users, and the FUSE edge refuses other users' requests. The kernel therefore
     /// caches no names and attributes, because it would show them to other users.
     OwnerAndRoot,
     /// Every user.

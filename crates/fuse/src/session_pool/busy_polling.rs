@@ -26,7 +26,7 @@ const SKIPPED_POLLS: u32 = 32;
 /// 200 names.
 const LISTING_FACTOR: u32 = 4;
 
-/// What the caller of a request is likely to request next.
+/// The likely next request of a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NextRequest {
     /// Anything.

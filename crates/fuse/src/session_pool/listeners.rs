@@ -19,7 +19,7 @@ const REST: Duration = Duration::from_millis(50);
 /// The number of requests over which the moving average of [`Listeners::note`] extends.
 const AVERAGED_REQUESTS: u32 = 32;
 
-/// The share of requests behind which others waited from which on all threads listen.
+/// All threads listen once at least this share of requests had others waiting behind them.
 const CROWDED: u32 = MovingShare::WHOLE / 2;
 
 /// Lets one session thread listen as long as one is enough, and all of them if requests queue up.

@@ -258,7 +258,7 @@ impl Squashfs {
         }
     }
 
-    /// The decoded length of the directory table in bytes; from the first unreadable block on, what the rest can hold at most.
+    /// The decoded length of the directory table in bytes; from the first unreadable block on, an upper bound.
     /// Returns whether a later call would return the same.
     fn directory_table_bytes_max(&self) -> (u64, bool) {
         let (mut position, mut bytes) = (self.directory_table.start, 0_u64);

@@ -27,7 +27,7 @@ struct Node {
 /// The nodes that a path leads to.
 pub(super) type Places = Vec<usize>;
 
-/// What a name leads to.
+/// The result of matching one name.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Step {
     /// The end of a pattern: it matches.

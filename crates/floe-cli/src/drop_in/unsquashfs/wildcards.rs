@@ -51,7 +51,7 @@ enum Count {
     Any,
     AtLeastOnce,
     Once,
-    /// It matches what no alternative matches.
+    /// It matches texts that no alternative matches.
     Never,
 }
 

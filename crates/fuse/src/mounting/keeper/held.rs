@@ -148,7 +148,7 @@ impl Held {
                             let mounted = Unmounter::new(Some(directory.to_owned()), Weak::new(), None);
                             self.mounted = Some(mounted.clone());
                             self.is_front = true;
-                            // Without it, what is stored in the hidden image could keep a killed process from ending.
+                            // Without it, a store to the hidden image could keep a killed process from ending.
                             let transfer = transfer.filter(|(_, mover)| self.abort_when_stuck(mover.hidden_device()));
                             let priority = priority_from_number(priority);
                             let (thread, sending) = transfer

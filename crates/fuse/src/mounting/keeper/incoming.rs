@@ -1,4 +1,4 @@
-//! What the process that a keeper serves sends to it.
+//! Messages from the process that a keeper serves.
 
 use std::os::fd::{AsFd, OwnedFd};
 
