@@ -6,6 +6,7 @@ mod ci;
 mod dist;
 mod fixtures;
 mod mutate;
+mod nightly;
 mod roundtrip;
 mod stress;
 mod task_error;
@@ -40,6 +41,8 @@ enum Task {
     Roundtrip(roundtrip::Arguments),
     /// Mutate the structures of real images, and run everything that reads images on them
     Mutate(Box<mutate::Arguments>),
+    /// Run the tests on every reference image, and those that take hours
+    Nightly(nightly::Arguments),
     /// Read, tune, query and unmount real mounts at random; all pages must return to the pool
     Stress(stress::Arguments),
 }
@@ -52,6 +55,7 @@ fn main() -> Result<(), TaskError> {
         Task::Fixtures(arguments) => fixtures::run(&arguments),
         Task::Roundtrip(arguments) => roundtrip::run(&arguments),
         Task::Mutate(arguments) => mutate::run(&arguments),
+        Task::Nightly(arguments) => nightly::run(&arguments),
         Task::Stress(arguments) => stress::run(&arguments),
         Task::Dist(arguments) => dist::run(&arguments),
         Task::Bench(arguments) => bench::run(&arguments),

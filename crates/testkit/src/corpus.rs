@@ -8,6 +8,7 @@ mod materialise;
 mod record;
 
 use std::{
+    collections::HashSet,
     env, fs,
     path::{Path, PathBuf},
 };
@@ -15,6 +16,8 @@ use std::{
 pub use corrupt::CorruptImage;
 pub use materialise::Materialised;
 pub use record::{Format, ImageRecord, Overrides, StoredFile};
+
+use xxhash_rust::xxh64::xxh64;
 
 use crate::{manifest::Manifest, workspace_root};
 
@@ -75,6 +78,26 @@ impl Corpus {
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let lines = text.lines().filter(|line| !line.is_empty());
         lines.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line}"))).collect()
+    }
+
+    /// The images that one run reads: those of `fixtures/` and one in ten of the others, chosen by a hash of the name.
+    /// `FLOE_IMAGES` selects another tenth by its number, or `all`; `FLOE_IMAGE` keeps those with that word in their names.
+    ///
+    /// # Panics
+    /// As [`images`](Self::images), or `FLOE_IMAGES` is neither `all` nor a number below 10.
+    pub fn sample(&self) -> Vec<ImageRecord> {
+        let images = self.images().into_iter();
+        if let Ok(word) = env::var("FLOE_IMAGE") {
+            return images.filter(|image| image.name.contains(&word)).collect();
+        }
+        let tenth = match env::var("FLOE_IMAGES") {
+            Ok(all) if all == "all" => return images.collect(),
+            Ok(number) => number.parse().ok().filter(|tenth| *tenth < 10).expect("FLOE_IMAGES: 'all', or 0 to 9"),
+            Err(_) => 0,
+        };
+        let always: HashSet<String> = Self::fixtures().images().into_iter().map(|image| image.name).collect();
+        let is_chosen = |name: &str| always.contains(name) || xxh64(name.as_bytes(), 0) % 10 == tenth;
+        images.filter(|image| is_chosen(&image.name)).collect()
     }
 
     /// The image with this name.

@@ -55,10 +55,8 @@ pub(crate) fn findings(reader: &Arc<DirectReader>) -> Vec<Finding> {
 #[test]
 fn good_images_have_no_findings() {
     let corpus = Corpus::locate_or_fixtures();
-    let only = env::var("FLOE_IMAGE").unwrap_or_default();
-    let images = corpus.images().into_iter();
-    let images: Vec<ImageRecord> =
-        images.filter(|image| image.format == Format::Erofs && image.name.contains(&only)).collect();
+    let images = corpus.sample().into_iter();
+    let images: Vec<ImageRecord> = images.filter(|image| image.format == Format::Erofs).collect();
     check_rows(
         &images,
         |image| image.name.clone(),

@@ -22,15 +22,13 @@ fn printed(image: &Path, options: &[&str]) -> String {
 
 /// Images that dump.erofs reads correctly: it does not find extra devices by itself, and misreads the metabox.
 fn images(corpus: &Corpus, is_wanted: impl Fn(&ImageRecord) -> bool) -> Vec<ImageRecord> {
-    let only = env::var("FLOE_IMAGE").unwrap_or_default();
     let is_readable = |image: &ImageRecord| {
         image.format == Format::Erofs
             && image.devices.is_empty()
             && image.offset == 0
             && !image.name.contains("metabox")
-            && image.name.contains(&only)
     };
-    corpus.images().into_iter().filter(|image| is_readable(image) && is_wanted(image)).collect()
+    corpus.sample().into_iter().filter(|image| is_readable(image) && is_wanted(image)).collect()
 }
 
 fn open(corpus: &Corpus, image: &ImageRecord) -> Erofs {

@@ -88,7 +88,7 @@ fn strings(arguments: &[&str]) -> Vec<String> {
 
 /// Small images of one format.
 fn images(corpus: &Corpus, format: Format) -> Vec<ImageRecord> {
-    let images = corpus.images().into_iter();
+    let images = corpus.sample().into_iter();
     images.filter(|image| image.format == format && !image.huge && image.kernel_is_truth()).collect()
 }
 

@@ -48,7 +48,7 @@ fn images(corpus: &Corpus) -> Vec<ImageRecord> {
     let wanted = |image: &ImageRecord| {
         image.format == Format::Squashfs && !image.huge && image.offset == 0 && image.image.size < 8 << 20
     };
-    let mut images: Vec<ImageRecord> = corpus.images().into_iter().filter(wanted).collect();
+    let mut images: Vec<ImageRecord> = corpus.sample().into_iter().filter(wanted).collect();
     // A few images of each tree are enough.
     let mut seen = std::collections::HashMap::<String, u32>::new();
     images.retain(|image| {

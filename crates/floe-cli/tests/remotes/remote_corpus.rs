@@ -1,6 +1,6 @@
 //! Reference images from real servers: through every kind of URL, they mount and extract like the files.
 //!
-//! Each server serves some of the images, or with `FLOE_REMOTE_IMAGES=all` every one.
+//! Each server serves some of the images, or with `FLOE_IMAGES=all` every one.
 
 use std::{
     env,
@@ -36,12 +36,10 @@ type Variables<'a> = &'a [(&'a str, &'a OsStr)];
 
 /// The images that a server serves: every `step`th one that is not huge, or all.
 fn images(corpus: &Corpus, step: usize) -> Vec<ImageRecord> {
-    let mut images = crate::support::images(corpus);
-    if env::var("FLOE_REMOTE_IMAGES").is_ok_and(|value| value == "all") {
-        return images;
+    if env::var("FLOE_IMAGES").is_ok_and(|value| value == "all") {
+        return crate::support::images(corpus);
     }
-    images.retain(|image| !image.huge);
-    images.into_iter().step_by(step).collect()
+    corpus.images().into_iter().filter(|image| !image.huge).step_by(step).collect()
 }
 
 /// Compares each image with its manifest: mounted and extracted from the URL that `offer` returns for the image and its

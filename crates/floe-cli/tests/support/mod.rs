@@ -24,10 +24,9 @@ use floe_testkit::corpus::{Corpus, CorruptImage, ImageRecord, Materialised};
 #[allow(unused_imports, reason = "not every test mounts")]
 pub(crate) use served::Served;
 
-/// The reference images; if `FLOE_IMAGE` is set, only those with it in their names.
+/// The reference images that this run reads.
 pub(crate) fn images(corpus: &Corpus) -> Vec<ImageRecord> {
-    let mut images = corpus.images();
-    images.retain(|image| is_chosen(&image.name));
+    let mut images = corpus.sample();
     // Images that take longest are first.
     images.sort_by_key(|image| !image.huge);
     images

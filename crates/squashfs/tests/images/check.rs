@@ -28,7 +28,7 @@ pub(crate) fn findings(reader: &MemoReader, squashfs: &Squashfs) -> Vec<Finding>
 #[test]
 fn valid_images_have_no_findings() {
     let corpus = Corpus::locate_or_fixtures();
-    let images = corpus.images().into_iter();
+    let images = corpus.sample().into_iter();
     let images: Vec<ImageRecord> = images.filter(|image| image.format == Format::Squashfs).collect();
     check_rows(
         &images,

@@ -29,7 +29,7 @@ const PADDING_BYTES: u64 = 4096;
 type Listed = (Vec<u8>, u64, FileType, u64);
 
 fn images(corpus: &Corpus) -> Vec<ImageRecord> {
-    let images = corpus.images().into_iter();
+    let images = corpus.sample().into_iter();
     images.filter(|image| image.format == Format::Squashfs && image.kernel_is_truth()).collect()
 }
 
