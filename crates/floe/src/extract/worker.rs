@@ -6,7 +6,7 @@ use std::{
     os::{fd::AsFd, unix::fs::FileExt},
     sync::{
         Arc, PoisonError,
-        atomic::Ordering::{AcqRel, Acquire, Relaxed, Release},
+        atomic::Ordering::{AcqRel, Acquire, Relaxed},
     },
 };
 
@@ -210,10 +210,8 @@ impl<'a> Worker<'a> {
     /// Writes parts of a large file until none is left. The last worker to leave finishes the file.
     fn write_parts(&mut self, large: &LargeFile) {
         while let Some((file, range)) = self.next_part(large) {
-            if let Err(cause) = self.fill(&file, large.item.attr.nid, range)
-                && !large.has_failed.swap(true, AcqRel)
-            {
-                self.fail(&large.item, cause);
+            if let Err(cause) = self.fill(&file, large.item.attr.nid, range) {
+                self.fail_once(large, cause);
             }
         }
         if large.workers_left.fetch_sub(1, AcqRel) > 1 {
@@ -228,6 +226,13 @@ impl<'a> Worker<'a> {
             }
         }
         self.remove(&large.item);
+    }
+
+    /// Records that a large file could not be created, unless another worker did.
+    fn fail_once(&self, large: &LargeFile, cause: ExtractWarningCause) {
+        if !large.has_failed.swap(true, AcqRel) {
+            self.fail(&large.item, cause);
+        }
     }
 
     /// Takes the next part of a large file that contains data. The first worker creates the file.
@@ -263,8 +268,7 @@ impl<'a> Worker<'a> {
                 None
             }
             Err(cause) => {
-                large.has_failed.store(true, Release);
-                self.fail(&large.item, cause);
+                self.fail_once(large, cause);
                 None
             }
         }
