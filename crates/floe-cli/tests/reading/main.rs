@@ -13,6 +13,7 @@ mod extracted;
 mod extraction;
 mod extraction_limits;
 mod faults;
+mod fsck_reports;
 mod hostile;
 mod installed;
 mod local_times;
