@@ -4,6 +4,7 @@ mod descriptors;
 mod ledger;
 mod metadata;
 mod names;
+mod outcome;
 mod piece;
 mod planner;
 mod selection;
@@ -31,7 +32,7 @@ use crate::{
 
 use descriptors::Descriptors;
 use ledger::Ledger;
-pub use ledger::{ExtractSummary, ExtractWarning, ExtractWarningCause};
+pub use outcome::{ExtractAction, ExtractOmission, ExtractPart, ExtractSummary, ExtractWarning, ExtractWarningCause};
 use planner::Planner;
 use selection::Selected;
 use task::Task;
@@ -47,7 +48,7 @@ pub struct ExtractOptions {
     /// The number of threads that decode and write; at least 1. Fewer are started if the limits of open files or of
     /// address space are too low.
     pub jobs: usize,
-    /// Whether existing files are replaced.
+    /// Whether existing files are replaced, and empty directories in the place of other files.
     pub force: bool,
     /// Whether owners and groups are set.
     pub owners: bool,
@@ -172,6 +173,15 @@ pub enum ExtractEvent<'a> {
     Made,
     /// This many bytes were written to files.
     Written(u64),
+    /// Parts of an entry were left out, because this user lacks a privilege or the target file system lacks support.
+    Omitted {
+        /// Its path in the image.
+        path: &'a [u8],
+        /// Its attributes.
+        attr: &'a Attr,
+        /// What was left out; at least one part.
+        parts: &'a [ExtractOmission],
+    },
     /// A part of the extraction failed; the other parts continue.
     Warning(&'a ExtractWarning),
 }
@@ -197,16 +207,17 @@ pub enum ExtractError {
 ///
 /// Preserves owners, modes, times to the nanosecond, extended attributes, hard links, holes and special files. Never
 /// writes outside `target`: every name is looked up in a directory that this extraction created or found there as a
-/// real directory, and links are never followed. Existing files stay, unless `options.force` is set. A file that cannot
-/// be read completely is removed again.
+/// real directory, and links are never followed. Existing files stay, unless `options.force` is set; directories with
+/// entries stay always. A file that cannot be read completely is removed again. Where the target cannot have a hard link,
+/// because its names are on different file systems or a file has too many, the file is copied.
 ///
 /// Files are read in the order in which they are stored, and one thread reads all files that share a block, so that
 /// each block is decoded once. The extraction ends soon after `cancel` is set.
 ///
 /// # Errors
 /// The root of the extraction is not a directory, the target cannot be used, a path is not in the image, or the extraction
-/// was cancelled. All other failures are
-/// counted in the summary and reported as [`ExtractEvent::Warning`].
+/// was cancelled. All other failures are counted in the summary and reported as [`ExtractEvent::Warning`]. What this user
+/// may not do, or the target does not support, is counted and reported as [`ExtractEvent::Omitted`].
 pub fn extract(
     image: &Image,
     parts: Parts<'_>,

@@ -72,8 +72,8 @@ pub use check::{CheckOptions, CheckSummary, check, check_files};
 pub use directory::{DirectoryEntry, ReadDir};
 pub use entry_limit::EntryLimit;
 pub use extract::{
-    Choice, ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, ExtractWarning, ExtractWarningCause, Parts,
-    XattrFilter, XattrSelection, extract,
+    Choice, ExtractAction, ExtractError, ExtractEvent, ExtractOmission, ExtractOptions, ExtractPart, ExtractSummary,
+    ExtractWarning, ExtractWarningCause, Parts, XattrFilter, XattrSelection, extract,
 };
 pub use floe_engine::{
     BadValue, Counters, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, Reader, SyncDecompress,

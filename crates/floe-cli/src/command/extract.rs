@@ -40,7 +40,8 @@ const PRINTED_MAX: u64 = 100;
 /// replaces existing files only with --force. Existing directories are filled.
 ///
 /// A file that cannot be read completely is left out and reported. Files extracted by a user other than root belong to
-/// that user: owners, device nodes and protected attributes are left out and counted.
+/// that user: owners, device nodes and protected attributes are left out and counted. Hard links that the target cannot
+/// have, because they would lead from one file system to another, become copies.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe extract system.erofs -C root\n  \
@@ -69,11 +70,11 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 
-    /// Replace existing files
+    /// Replace existing files, and empty directories in the place of files
     #[arg(short, long)]
     force: bool,
 
-    /// Fail if owners, devices or attributes had to be left out
+    /// Fail if owners, devices or attributes had to be left out, or files had to be copied instead of linked
     #[arg(long)]
     strict: bool,
 
@@ -103,10 +104,13 @@ struct SummaryRecord {
     fifos: u64,
     sockets: u64,
     hard_links: u64,
+    hard_links_copied: u64,
     bytes: u64,
     failures: u64,
     owners_denied: u64,
     devices_denied: u64,
+    modes_denied: u64,
+    times_denied: u64,
     xattrs_denied: u64,
     seconds: f64,
 }
@@ -145,7 +149,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
                 bar.suspend(|| say!("floe: {}: {}", Shown(&warning.path), cause_text(&warning.cause)));
             }
         }
-        ExtractEvent::Planned { .. } | ExtractEvent::Made => {}
+        // The summary counts what was left out.
+        ExtractEvent::Planned { .. } | ExtractEvent::Made | ExtractEvent::Omitted { .. } => {}
     };
     let start = Instant::now();
     let result = extract(&image, parts, directory, &options, &tell, &cancel);
@@ -162,7 +167,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         Err(error) => return Err(Fail::failed(error.to_string())),
     };
     write_summary(arguments, &summary, start.elapsed())?;
-    let incomplete = summary.failures > 0 || arguments.strict && summary.denied() > 0;
+    let incomplete = summary.failures > 0 || arguments.strict && summary.denied() + summary.hard_links_copied > 0;
     Ok(if incomplete { Exit::Failed.code() } else { Exit::Done.code() })
 }
 
@@ -191,9 +196,9 @@ pub(crate) fn progress_bar(hidden: bool) -> ProgressBar {
 
 fn write_summary(arguments: &Arguments, summary: &ExtractSummary, elapsed: Duration) -> Result<(), Fail> {
     let seconds = elapsed.as_secs_f64();
-    let ExtractSummary { files, directories, symlinks, hard_links, bytes, failures, .. } = *summary;
+    let ExtractSummary { files, directories, symlinks, hard_links, hard_links_copied, bytes, failures, .. } = *summary;
     let ExtractSummary { devices, fifos, sockets, .. } = *summary;
-    let ExtractSummary { owners_denied, devices_denied, xattrs_denied, .. } = *summary;
+    let ExtractSummary { owners_denied, devices_denied, modes_denied, times_denied, xattrs_denied, .. } = *summary;
     if arguments.json {
         let record = SummaryRecord {
             files,
@@ -203,10 +208,13 @@ fn write_summary(arguments: &Arguments, summary: &ExtractSummary, elapsed: Durat
             fifos,
             sockets,
             hard_links,
+            hard_links_copied,
             bytes,
             failures,
             owners_denied,
             devices_denied,
+            modes_denied,
+            times_denied,
             xattrs_denied,
             seconds,
         };
@@ -216,12 +224,18 @@ fn write_summary(arguments: &Arguments, summary: &ExtractSummary, elapsed: Durat
         .map(drop);
     }
     if summary.denied() > 0 {
+        let rare = [(modes_denied, "modes"), (times_denied, "times")].into_iter().filter(|(count, _)| *count > 0);
+        let rare: String = rare.map(|(count, what)| format!(", {} {what}", HumanCount(count))).collect();
         say!(
-            "floe: left out because of missing privileges or missing support in the target: {} owners, {} devices, {} attributes",
+            "floe: left out because of missing privileges or missing support in the target: {} owners, {} devices, {} \
+             attributes{rare}",
             HumanCount(owners_denied),
             HumanCount(devices_denied),
             HumanCount(xattrs_denied)
         );
+    }
+    if hard_links_copied > 0 {
+        say!("floe: copied, because the target cannot have the hard links: {} files", HumanCount(hard_links_copied));
     }
     if failures > 0 {
         say!("floe: {} entries are missing or incomplete", HumanCount(failures));

@@ -335,7 +335,7 @@ impl Arguments {
         let algorithm = |index, pcluster_bytes| self.compression(index, pcluster_bytes).ok().flatten();
         let text = fs::read(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
         let block_bytes = u32::try_from(self.block_size).unwrap_or(u32::MAX);
-        compress_hints::parse(&text, block_bytes, algorithm)
+        compress_hints::parse(&text, block_bytes, algorithm, Err)
             .map_err(|error| Fail::usage(format!("{}: {error}", path.display())))
     }
 

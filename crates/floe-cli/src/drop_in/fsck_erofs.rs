@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    io,
     path::{Path, PathBuf},
     sync::{
         Mutex, PoisonError,
@@ -10,8 +11,9 @@ use std::{
 };
 
 use floe::{
-    CheckOptions, ExtractError, ExtractEvent, ExtractOptions, FileType, Finding, Format, Image, ImageFiles, Nid,
-    OpenError, Parts, SeekTarget, Severity, SuperblockChecksum, XattrSelection, check_files, extract,
+    CheckOptions, ExtractError, ExtractEvent, ExtractOmission, ExtractOptions, ExtractPart, FileType, Finding, Format,
+    Image, ImageFiles, Nid, OpenError, Parts, SeekTarget, Severity, SuperblockChecksum, XattrSelection, check_files,
+    extract,
 };
 use floe_sandbox::Mode;
 
@@ -39,14 +41,14 @@ Check an EROFS image, or extract it. This is floe under the name of fsck.erofs.
  --[no-]xattrs          extract extended attributes (not by default)
  -a, -A, -p, -y         have no effect
  --force                permit extraction to /
- --overwrite            replace files that exist
+ --overwrite            replace files that exist, and empty directories in the place of files
  --[no-]preserve        --[no-]preserve-owner and --[no-]preserve-perms
  --[no-]preserve-owner  keep owners (the default for root)
  --[no-]preserve-perms  keep modes, ignoring the umask (the default for root)
  -h, --help, -V, --version
 ";
 
-/// The default verbosity: faults are printed.
+/// The default verbosity: faults and warnings are printed.
 const VERBOSITY: u64 = 2;
 
 /// From this verbosity on, success is reported too.
@@ -208,21 +210,70 @@ fn extract_image(
         return tool.failed("--extract=X extracts only a directory; dump.erofs --cat prints a file", 1);
     }
     made.keep();
-    let tell = |event: ExtractEvent<'_>| {
-        if let ExtractEvent::Warning(warning) = event
-            && order.verbosity > 0
-        {
+    let omissions = Omissions::new(order);
+    let tell = |event: ExtractEvent<'_>| match event {
+        ExtractEvent::Warning(warning) if order.verbosity > 0 => {
             tool.say(&format!("{} @ {}", warning.cause, Shown(&warning.path)));
         }
+        ExtractEvent::Omitted { path, parts, .. } => parts.iter().for_each(|part| omissions.add(path, part)),
+        _ => {}
     };
     match extract(&image, Parts::All, target, &options, &tell, cancel) {
-        Ok(summary) if summary.failures == 0 => {
+        Ok(summary) if summary.failures == 0 && !omissions.are_errors() => {
             say_all_is_well(order, (0, 0));
             Ok(0)
         }
         Ok(_) => tool.failed("Failed to extract filesystem", 1),
         Err(ExtractError::Cancelled) => interrupted(tool),
         Err(error) => tool.failed(&error.to_string(), 1),
+    }
+}
+
+/// Reports what an extraction left out. The original takes devices and extended attributes for errors, unless a user other
+/// than root lacks the privilege.
+struct Omissions {
+    verbosity: u64,
+    is_root: bool,
+    has_named_root: AtomicBool,
+    are_errors: AtomicBool,
+}
+
+impl Omissions {
+    fn new(order: &Order) -> Self {
+        Self {
+            verbosity: order.verbosity,
+            is_root: rustix::process::geteuid().is_root(),
+            has_named_root: AtomicBool::new(false),
+            are_errors: AtomicBool::new(false),
+        }
+    }
+
+    fn add(&self, path: &[u8], ExtractOmission { part, error }: &ExtractOmission) {
+        let is_denied = !self.is_root && error.kind() == io::ErrorKind::PermissionDenied;
+        let (what, is_error) = match part {
+            ExtractPart::Entry => ("failed to create special file".to_owned(), self.is_root),
+            ExtractPart::Owner => ("failed to change ownership".to_owned(), false),
+            ExtractPart::Mode => ("failed to set permissions".to_owned(), false),
+            ExtractPart::Time => ("failed to set times".to_owned(), false),
+            ExtractPart::HardLink => ("copied instead of linked".to_owned(), false),
+            ExtractPart::Xattr(name) if is_denied && !XattrSelection::User.includes(name) => {
+                if self.has_named_root.swap(true, Relaxed) {
+                    return;
+                }
+                (format!("only root may set xattr {}; more of these are not reported", Shown(name)), false)
+            }
+            ExtractPart::Xattr(name) => (format!("failed to set xattr {}", Shown(name)), true),
+            _ => ("incomplete".to_owned(), false),
+        };
+        self.are_errors.fetch_or(is_error, Relaxed);
+        let level = if is_error { "E" } else { "W" };
+        if self.verbosity >= if is_error { 1 } else { VERBOSITY } {
+            say!("<{level}> erofs: {what}: {error} @ {}", Shown(path));
+        }
+    }
+
+    fn are_errors(&self) -> bool {
+        self.are_errors.load(Relaxed)
     }
 }
 

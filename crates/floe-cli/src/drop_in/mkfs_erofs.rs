@@ -337,14 +337,19 @@ impl Order {
         }
     }
 
-    fn hints_of(&self, path: &Path) -> Result<Vec<Hint>, String> {
+    fn hints_of(&mut self, path: &Path) -> Result<Vec<Hint>, String> {
         let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
         let text = std::fs::read(path).map_err(|error| told(&error))?;
         if self.algorithms.is_empty() {
             return Ok(Vec::new());
         }
         let algorithm = |index: usize, size| self.algorithms.get(index).map(|algorithm| algorithm.compression(size));
-        compress_hints::parse(&text, 1 << self.build.block_size_log2, algorithm).map_err(|error| told(&error))
+        let skip = |message: String| {
+            self.notes.push(format!("{}: {message}: the line has no effect", path.display()));
+            Ok(())
+        };
+        let block_bytes = 1 << self.build.block_size_log2;
+        compress_hints::parse(&text, block_bytes, algorithm, skip).map_err(|error| told(&error))
     }
 
     /// Resolves settings that depend on several options.
@@ -354,7 +359,8 @@ impl Order {
         self.build.pcluster_bytes = self.pcluster_bytes.unwrap_or(block_size);
         self.build.compression =
             self.algorithms.first().map(|algorithm| algorithm.compression(self.build.pcluster_bytes));
-        self.build.hints = self.hints.as_deref().map(|path| self.hints_of(path)).transpose()?.unwrap_or_default();
+        let hints = self.hints.clone();
+        self.build.hints = hints.map(|path| self.hints_of(&path)).transpose()?.unwrap_or_default();
         self.build.splits_links = self.splits_links && !self.is_tar;
         if self.is_tar && self.build.whiteouts == Whiteouts::Keep {
             // The original does not look for such marks in archives.

@@ -2,11 +2,14 @@
 
 mod arguments;
 mod cat;
+mod complaints;
+mod extraction;
 mod links;
 mod listing;
 mod name_list;
 mod path_patterns;
 mod pattern;
+mod progress;
 mod pseudo;
 mod selection;
 mod superblock;
@@ -15,31 +18,26 @@ mod wildcards;
 
 use std::{
     ffi::OsString,
-    io::{self, Write},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use floe::{
-    ExtractEvent, ExtractOptions, ExtractSummary, ExtractWarningCause, FormatImage, Image, Parts, WalkEntry, extract,
-};
+use floe::{FormatImage, Image};
 use floe_sandbox::Mode;
 
 use floe_engine::Blocking;
 
 use crate::{
-    cancellation,
     confinement::{self, OutputFile, Target},
     fail::Fail,
-    output::{Output, remark},
+    output::Output,
     shown::Shown,
     zone::Zone,
 };
 pub(super) use arguments::HELP;
 use arguments::{Arguments, Task};
 use listing::{Form, Listing, Owners};
-use selection::{Selection, Selector};
+use selection::Selection;
 
 /// The exit code of an error that ended the program.
 const FATAL: u8 = 1;
@@ -63,7 +61,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let policy = match arguments.task {
         Task::Extract => {
             let target = target.insert(Target::new(&arguments.target));
-            confinement::extracting(target, &extract_options(&arguments))
+            confinement::extracting(target, &extraction::options(&arguments))
         }
         Task::Pseudo if arguments.pseudo_file != "-" => {
             match OutputFile::open(Path::new(&arguments.pseudo_file)) {
@@ -116,7 +114,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         Task::Pseudo => pseudo::write(&image, &arguments, pseudo_file),
         Task::Cat => cat::write(&image, &arguments),
         Task::List => list(&image, &arguments, owners, zone),
-        Task::Extract => extract_all(&image, &arguments, owners, zone),
+        Task::Extract => extraction::run(&image, &arguments, owners, zone),
     }
 }
 
@@ -135,90 +133,6 @@ fn list(image: &Image, arguments: &Arguments, owners: Owners, zone: Zone) -> Res
         }
         Ok(exit)
     })
-}
-
-fn extract_all(image: &Image, arguments: &Arguments, owners: Owners, zone: Zone) -> Result<u8, Fail> {
-    let cancel = cancellation::on_signals()?;
-    let options = extract_options(arguments);
-    let mut selector = Selector::new(arguments);
-    let mut choose = |entry: &WalkEntry| selector.choose(entry);
-    if !arguments.quiet {
-        remark(format_args!("Parallel unsquashfs: Using {} processors\n", options.jobs));
-    }
-    let form = arguments.form.filter(|_| arguments.info);
-    let listing = Listing::new(arguments, image, owners, zone);
-    let is_fatal = AtomicBool::new(false);
-    let tell = |event: ExtractEvent<'_>| match event {
-        ExtractEvent::Planned { path, attr } if form.is_some() => {
-            let entry = WalkEntry { path: path.to_vec(), depth: 0, attr: arguments.with_time(*attr) };
-            let mut line = Vec::new();
-            // Writing to memory does not fail, and errors of a closed stdout are ignored.
-            let _ = listing.write(&entry, &mut line);
-            let _ = io::stdout().write_all(&line);
-        }
-        ExtractEvent::Warning(warning) => {
-            // At faults of the image, and at existing files, the original ends.
-            let (kind, ends) = match &warning.cause {
-                ExtractWarningCause::Image(_) if !arguments.ignores_errors => ("FATAL ERROR", true),
-                ExtractWarningCause::Target(_, error) => ("ERROR", error.kind() == io::ErrorKind::AlreadyExists),
-                _ => ("ERROR", false),
-            };
-            is_fatal.fetch_or(ends, Relaxed);
-            say!("{kind}: {}: {}", Shown(&warning.path), warning.cause);
-        }
-        _ => {}
-    };
-    let extracted = extract(image, Parts::Where(&mut choose), &arguments.target, &options, &tell, &cancel);
-    let summary = match extracted {
-        Ok(summary) => summary,
-        Err(error) => {
-            say!("FATAL ERROR: {error}");
-            return Ok(FATAL);
-        }
-    };
-    if !arguments.quiet {
-        say_created(&summary);
-    }
-    // The original never sets owners as another user than root, and does not report them.
-    let ExtractSummary { devices_denied, xattrs_denied, .. } = summary;
-    if devices_denied > 0 || xattrs_denied > 0 {
-        say!(
-            "ERROR: left out because of missing privileges or missing support in the target: {devices_denied} devices, \
-             {xattrs_denied} extended attributes"
-        );
-    }
-    let exit = match summary.failures + devices_denied + xattrs_denied {
-        _ if is_fatal.into_inner() => FATAL,
-        0 if !arguments.strict || summary.owners_denied == 0 => 0,
-        _ if arguments.strict => FATAL,
-        _ => NOT_FATAL,
-    };
-    Ok(if arguments.no_exit_code && exit == NOT_FATAL { 0 } else { exit })
-}
-
-fn extract_options(arguments: &Arguments) -> ExtractOptions {
-    ExtractOptions {
-        jobs: arguments.jobs.unwrap_or_else(|| ExtractOptions::default().jobs),
-        force: arguments.force,
-        owners: rustix::process::geteuid().is_root(),
-        time: arguments.time,
-        xattrs: arguments.xattrs.clone(),
-        ..ExtractOptions::default()
-    }
-}
-
-fn say_created(summary: &ExtractSummary) {
-    let count = |count: u64, one: &str, many: &str| {
-        remark(format_args!("created {count} {}\n", if count == 1 { one } else { many }));
-    };
-    remark("\n");
-    count(summary.files, "file", "files");
-    count(summary.directories, "directory", "directories");
-    count(summary.symlinks, "symlink", "symlinks");
-    count(summary.devices, "device", "devices");
-    count(summary.fifos, "fifo", "fifos");
-    count(summary.sockets, "socket", "sockets");
-    count(summary.hard_links, "hardlink", "hardlinks");
 }
 
 /// The default target directory.

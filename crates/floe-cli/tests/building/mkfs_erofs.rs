@@ -137,8 +137,9 @@ fn chunks_go_to_a_device() {
 }
 
 /// More options, for a smaller tree.
-const SAME_TOO: [&str; 37] = [
+const SAME_TOO: [&str; 38] = [
     "-zlz4hc --compress-hints=blanks source",
+    "-zlz4hc --compress-hints=sizes source",
     "-zlz4 -Enosbcrc source",
     "--mount-point=/system/ source",
     "-zlz4hc -C16384 --max-extent-bytes=8192 source",
@@ -261,7 +262,8 @@ fn wrong_usage_ends_as_in_the_original() {
 #[test]
 fn unsupported_options_are_refused_in_one_line() {
     let scene = scene();
-    std::fs::write(scene.path().join("sizes"), "4096 a\n5000 b\n").expect("written");
+    std::fs::write(scene.path().join("large"), "4096 a\n2097152 b\n").expect("written");
+    std::fs::write(scene.path().join("bare"), "5000\n").expect("written");
     for (arguments, words) in [
         ("--incremental=data image source", "--incremental is not offered by floe: images are always built completely"),
         ("--tar=i image source.tar", "--tar=i is not offered by floe: an image contains the data of its archive"),
@@ -285,7 +287,8 @@ fn unsupported_options_are_refused_in_one_line() {
         ("image source.tar", "for an archive use --tar"),
         ("-zzstd:9 image source", "Cannot find a valid compressor 9: a level follows a comma, as in zstd,9"),
         ("--ex=docs image source", "option '--ex' is ambiguous"),
-        ("-zlz4 --compress-hints=sizes image source", "sizes: line 2: 5000 is not a multiple of 4096 bytes"),
+        ("-zlz4 --compress-hints=large image source", "large: line 2: 2097152 is not a multiple of 4096 bytes"),
+        ("-zlz4 --compress-hints=bare image source", "bare: line 1: the expression after the size is missing"),
     ] {
         let output = ours(scene.path(), arguments, &[]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -300,6 +303,7 @@ fn settings_without_effect_are_named() {
     let scene = scene();
     let folder = scene.path();
     std::fs::write(folder.join("bytes"), b"0 ^[\xe4\xff]$\n").expect("written");
+    std::fs::write(folder.join("words"), "big a\n").expect("written");
     for (arguments, words) in [
         ("-Eztailpacking image source", "ztailpacking and fragments have no effect"),
         ("--zfeature-bits=4 image source", "ztailpacking and fragments have no effect"),
@@ -309,6 +313,8 @@ fn settings_without_effect_are_named() {
         ("--force-uid=1 --uid-offset=4294967294 image source/docs/deep", "the owners of 3 inodes exceed 4294967294"),
         ("--force-gid=1 --gid-offset=4294967295 image source/docs/deep", "the owners of 3 inodes exceed 4294967294"),
         ("-zlz4 --compress-hints=bytes image source", ""),
+        ("-zlz4 --compress-hints=sizes image source", "sizes: line 2: 1048577 is not a multiple of 4096 bytes"),
+        ("-zlz4 --compress-hints=words image source", "words: line 1: 'big' is not a size in bytes"),
         ("--force-uid=1 --uid-offset=4294967293 image source/docs/deep", ""),
     ] {
         let output = ours(folder, arguments, &[]);

@@ -3,15 +3,20 @@
 use std::{
     fs,
     os::unix::{
-        fs::{MetadataExt, PermissionsExt},
+        fs::{MetadataExt, PermissionsExt, symlink},
         process::CommandExt,
     },
     path::Path,
-    process::Output,
+    process::{Command, Output},
     sync::atomic::AtomicBool,
 };
 
 use floe::{ExtractEvent, ExtractOptions, Image, OpenOptions, Parts, extract as extract_image};
+use floe_testkit::{
+    peer,
+    skip::{self, Need},
+};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use tempfile::TempDir;
 
 use crate::support::program::{floe, run, told};
@@ -57,6 +62,116 @@ fn a_hard_link_never_leads_to_a_file_that_existed() {
     assert_eq!(told(&output), (Some(0), String::new()));
     assert_eq!(content("d/f"), "new");
     assert!(inode("d/f") == inode("e/h") && inode("d/f") == inode("i/j"));
+}
+
+/// What is in the place of an entry of the image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Obstacle {
+    File,
+    EmptyDirectory,
+    Directory,
+    /// A link to a directory outside the target that has a file.
+    Link,
+}
+
+impl Obstacle {
+    fn make(self, place: &Path) {
+        match self {
+            Self::File => fs::write(place, "old").expect("written"),
+            Self::EmptyDirectory => fs::create_dir(place).expect("made"),
+            Self::Directory => fs::create_dir_all(place.join("kept")).expect("made"),
+            Self::Link => symlink("../outside", place).expect("linked"),
+        }
+    }
+
+    /// Whether the entry is extracted.
+    fn makes_way(self, entry: &str, is_forced: bool) -> bool {
+        match (self, entry) {
+            (Self::EmptyDirectory | Self::Directory, "directory") => true,
+            (Self::Directory, _) => false,
+            _ => is_forced,
+        }
+    }
+}
+
+#[test]
+fn only_files_links_and_empty_directories_are_replaced() {
+    let folder = scene(|tree| {
+        fs::create_dir(tree.join("directory")).expect("made");
+        fs::write(tree.join("directory/inside"), "new").expect("written");
+        fs::write(tree.join("file"), "new").expect("written");
+        fs::hard_link(tree.join("file"), tree.join("hard")).expect("linked");
+        symlink("file", tree.join("link")).expect("linked");
+        mknodat(CWD, tree.join("fifo"), FileType::Fifo, Mode::RUSR, 0).expect("made");
+        // All users may create whiteouts of overlayfs.
+        mknodat(CWD, tree.join("whiteout"), FileType::CharacterDevice, Mode::RUSR, makedev(0, 0)).expect("made");
+    });
+    let here = folder.path();
+    let squashfs = skip::ready(&[Need::Peer("mksquashfs")]).then(|| {
+        let mut command = Command::new(peer("mksquashfs").expect("it was asked for"));
+        run(command.args(["tree", "image.sqfs", "-quiet", "-no-progress"]).current_dir(here))
+    });
+    let programs: &[(&str, &[&str], &str, i32)] = &[
+        ("floe", &["extract", "-q", "-C", "target", "image"], "--force", 1),
+        ("fsck.erofs", &["--extract=target", "image"], "--overwrite", 1),
+        ("unsquashfs", &["-q", "-n", "-d", "target", "image.sqfs"], "-f", 1),
+    ];
+    let mut wrong = Vec::new();
+    for (program, arguments, force, failed) in programs {
+        for entry in ["file", "hard", "link", "fifo", "whiteout", "directory"] {
+            for obstacle in [Obstacle::File, Obstacle::EmptyDirectory, Obstacle::Directory, Obstacle::Link] {
+                for is_forced in [false, true] {
+                    if *program == "unsquashfs" && squashfs.is_none() {
+                        continue;
+                    }
+                    for name in ["target", "outside"] {
+                        let _ = fs::remove_dir_all(here.join(name));
+                        fs::create_dir(here.join(name)).expect("made");
+                    }
+                    fs::write(here.join("outside/kept"), "kept").expect("written");
+                    let place = here.join("target").join(entry);
+                    obstacle.make(&place);
+                    let before = fs::symlink_metadata(&place).expect("there").ino();
+                    let mut arguments = arguments.to_vec();
+                    if is_forced {
+                        arguments.insert(1, force);
+                    }
+                    let output = run(floe().arg0(program).args(arguments).current_dir(here));
+                    let (code, complaints) = told(&output);
+                    let makes_way = obstacle.makes_way(entry, is_forced);
+                    // As with the original, a link or special file is no reason for unsquashfs to end.
+                    let is_tolerant = *program == "unsquashfs"
+                        && matches!(entry, "link" | "fifo" | "whiteout")
+                        && (obstacle, is_forced) != (Obstacle::Directory, true);
+                    let expected = if makes_way {
+                        0
+                    } else if is_tolerant {
+                        2
+                    } else {
+                        *failed
+                    };
+                    let is_made = match entry {
+                        "directory" => fs::read(place.join("inside")).is_ok_and(|content| content == b"new"),
+                        "file" | "hard" => {
+                            fs::read(&place).is_ok_and(|content| content == b"new") && !place.is_symlink()
+                        }
+                        "link" => fs::read_link(&place).is_ok_and(|target| target == Path::new("file")),
+                        _ => !place.is_dir() && !place.is_file() && !place.is_symlink(),
+                    };
+                    let is_kept = fs::symlink_metadata(&place).is_ok_and(|found| found.ino() == before);
+                    let names = fs::read_dir(here.join("outside")).expect("listed").count();
+                    let is_clean = names == 1 && fs::read(here.join("outside/kept")).is_ok_and(|kept| kept == b"kept");
+                    if code != Some(expected) || is_made != makes_way || !is_clean || !makes_way && !is_kept {
+                        wrong.push(format!(
+                            "{program} {entry} {obstacle:?} {is_forced}: {code:?}, made {is_made}, kept {is_kept}, clean \
+                             {is_clean}: {complaints}"
+                        ));
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new());
 }
 
 #[test]

@@ -1,6 +1,13 @@
 //! Extraction with a low limit on open files, and with threads that panic.
 
-use std::{fs, os::unix::process::CommandExt, panic, path::Path, process::Command, sync::atomic::AtomicBool};
+use std::{
+    fs,
+    os::unix::process::CommandExt,
+    panic,
+    path::Path,
+    process::Command,
+    sync::{Mutex, atomic::AtomicBool},
+};
 
 use floe::{ExtractEvent, ExtractOptions, Image, OpenOptions, Parts};
 
@@ -76,4 +83,28 @@ fn an_extraction_ends_if_its_threads_panic() {
         panic::catch_unwind(extract).is_ok()
     });
     assert!(!extracted);
+}
+
+/// So many blocks that one thread still looks for data when the first block has failed in another one.
+const BLOCKS: u64 = 1 << 18;
+
+#[test]
+fn a_file_that_fails_in_two_threads_is_one_failure() {
+    let folder = tempfile::tempdir_in(crate::support::scratch(256 << 20)).expect("a scratch folder");
+    let (path, target) = (folder.path().join("image"), folder.path().join("target"));
+    fs::write(&path, Squashfs::with_faults_at_both_ends(BLOCKS)).expect("written");
+    let image = Image::open(&path, &OpenOptions::default()).expect("an image");
+    let options = ExtractOptions { jobs: 2, ..ExtractOptions::default() };
+    for _ in 0..5 {
+        let told = Mutex::new(Vec::new());
+        let tell = |event: ExtractEvent<'_>| {
+            if let ExtractEvent::Warning(warning) = event {
+                told.lock().expect("no panic while held").push(warning.cause.to_string());
+            }
+        };
+        let summary = floe::extract(&image, Parts::All, &target, &options, &tell, &AtomicBool::new(false));
+        let told = told.into_inner().expect("no panic while held");
+        assert_eq!((summary.expect("extracted").failures, told.len()), (1, 1), "{told:?}");
+        assert!(!target.join("f").exists());
+    }
 }

@@ -209,6 +209,35 @@ impl Squashfs {
         squashfs.finish(root)
     }
 
+    /// A file of `block_count` blocks: the first one does not decode, the size of the last one is invalid, and all others are
+    /// holes.
+    pub(crate) fn with_faults_at_both_ends(block_count: u64) -> Vec<u8> {
+        let mut squashfs = Self::new();
+        let file = LRegInode {
+            start_block: 0,
+            file_size: block_count << 17,
+            sparse: 0,
+            nlink: 1,
+            fragment: u32::MAX,
+            offset: 0,
+            xattr: u32::MAX,
+        };
+        let file = squashfs.inode(LONG_FILE, &file.to_bytes());
+        for block in 0..block_count {
+            let size = if block == 0 {
+                90_u32
+            } else if block + 1 == block_count {
+                u32::MAX
+            } else {
+                0
+            };
+            squashfs.inodes.bytes.extend(size.to_le_bytes());
+        }
+        let listing = squashfs.list(&[("f".to_owned(), file, FILE)]);
+        let root = squashfs.directory(listing, 3, 2);
+        squashfs.finish(root)
+    }
+
     /// A file with `count` attributes of one value that is stored once.
     pub(crate) fn with_attributes(count: u32, name_len: usize, value_len: u32) -> Vec<u8> {
         let mut squashfs = Self::new();

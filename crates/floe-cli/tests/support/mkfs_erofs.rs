@@ -39,6 +39,7 @@ pub(crate) fn scene_of(tree: &Tree) -> tempfile::TempDir {
     }
     fs::write(folder.path().join("hints"), "# some\n16384 \\.md$\n0 ^docs/deep/\n").expect("written");
     fs::write(folder.path().join("blanks"), "16384  \t \\.md$\n0   ^docs/deep/\n").expect("written");
+    fs::write(folder.path().join("sizes"), "0 \\.txt$\n1048577 \\.md$\n8192 \\.md$\n").expect("written");
     fs::hard_link(folder.path().join("source/docs/a.txt"), folder.path().join("source/docs/deep/a.txt"))
         .expect("linked");
     // All users may create whiteouts of overlayfs.

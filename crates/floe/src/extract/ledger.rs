@@ -1,73 +1,18 @@
-//! The results and failures of an extraction.
+//! Counts the results and failures of an extraction.
 
 use std::{
-    fmt, io,
+    io,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
-use super::ExtractEvent;
-use crate::{Error, FileType};
-
-/// The results of an extraction.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ExtractSummary {
-    /// Created regular files.
-    pub files: u64,
-    /// Directories that were created, or that existed and got their attributes.
-    pub directories: u64,
-    /// Created symbolic links.
-    pub symlinks: u64,
-    /// Created devices.
-    pub devices: u64,
-    /// Created named pipes.
-    pub fifos: u64,
-    /// Created sockets.
-    pub sockets: u64,
-    /// Hard links: further names of created files.
-    pub hard_links: u64,
-    /// Bytes written to files.
-    pub bytes: u64,
-    /// Entries that are missing or incomplete.
-    pub failures: u64,
-    /// Entries whose owner this user may not set.
-    pub owners_denied: u64,
-    /// Devices that this user may not create.
-    pub devices_denied: u64,
-    /// Extended attributes that this user may not set, or that the target file system does not support.
-    pub xattrs_denied: u64,
-}
-
-impl ExtractSummary {
-    /// The number of entries, owners and attributes that were omitted because this user lacks a privilege or the target
-    /// file system lacks support.
-    pub fn denied(&self) -> u64 {
-        self.owners_denied + self.devices_denied + self.xattrs_denied
-    }
-}
-
-/// An entry that is missing or incomplete in the target. The extraction continues.
-#[derive(Debug)]
-pub struct ExtractWarning {
-    /// The path in the image.
-    pub path: Vec<u8>,
-    /// The cause.
-    pub cause: ExtractWarningCause,
-}
-
-/// The cause of an [`ExtractWarning`].
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ExtractWarningCause {
-    /// The image is corrupt or cannot be read.
-    Image(Error),
-    /// The target cannot be written: the failed action, and the error.
-    Target(&'static str, io::Error),
-    /// The image breaks a rule that keeps extraction safe.
-    Refused(&'static str),
-}
+use super::{
+    ExtractEvent,
+    outcome::{ExtractOmission, ExtractPart, ExtractSummary, ExtractWarning, ExtractWarningCause},
+};
+use crate::{Attr, FileType};
 
 /// Counts results. Shared by all threads.
 pub(super) struct Ledger<'a> {
@@ -82,19 +27,14 @@ pub(super) struct Ledger<'a> {
     fifos: AtomicU64,
     sockets: AtomicU64,
     hard_links: AtomicU64,
+    hard_links_copied: AtomicU64,
     bytes: AtomicU64,
     failures: AtomicU64,
     owners_denied: AtomicU64,
     devices_denied: AtomicU64,
+    modes_denied: AtomicU64,
+    times_denied: AtomicU64,
     xattrs_denied: AtomicU64,
-}
-
-/// An action that this user may not perform.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Denied {
-    Owner,
-    Device,
-    Xattr,
 }
 
 impl<'a> Ledger<'a> {
@@ -111,10 +51,13 @@ impl<'a> Ledger<'a> {
             fifos: AtomicU64::default(),
             sockets: AtomicU64::default(),
             hard_links: AtomicU64::default(),
+            hard_links_copied: AtomicU64::default(),
             bytes: AtomicU64::default(),
             failures: AtomicU64::default(),
             owners_denied: AtomicU64::default(),
             devices_denied: AtomicU64::default(),
+            modes_denied: AtomicU64::default(),
+            times_denied: AtomicU64::default(),
             xattrs_denied: AtomicU64::default(),
         }
     }
@@ -143,7 +86,9 @@ impl<'a> Ledger<'a> {
             FileType::Socket => &self.sockets,
         };
         counter.fetch_add(1, Relaxed);
-        self.tell(ExtractEvent::Made);
+        if file_type != FileType::Directory {
+            self.tell(ExtractEvent::Made);
+        }
     }
 
     pub(super) fn count_hard_link(&self) {
@@ -156,18 +101,32 @@ impl<'a> Ledger<'a> {
         self.tell(ExtractEvent::Written(bytes));
     }
 
-    pub(super) fn count_denied(&self, denied: Denied) {
-        let counter = match denied {
-            Denied::Owner => &self.owners_denied,
-            Denied::Device => &self.devices_denied,
-            Denied::Xattr => &self.xattrs_denied,
-        };
-        counter.fetch_add(1, Relaxed);
+    /// Counts and reports the parts of an entry that were left out; `path` is called only if there are any.
+    pub(super) fn omit(&self, path: impl FnOnce() -> Vec<u8>, attr: &Attr, parts: &[ExtractOmission]) {
+        for omission in parts {
+            let counter = match omission.part {
+                ExtractPart::Entry => &self.devices_denied,
+                ExtractPart::Owner => &self.owners_denied,
+                ExtractPart::Mode => &self.modes_denied,
+                ExtractPart::Time => &self.times_denied,
+                ExtractPart::Xattr(_) => &self.xattrs_denied,
+                ExtractPart::HardLink => &self.hard_links_copied,
+            };
+            counter.fetch_add(1, Relaxed);
+        }
+        if !parts.is_empty() {
+            self.tell(ExtractEvent::Omitted { path: &path(), attr, parts });
+        }
     }
 
     /// Records that the entry at `path` is missing or incomplete. A full target ends the extraction.
     pub(super) fn fail(&self, path: Vec<u8>, cause: ExtractWarningCause) {
         self.failures.fetch_add(1, Relaxed);
+        self.warn(path, cause);
+    }
+
+    /// Reports a problem of an entry that is recorded already, or need not be. A full target ends the extraction.
+    pub(super) fn warn(&self, path: Vec<u8>, cause: ExtractWarningCause) {
         if let ExtractWarningCause::Target(_, error) = &cause
             && is_fatal(error)
         {
@@ -196,10 +155,13 @@ impl<'a> Ledger<'a> {
             fifos: self.fifos.into_inner(),
             sockets: self.sockets.into_inner(),
             hard_links: self.hard_links.into_inner(),
+            hard_links_copied: self.hard_links_copied.into_inner(),
             bytes: self.bytes.into_inner(),
             failures: self.failures.into_inner(),
             owners_denied: self.owners_denied.into_inner(),
             devices_denied: self.devices_denied.into_inner(),
+            modes_denied: self.modes_denied.into_inner(),
+            times_denied: self.times_denied.into_inner(),
             xattrs_denied: self.xattrs_denied.into_inner(),
         })
     }
@@ -209,14 +171,4 @@ impl<'a> Ledger<'a> {
 fn is_fatal(error: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem)
-}
-
-impl fmt::Display for ExtractWarningCause {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Image(error) => error.fmt(formatter),
-            Self::Target(doing, error) => write!(formatter, "{doing}: {error}"),
-            Self::Refused(rule) => write!(formatter, "refused: {rule}"),
-        }
-    }
 }

@@ -1,7 +1,6 @@
 //! Sets owners, modes, extended attributes and times of extracted entries.
 
 use std::{
-    io,
     ops::ControlFlow,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
@@ -12,7 +11,11 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{ExtractOptions, Ledger, XattrSelection, ledger::Denied, tree::Identity};
+use super::{
+    ExtractOptions, Ledger, XattrSelection,
+    outcome::{ExtractAction, ExtractOmission, ExtractPart, ExtractWarningCause},
+    tree::Identity,
+};
 use crate::{Attr, FileType, Image, Timestamp, Xattr};
 
 /// The set-user-id and set-group-id bits.
@@ -28,8 +31,8 @@ pub(super) struct Metadata<'a> {
     umask: u16,
 }
 
-/// The error of an attribute, with the failed action.
-pub(super) type Failed = super::ledger::ExtractWarningCause;
+/// The attributes that were left out, or why the entry cannot be finished.
+pub(super) type Finished = Result<Vec<ExtractOmission>, ExtractWarningCause>;
 
 impl<'a> Metadata<'a> {
     pub(super) fn new(image: &'a Image, options: &'a ExtractOptions, ledger: &'a Ledger<'a>) -> Self {
@@ -44,25 +47,29 @@ impl<'a> Metadata<'a> {
     }
 
     /// Finishes an open regular file or directory.
-    pub(super) fn finish_open(&self, file: BorrowedFd<'_>, attr: &Attr) -> Result<(), Failed> {
+    pub(super) fn finish_open(&self, file: BorrowedFd<'_>, attr: &Attr) -> Finished {
+        let mut omitted = Vec::new();
         // The owner comes first, because changing it clears set-id bits and capabilities. Extended attributes come
         // before the mode, because the mode may forbid writing them.
-        let owned = self.own(attr, |uid, gid| fchown(file, uid, gid))?;
-        self.set_xattrs(attr, |name, value| fsetxattr(file, name, value, XattrFlags::empty()))?;
-        fchmod(file, self.mode(attr, owned)).map_err(|error| failed("cannot set the mode", error))?;
+        let owned = self.own(attr, &mut omitted, |uid, gid| fchown(file, uid, gid))?;
+        self.set_xattrs(attr, &mut omitted, |name, value| fsetxattr(file, name, value, XattrFlags::empty()))?;
+        let mode = fchmod(file, self.mode(attr, owned));
+        keep_going(mode, ExtractPart::Mode, ExtractAction::Mode, &mut omitted)?;
         if self.options.times {
-            futimens(file, &self.times(attr)).map_err(|error| failed("cannot set the time", error))?;
+            let time = futimens(file, &self.times(attr));
+            keep_going(time, ExtractPart::Time, ExtractAction::Time, &mut omitted)?;
         }
-        Ok(())
+        Ok(omitted)
     }
 
     /// Finishes a link or special file that was created in `directory` under `name`. If a link has replaced the entry
     /// meanwhile, it is not followed.
-    pub(super) fn finish_named(&self, directory: BorrowedFd<'_>, name: &[u8], attr: &Attr) -> Result<(), Failed> {
+    pub(super) fn finish_named(&self, directory: BorrowedFd<'_>, name: &[u8], attr: &Attr) -> Finished {
         let here = AtFlags::SYMLINK_NOFOLLOW;
-        let owned = self.own(attr, |uid, gid| chownat(directory, name, uid, gid, here))?;
+        let mut omitted = Vec::new();
+        let owned = self.own(attr, &mut omitted, |uid, gid| chownat(directory, name, uid, gid, here))?;
         let mut handle = None;
-        self.set_xattrs(attr, |name_of_xattr, value| {
+        self.set_xattrs(attr, &mut omitted, |name_of_xattr, value| {
             let handle = open_handle(&mut handle, directory, name)?;
             match setxattr(magic_link(handle), name_of_xattr, value, XattrFlags::empty()) {
                 // Without /proc there is no way to it.
@@ -72,44 +79,41 @@ impl<'a> Metadata<'a> {
         })?;
         if attr.file_type != FileType::Symlink {
             let mode = self.mode(attr, owned);
-            open_handle(&mut handle, directory, name)
-                .and_then(|handle| match chmodat(CWD, magic_link(handle), mode, AtFlags::empty()) {
+            let set = open_handle(&mut handle, directory, name).and_then(|handle| {
+                match chmodat(CWD, magic_link(handle), mode, AtFlags::empty()) {
                     // /proc is not mounted.
                     Err(Errno::NOENT) => set_mode_by_name(handle, directory, name, mode),
                     set => set,
-                })
-                .map_err(|error| failed("cannot set the mode", error))?;
+                }
+            });
+            keep_going(set, ExtractPart::Mode, ExtractAction::Mode, &mut omitted)?;
         }
         if self.options.times {
-            utimensat(directory, name, &self.times(attr), here)
-                .map_err(|error| failed("cannot set the time", error))?;
+            let time = utimensat(directory, name, &self.times(attr), here);
+            keep_going(time, ExtractPart::Time, ExtractAction::Time, &mut omitted)?;
         }
-        Ok(())
+        Ok(omitted)
     }
 
     /// Sets owner and group. Returns whether both are now those of the image.
     fn own(
         &self,
         attr: &Attr,
+        omitted: &mut Vec<ExtractOmission>,
         set: impl FnOnce(Option<Uid>, Option<Gid>) -> rustix::io::Result<()>,
-    ) -> Result<bool, Failed> {
+    ) -> Result<bool, ExtractWarningCause> {
         // To the kernel, the number −1 means "unchanged": no file can have it.
-        if attr.uid == u32::MAX || attr.gid == u32::MAX {
-            self.ledger.count_denied(Denied::Owner);
-            return Ok(false);
-        }
-        let (uid, gid) = (Uid::from_raw(attr.uid), Gid::from_raw(attr.gid));
+        let is_impossible = attr.uid == u32::MAX || attr.gid == u32::MAX;
         if !self.options.owners {
-            return Ok(uid == self.euid && gid == self.egid);
+            return Ok(!is_impossible && attr.uid == self.euid.as_raw() && attr.gid == self.egid.as_raw());
         }
-        match set(Some(uid), Some(gid)) {
-            Ok(()) => Ok(true),
-            Err(Errno::PERM | Errno::INVAL) => {
-                self.ledger.count_denied(Denied::Owner);
-                Ok(false)
-            }
-            Err(error) => Err(failed("cannot set the owner", error)),
-        }
+        let owned = if is_impossible {
+            Err(Errno::INVAL)
+        } else {
+            set(Some(Uid::from_raw(attr.uid)), Some(Gid::from_raw(attr.gid)))
+        };
+        keep_going(owned, ExtractPart::Owner, ExtractAction::Owner, omitted)?;
+        Ok(owned.is_ok())
     }
 
     /// The mode to set. A file without its original owner gets no set-id bits.
@@ -127,8 +131,9 @@ impl<'a> Metadata<'a> {
     fn set_xattrs(
         &self,
         attr: &Attr,
+        omitted: &mut Vec<ExtractOmission>,
         mut set: impl FnMut(&[u8], &[u8]) -> rustix::io::Result<()>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), ExtractWarningCause> {
         if self.options.xattrs == XattrSelection::None {
             return Ok(());
         }
@@ -141,21 +146,48 @@ impl<'a> Metadata<'a> {
                 Ok(()) => {}
                 // Some file systems have room for only a few kilobytes of attributes and report the excess as a lack of
                 // space.
-                Err(Errno::PERM | Errno::ACCESS | Errno::NOTSUP | Errno::NOSPC | Errno::TOOBIG | Errno::RANGE) => {
-                    self.ledger.count_denied(Denied::Xattr);
-                }
-                Err(error) => outcome = Err(failed("cannot set an extended attribute", error)),
+                Err(
+                    error @ (Errno::PERM | Errno::ACCESS | Errno::NOTSUP | Errno::NOSPC | Errno::TOOBIG | Errno::RANGE),
+                ) => omitted.push(ExtractOmission { part: ExtractPart::Xattr(name.to_vec()), error: error.into() }),
+                Err(error) => outcome = Err(ExtractWarningCause::Target(ExtractAction::Xattr, error.into())),
             }
             if outcome.is_ok() && !self.ledger.is_over() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         outcome?;
-        read.map_err(Failed::Image)?;
+        read.map_err(ExtractWarningCause::Image)?;
         Ok(())
     }
 }
 
-fn failed(doing: &'static str, error: Errno) -> Failed {
-    Failed::Target(doing, error.into())
+/// Lists an attribute among those that were left out, if it could not be set because this user lacks a privilege or the
+/// target file system lacks support. Other errors are failures.
+fn keep_going(
+    set: rustix::io::Result<()>,
+    part: ExtractPart,
+    action: ExtractAction,
+    omitted: &mut Vec<ExtractOmission>,
+) -> Result<(), ExtractWarningCause> {
+    match set {
+        Ok(()) => Ok(()),
+        Err(error @ (Errno::PERM | Errno::ACCESS | Errno::INVAL | Errno::NOTSUP | Errno::NOSYS)) => {
+            omitted.push(ExtractOmission { part, error: error.into() });
+            Ok(())
+        }
+        Err(error) => Err(ExtractWarningCause::Target(action, error.into())),
+    }
+}
+
+/// Lets this user create entries in a directory of theirs that existed before. Errors are left for the first entry to
+/// report.
+pub(super) fn permit_entries(directory: BorrowedFd<'_>) {
+    if let Ok(found) = fstat(directory)
+        && found.st_uid == rustix::process::geteuid().as_raw()
+    {
+        let mode = Mode::from_raw_mode(found.st_mode);
+        if !mode.contains(Mode::RWXU) {
+            let _ = chmodat(CWD, magic_link(directory), mode | Mode::RWXU, AtFlags::empty());
+        }
+    }
 }
 
 /// Opens a handle on a directory entry that permits neither reading nor writing. Does not follow links.
@@ -197,9 +229,4 @@ fn umask() -> u16 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
     mask.and_then(|mask| u16::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o022)
-}
-
-/// Whether an error of the target means that this user may not create devices.
-pub(super) fn is_denied(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::PermissionDenied
 }

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, OnceLock, mpsc::SyncSender},
+    sync::{Arc, mpsc::SyncSender},
 };
 
 use rustix::{
@@ -14,10 +14,11 @@ use rustix::{
 
 use super::{
     Choice, Descriptors, ExtractEvent, ExtractOptions, Ledger,
-    ledger::ExtractWarningCause,
+    metadata::permit_entries,
     names::Names,
+    outcome::{ExtractAction, ExtractWarningCause},
     selection::Selected,
-    task::{FirstName, Item, Position, Task, tasks},
+    task::{CreatedNames, Item, Position, Task, tasks},
     tree::{Directories, Identity, TreeDirectory},
 };
 use crate::{Attr, FileType, Image, Nid, WalkEntry};
@@ -44,7 +45,7 @@ pub(super) struct Planner<'a> {
     items: Vec<Item>,
     items_max: usize,
     /// The inodes with several names.
-    first_names: HashMap<Nid, Arc<FirstName>>,
+    created_names: HashMap<Nid, Arc<CreatedNames>>,
     links: Vec<Item>,
 }
 
@@ -78,13 +79,18 @@ impl<'a> Planner<'a> {
             threads: descriptors.threads,
             items: Vec::new(),
             items_max: ITEMS_MIN,
-            first_names: HashMap::new(),
+            created_names: HashMap::new(),
             links: Vec::new(),
         }
     }
 
     /// Plans the selected parts with everything below them, or the entries among them that the filter selects.
     pub(super) fn plan(&mut self, selection: &[Selected], filter: Option<&mut Filter<'_>>) {
+        if self.options.finish_root
+            && let Ok(root) = self.directories.open(&self.root)
+        {
+            permit_entries(root);
+        }
         let mut take_all = |_: &WalkEntry| Choice::TakeAll;
         let filter = filter.unwrap_or(&mut take_all);
         for selected in selection {
@@ -194,18 +200,18 @@ impl<'a> Planner<'a> {
 
     fn add(&mut self, directory: Arc<TreeDirectory>, name: &[u8], attr: Attr) {
         let name: Box<[u8]> = name.into();
-        let mut first = None;
+        let mut names = None;
         if attr.link_count > 1 {
-            if let Some(first) = self.first_names.get(&attr.nid).cloned() {
+            if let Some(names) = self.created_names.get(&attr.nid).cloned() {
                 let position = Position::default();
-                self.links.push(Item { directory, name, attr, position, first: Some(first) });
+                self.links.push(Item { directory, name, attr, position, names: Some(names) });
                 return;
             }
-            first = Some(Arc::new(OnceLock::new()));
-            self.first_names.extend(first.clone().map(|first| (attr.nid, first)));
+            let created = names.insert(Arc::default());
+            self.created_names.insert(attr.nid, Arc::clone(created));
         }
         let position = Position::of(self.image, &attr);
-        self.items.push(Item { directory, name, attr, position, first });
+        self.items.push(Item { directory, name, attr, position, names });
         if self.items.len() >= self.items_max {
             self.flush();
             self.items_max = (self.items_max * 2).min(ITEMS_MAX);
@@ -223,14 +229,17 @@ impl<'a> Planner<'a> {
     fn make_directory(&mut self, parent: &Arc<TreeDirectory>, name: &[u8], attr: Attr) -> Option<Arc<TreeDirectory>> {
         match self.try_make_directory(parent, name) {
             Ok((opened, identity, is_old)) => {
+                if is_old {
+                    permit_entries(opened.as_fd());
+                }
                 let made = TreeDirectory::new(self.made.len(), (parent, name), identity, attr, is_old);
                 self.directories.keep(self.made.len(), opened);
                 self.made.push(Arc::clone(&made));
                 Some(made)
             }
             Err(error) => {
-                self.ledger
-                    .fail(parent.path_of(name), ExtractWarningCause::Target("cannot create the directory", error));
+                let action = ExtractAction::Create(FileType::Directory);
+                self.ledger.fail(parent.path_of(name), ExtractWarningCause::Target(action, error));
                 None
             }
         }

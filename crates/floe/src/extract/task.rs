@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize},
     },
 };
@@ -29,6 +29,9 @@ const TASK_FILES_MAX: usize = 64;
 /// The same for files that share a block.
 const SHARED_TASK_FILES_MAX: usize = 16_384;
 
+/// The maximum number of copies of an inode to which further names are linked.
+const CREATED_NAMES_MAX: usize = 4;
+
 /// An entry to create that is not a directory.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
@@ -38,19 +41,29 @@ pub(super) struct Item {
     /// Where the first bytes of the entry are stored.
     pub(super) position: Position,
     /// Shared by all names of an inode that has several.
-    pub(super) first: Option<Arc<FirstName>>,
+    pub(super) names: Option<Arc<CreatedNames>>,
 }
 
-/// The first name of an inode under which this extraction created it; further names become hard links to it. Unset until
-/// one is created.
-pub(super) type FirstName = OnceLock<FirstNameState>;
+/// The names under which this extraction created an inode that has several. Further names become hard links to one of
+/// them, or copies where that is impossible.
+#[derive(Default, Debug)]
+pub(super) struct CreatedNames(Mutex<Created>);
 
+#[derive(Default, Debug)]
+struct Created {
+    /// One name of each copy, at most [`CREATED_NAMES_MAX`]; the latest is last.
+    names: Vec<Arc<CreatedName>>,
+    /// The number of created copies.
+    count: usize,
+    is_impossible: bool,
+}
+
+/// A name under which this extraction created an inode.
 #[derive(Debug)]
-pub(super) enum FirstNameState {
-    /// The entry exists.
-    Made { directory: Arc<TreeDirectory>, name: Box<[u8]>, identity: Identity },
-    /// The inode cannot be extracted under any name.
-    Impossible,
+pub(super) struct CreatedName {
+    pub(super) directory: Arc<TreeDirectory>,
+    pub(super) name: Box<[u8]>,
+    pub(super) identity: Identity,
 }
 
 /// Where the first bytes of a file are stored. Sorts in the order in which reading is cheap.
@@ -96,11 +109,44 @@ impl Item {
 
     /// The identity that `find` returns, if the inode has further names, which need it.
     pub(super) fn identity(&self, find: impl FnOnce() -> rustix::io::Result<Identity>) -> Option<Identity> {
-        self.first.as_ref().and_then(|_| find().ok())
+        self.names.as_ref().and_then(|_| find().ok())
     }
 
     fn bytes(&self) -> u64 {
         if self.attr.file_type == FileType::Regular { self.attr.size } else { 0 }
+    }
+}
+
+impl CreatedNames {
+    /// Records that the inode was created. Without a `name`, no other name can become a link to it.
+    pub(super) fn add(&self, name: Option<CreatedName>) {
+        let mut created = self.lock();
+        created.count += 1;
+        created.is_impossible |= name.is_none() && created.names.is_empty();
+        if created.names.len() == CREATED_NAMES_MAX {
+            created.names.remove(0);
+        }
+        created.names.extend(name.map(Arc::new));
+    }
+
+    /// Records that the inode cannot be extracted under any name.
+    pub(super) fn give_up(&self) {
+        self.lock().is_impossible = true;
+    }
+
+    /// The names to which another one can become a link; `None` if no name could be created.
+    pub(super) fn created(&self) -> Option<Vec<Arc<CreatedName>>> {
+        let created = self.lock();
+        (!created.names.is_empty() || !created.is_impossible).then(|| created.names.clone())
+    }
+
+    /// The number of created copies.
+    pub(super) fn count(&self) -> usize {
+        self.lock().count
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Created> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

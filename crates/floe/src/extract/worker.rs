@@ -6,7 +6,7 @@ use std::{
     os::{fd::AsFd, unix::fs::FileExt},
     sync::{
         Arc, PoisonError,
-        atomic::Ordering::{AcqRel, Acquire, Relaxed, Release},
+        atomic::Ordering::{AcqRel, Acquire, Relaxed},
     },
 };
 
@@ -15,10 +15,10 @@ use rustix::io::Errno;
 
 use super::{
     ExtractOptions, Ledger,
-    ledger::{Denied, ExtractWarningCause},
-    metadata::{Metadata, is_denied},
+    metadata::Metadata,
+    outcome::{ExtractAction, ExtractOmission, ExtractPart, ExtractWarningCause},
     piece::{PIECE_BYTES, next_data, pieces},
-    task::{FirstNameState, Item, LargeFile, PART_BYTES, Task, tasks},
+    task::{CreatedName, Item, LargeFile, PART_BYTES, Task, tasks},
     tree::{Directories, Identity, TreeDirectory},
 };
 use crate::{ByteRange, Extent, FileType, Image, Nid};
@@ -59,34 +59,43 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Creates a further name of an inode: a hard link to the name under which this extraction created the inode. If an
-    /// existing file was in the way of that name, the inode is created here.
+    /// Creates a further name of an inode: a hard link to a name under which this extraction created the inode. If an
+    /// existing file was in the way of that name, or the link is impossible in the target, the inode is created here.
     pub(super) fn link(&mut self, item: Item) {
         if self.ledger.is_over() {
             return;
         }
-        let Some(first) = item.first.as_ref().and_then(|first| first.get()) else {
-            return tasks(vec![item], 1, |task| self.run(task));
+        let failed = |error: io::Error| ExtractWarningCause::Target(ExtractAction::HardLink, error);
+        let Some(names) = item.names.clone() else { return };
+        let Some(created) = names.created() else {
+            return self.ledger.fail(item.path(), failed(Errno::NOENT.into()));
         };
-        let linked = match first {
-            FirstNameState::Impossible => Err(Errno::NOENT.into()),
-            FirstNameState::Made { directory, name, identity } => self.link_to(directory, name, *identity, &item),
-        };
-        match linked {
-            Ok(()) => self.ledger.count_hard_link(),
-            Err(error) => {
-                self.ledger.fail(item.path(), ExtractWarningCause::Target("cannot create the hard link", error));
+        let mut refused = None;
+        for name in created.iter().rev() {
+            match self.link_to(name, &item) {
+                Ok(()) => return self.ledger.count_hard_link(),
+                Err(error) if is_impossible_link(&error) => refused = Some(error),
+                Err(error) => return self.ledger.fail(item.path(), failed(error)),
             }
+        }
+        let (directory, name, attr, count) = (Arc::clone(&item.directory), item.name.clone(), item.attr, names.count());
+        tasks(vec![item], 1, |task| self.run(task));
+        if let Some(error) = refused
+            && names.count() > count
+        {
+            let omission = ExtractOmission { part: ExtractPart::HardLink, error };
+            self.ledger.omit(|| directory.path_of(&name), &attr, &[omission]);
         }
     }
 
-    fn link_to(&mut self, directory: &TreeDirectory, name: &[u8], identity: Identity, item: &Item) -> io::Result<()> {
+    fn link_to(&mut self, created: &CreatedName, item: &Item) -> io::Result<()> {
+        let CreatedName { directory, name, identity } = created;
         let from = self.directories.open(directory)?.try_clone_to_owned()?;
-        if Identity::of_entry(from.as_fd(), name)? != identity {
+        if Identity::of_entry(from.as_fd(), name)? != *identity {
             return Err(io::Error::other("another file took the place of its first name"));
         }
         let inside = self.directories.open(&item.directory)?;
-        let link_here = || linkat(&from, name, inside, item.name.as_ref(), AtFlags::empty());
+        let link_here = || linkat(&from, name.as_ref(), inside, item.name.as_ref(), AtFlags::empty());
         self.options.replacing(inside, &item.name, link_here)
     }
 
@@ -107,15 +116,12 @@ impl<'a> Worker<'a> {
         };
         let finished = match opened {
             Ok(opened) => self.metadata.finish_open(opened.as_fd(), &directory.attr),
-            Err(error) => Err(ExtractWarningCause::Target("cannot reopen the directory", error)),
+            Err(error) => Err(unreachable_directory(error)),
         };
         match finished {
-            Ok(()) => self.ledger.count_made(FileType::Directory),
-            // The target may be another user's directory.
-            Err(ExtractWarningCause::Target(_, error))
-                if directory.is_old && directory.parent_and_name().is_none() && is_denied(&error) =>
-            {
-                self.ledger.count_denied(Denied::Owner);
+            Ok(omitted) => {
+                self.ledger.omit(|| directory.path(), &directory.attr, &omitted);
+                self.ledger.count_made(FileType::Directory);
             }
             Err(cause) => self.ledger.fail(directory.path(), cause),
         }
@@ -138,20 +144,20 @@ impl<'a> Worker<'a> {
     /// Records that an entry could not be created. If something was in its way, another name may still be possible.
     fn fail(&self, item: &Item, cause: ExtractWarningCause) {
         if !is_in_the_way(&cause)
-            && let Some(first) = &item.first
+            && let Some(names) = &item.names
         {
-            let _ = first.set(FirstNameState::Impossible);
+            names.give_up();
         }
         self.ledger.fail(item.path(), cause);
     }
 
-    /// Counts a created entry. If its inode has more names, they become links to it.
-    fn count_made(&self, item: &Item, identity: Option<Identity>) {
-        if let Some(first) = &item.first {
+    /// Counts a created entry, of which some parts were left out. If its inode has more names, they become links to it.
+    fn count_made(&self, item: &Item, identity: Option<Identity>, omitted: &[ExtractOmission]) {
+        if let Some(names) = &item.names {
             let (directory, name) = (Arc::clone(&item.directory), item.name.clone());
-            let made = identity.map(|identity| FirstNameState::Made { directory, name, identity });
-            let _ = first.set(made.unwrap_or(FirstNameState::Impossible));
+            names.add(identity.map(|identity| CreatedName { directory, name, identity }));
         }
+        self.ledger.omit(|| item.path(), &item.attr, omitted);
         self.ledger.count_made(item.attr.file_type);
     }
 
@@ -163,12 +169,16 @@ impl<'a> Worker<'a> {
             }
             self.metadata.finish_open(file.as_fd(), &item.attr)
         });
-        if filled.is_err() || self.ledger.is_over() {
-            self.remove(item);
-        } else {
-            self.count_made(item, item.identity(|| Identity::of(file.as_fd())));
+        match filled {
+            Ok(omitted) if !self.ledger.is_over() => {
+                self.count_made(item, item.identity(|| Identity::of(file.as_fd())), &omitted);
+                Ok(())
+            }
+            filled => {
+                self.remove(item);
+                filled.map(drop)
+            }
         }
-        filled
     }
 
     /// Writes the data in `range` of a file. Returns the end of the last data.
@@ -202,7 +212,7 @@ impl<'a> Worker<'a> {
             return Err(ExtractWarningCause::Image(floe_image::Error::corrupt("file shorter than its size", place)));
         }
         file.write_all_at(buffer, piece.offset())
-            .map_err(|error| ExtractWarningCause::Target("cannot write", error))?;
+            .map_err(|error| ExtractWarningCause::Target(ExtractAction::Write, error))?;
         self.ledger.count_written(len as u64);
         Ok(())
     }
@@ -210,10 +220,8 @@ impl<'a> Worker<'a> {
     /// Writes parts of a large file until none is left. The last worker to leave finishes the file.
     fn write_parts(&mut self, large: &LargeFile) {
         while let Some((file, range)) = self.next_part(large) {
-            if let Err(cause) = self.fill(&file, large.item.attr.nid, range)
-                && !large.has_failed.swap(true, AcqRel)
-            {
-                self.fail(&large.item, cause);
+            if let Err(cause) = self.fill(&file, large.item.attr.nid, range) {
+                self.fail_once(large, cause);
             }
         }
         if large.workers_left.fetch_sub(1, AcqRel) > 1 {
@@ -223,11 +231,21 @@ impl<'a> Worker<'a> {
         let Some(file) = progress.file else { return };
         if !large.has_failed.load(Acquire) && !self.ledger.is_over() {
             match self.metadata.finish_open(file.as_fd(), &large.item.attr) {
-                Ok(()) => return self.count_made(&large.item, large.item.identity(|| Identity::of(file.as_fd()))),
+                Ok(omitted) => {
+                    let identity = large.item.identity(|| Identity::of(file.as_fd()));
+                    return self.count_made(&large.item, identity, &omitted);
+                }
                 Err(cause) => self.fail(&large.item, cause),
             }
         }
         self.remove(&large.item);
+    }
+
+    /// Records that a large file could not be created, unless another worker did.
+    fn fail_once(&self, large: &LargeFile, cause: ExtractWarningCause) {
+        if !large.has_failed.swap(true, AcqRel) {
+            self.fail(&large.item, cause);
+        }
     }
 
     /// Takes the next part of a large file that contains data. The first worker creates the file.
@@ -263,8 +281,7 @@ impl<'a> Worker<'a> {
                 None
             }
             Err(cause) => {
-                large.has_failed.store(true, Release);
-                self.fail(&large.item, cause);
+                self.fail_once(large, cause);
                 None
             }
         }
@@ -278,7 +295,7 @@ impl<'a> Worker<'a> {
         let inside = self.directories.open(&item.directory).map_err(unreachable_directory)?;
         self.options
             .replacing(inside, &item.name, || symlinkat(target.as_slice(), inside, item.name.as_ref()))
-            .map_err(|error| ExtractWarningCause::Target("cannot create the symbolic link", error))?;
+            .map_err(|error| not_created(item, error))?;
         self.finish_named(item)
     }
 
@@ -296,19 +313,20 @@ impl<'a> Worker<'a> {
             self.options.replacing(inside, &item.name, || mknodat(inside, item.name.as_ref(), file_type, mode, device));
         match made {
             Ok(()) => self.finish_named(item),
-            Err(error) if is_denied(&error) => {
-                self.ledger.count_denied(Denied::Device);
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let omission = ExtractOmission { part: ExtractPart::Entry, error };
+                self.ledger.omit(|| item.path(), &item.attr, &[omission]);
                 Ok(())
             }
-            Err(error) => Err(ExtractWarningCause::Target("cannot create the special file", error)),
+            Err(error) => Err(not_created(item, error)),
         }
     }
 
     fn finish_named(&mut self, item: &Item) -> Result<(), ExtractWarningCause> {
         let inside = self.directories.open(&item.directory).map_err(unreachable_directory)?;
-        self.metadata.finish_named(inside, &item.name, &item.attr)?;
+        let omitted = self.metadata.finish_named(inside, &item.name, &item.attr)?;
         let identity = item.identity(|| Identity::of_entry(inside, &item.name));
-        self.count_made(item, identity);
+        self.count_made(item, identity, &omitted);
         Ok(())
     }
 
@@ -319,23 +337,24 @@ impl<'a> Worker<'a> {
         self.options
             .replacing(inside, &item.name, || openat(inside, item.name.as_ref(), flags, mode))
             .map(File::from)
-            .map_err(|error| ExtractWarningCause::Target("cannot create the file", error))
+            .map_err(|error| not_created(item, error))
     }
 
-    /// Removes an incomplete file.
+    /// Removes an incomplete file, whose failure was recorded.
     fn remove(&mut self, item: &Item) {
         let removed = self
             .directories
             .open(&item.directory)
             .and_then(|inside| Ok(unlinkat(inside, item.name.as_ref(), AtFlags::empty())?));
         if let Err(error) = removed {
-            self.ledger.fail(item.path(), ExtractWarningCause::Target("cannot remove the incomplete file", error));
+            self.ledger.warn(item.path(), ExtractWarningCause::Target(ExtractAction::Remove, error));
         }
     }
 }
 
 impl ExtractOptions {
-    /// Creates an entry with `make`. If the name exists and `force` is set, the existing entry is removed first.
+    /// Creates an entry with `make`. If the name exists and `force` is set, the existing entry is removed first, unless
+    /// it is a directory with entries.
     fn replacing<T>(
         &self,
         directory: impl AsFd,
@@ -344,7 +363,10 @@ impl ExtractOptions {
     ) -> io::Result<T> {
         match make() {
             Err(Errno::EXIST) if self.force => {
-                unlinkat(directory, name, AtFlags::empty())?;
+                match unlinkat(&directory, name, AtFlags::empty()) {
+                    Err(Errno::ISDIR) => unlinkat(&directory, name, AtFlags::REMOVEDIR)?,
+                    removed => removed?,
+                }
                 Ok(make()?)
             }
             other => Ok(other?),
@@ -353,15 +375,27 @@ impl ExtractOptions {
 }
 
 fn resize(file: &File, size: u64) -> Result<(), ExtractWarningCause> {
-    ftruncate(file, size).map_err(|error| ExtractWarningCause::Target("cannot set the size of the file", error.into()))
+    ftruncate(file, size).map_err(|error| ExtractWarningCause::Target(ExtractAction::Resize, error.into()))
 }
 
 /// Whether an entry could not be created because an existing one has its name.
 fn is_in_the_way(cause: &ExtractWarningCause) -> bool {
+    use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, ResourceBusy};
     let ExtractWarningCause::Target(_, error) = cause else { return false };
-    matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::IsADirectory)
+    matches!(error.kind(), AlreadyExists | DirectoryNotEmpty | ResourceBusy)
+}
+
+/// Whether the error of a hard link means that the target cannot have it: its names are on different mounts, the file has
+/// too many names, or the file system has no hard links.
+fn is_impossible_link(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(errno, Some(Errno::XDEV | Errno::MLINK | Errno::PERM | Errno::NOTSUP | Errno::NOSYS))
+}
+
+fn not_created(item: &Item, error: io::Error) -> ExtractWarningCause {
+    ExtractWarningCause::Target(ExtractAction::Create(item.attr.file_type), error)
 }
 
 fn unreachable_directory(error: io::Error) -> ExtractWarningCause {
-    ExtractWarningCause::Target("cannot reopen the directory", error)
+    ExtractWarningCause::Target(ExtractAction::Reopen, error)
 }

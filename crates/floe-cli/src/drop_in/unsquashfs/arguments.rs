@@ -16,7 +16,7 @@ use super::{
     name_list,
     path_patterns::PathPatterns,
     pattern::{self, Matching},
-    time,
+    progress, time,
 };
 use crate::{output::Output, quantity, shown::Shown};
 
@@ -25,7 +25,7 @@ SYNTAX: unsquashfs [OPTIONS] FILESYSTEM [files to extract, to exclude (with -exc
 Extract or list a SquashFS image. This is floe under the name of unsquashfs.
 
   -d[est] DIR        extract to DIR [squashfs-root]; also the prefix of listings
-  -f[orce]           replace existing files
+  -f[orce]           replace existing files, and empty directories in the place of files
   -max[-depth] N     no deeper than N directories
   -excludes          exclude the files on the command line
   -ex[clude-list] NAME… ;      exclude these files
@@ -49,9 +49,11 @@ Extract or list a SquashFS image. This is floe under the name of unsquashfs.
   -p[rocessors] N    the number of threads
   -o[ffset] BYTES    offset of the image in bytes
   -ig[nore-errors]   go on after faults of the image
-  -q[uiet], -n[o-progress], -st[rict-errors], -no-exit[-code]
+  -st[rict-errors]   end with exit code 1 at any error; -no-exit[-code]: end with 0 where it would be 2
+  -q[uiet]           do not print what will be and what was created
+  -n[o-progress], -percentage  print no progress bar, or percentages instead of it
   --no-sandbox       do not confine the process that reads the image
-  -mem SIZE, -mem-percent N, -percentage          have no effect
+  -mem SIZE, -mem-percent N    have no effect
   -v[ersion], -h[elp]
 ";
 
@@ -100,6 +102,8 @@ pub(super) struct Arguments {
     pub(super) xattrs: XattrSelection,
     pub(super) jobs: Option<usize>,
     pub(super) quiet: bool,
+    /// The form in which progress is shown, if it is.
+    pub(super) progress: Option<progress::Form>,
     pub(super) strict: bool,
     pub(super) ignores_errors: bool,
     pub(super) no_exit_code: bool,
@@ -133,6 +137,7 @@ impl Arguments {
             xattrs: XattrSelection::All,
             jobs: None,
             quiet: false,
+            progress: Some(progress::Form::Bar),
             strict: false,
             ignores_errors: false,
             no_exit_code: false,
@@ -193,7 +198,8 @@ impl Arguments {
                 "full" | "full-precision" => parsed.full_precision = true,
                 "UTC" => parsed.is_utc = true,
                 "ig" | "ignore-errors" => parsed.ignores_errors = true,
-                "n" | "no-progress" | "percentage" => {}
+                "n" | "no-progress" => parsed.progress = None,
+                "percentage" => parsed.progress = Some(progress::Form::Percentage),
                 "s" | "stat" => task = Task::Superblock,
                 "mkfs-time" | "fstime" => task = Task::BuiltTime,
                 "x" | "xattrs" => xattrs.is_none = false,
@@ -229,6 +235,12 @@ impl Arguments {
         }
         if is_exact && is_regex {
             return Err(wrong("-no-wildcards and -regex exclude each other"));
+        }
+        if parsed.strict && (parsed.ignores_errors || parsed.no_exit_code) {
+            return Err(wrong("-strict-errors excludes -ignore-errors and -no-exit-code"));
+        }
+        if parsed.info || parsed.pseudo_file == "-" {
+            parsed.progress = None;
         }
         let mut operands = operands.into_iter();
         parsed.image = operands.next().ok_or_else(|| wrong("no input filesystem specified on command line"))?.into();

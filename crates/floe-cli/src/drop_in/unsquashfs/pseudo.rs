@@ -8,7 +8,12 @@ use std::{
 
 use floe::{FileType, FormatImage, Image, Nid, WalkEntry, XattrSelection};
 
-use super::{FATAL, arguments::Arguments, selection::Selection};
+use super::{
+    FATAL,
+    arguments::Arguments,
+    progress::{Amount, Progress},
+    selection::Selection,
+};
 use crate::{confinement::OutputFile, fail::Fail, output::Output, shown::Shown};
 
 /// The separator between the description and the bytes.
@@ -93,6 +98,17 @@ impl<'a> PseudoFile<'a> {
             self.put_entry(&entry.map_err(Failure::Image)?, output)?;
         }
         output.write_all(DATA_MARK)?;
+        let block_bytes = self.image.file_system().info().block_size;
+        let blocks = |(_, size): &(Nid, u64)| size.div_ceil(u64::from(block_bytes).max(1));
+        let amount = Amount { inodes: 0, blocks: self.files.iter().map(blocks).fold(0, u64::saturating_add) };
+        let progress = Progress::new(self.arguments.progress, amount, block_bytes);
+        let written = self.put_data(output, &progress);
+        progress.finish(None, written.is_ok());
+        written.map(|()| 0)
+    }
+
+    /// Writes the bytes of all files.
+    fn put_data(&self, output: &mut dyn Write, progress: &Progress) -> Result<(), Failure> {
         let mut piece = vec![0; PIECE_BYTES];
         for (nid, size) in &self.files {
             let mut position = 0;
@@ -103,11 +119,12 @@ impl<'a> PseudoFile<'a> {
                     len => {
                         output.write_all(&piece[..len])?;
                         position += len as u64;
+                        progress.written(len as u64);
                     }
                 }
             }
         }
-        Ok(0)
+        Ok(())
     }
 
     /// Writes the lines for one path.
