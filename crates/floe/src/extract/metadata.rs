@@ -1,14 +1,23 @@
 //! Sets owners, modes, extended attributes and times of extracted entries.
 
 use std::{
+    ffi::OsStr,
+    fs::{File, Permissions},
     io,
     ops::ControlFlow,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::{
+            ffi::OsStrExt,
+            fs::{PermissionsExt, fchown},
+        },
+    },
+    path::PathBuf,
 };
 
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod, fchown,
-    fsetxattr, fstat, futimens, openat, setxattr, utimensat,
+    AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fsetxattr, fstat, futimens,
+    lsetxattr, openat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -19,6 +28,9 @@ use crate::{Attr, FileType, Image, Timestamp, Xattr};
 const SET_ID_BITS: u16 = 0o6000;
 
 /// Sets the attributes of extracted entries.
+///
+/// Owners and modes are set by functions of the C library, which fakeroot and pseudo replace. rustix makes system calls for
+/// `fchown`, `fchmod` and `chmodat` with every backend; the standard library does not.
 pub(super) struct Metadata<'a> {
     image: &'a Image,
     options: &'a ExtractOptions,
@@ -44,12 +56,12 @@ impl<'a> Metadata<'a> {
     }
 
     /// Finishes an open regular file or directory.
-    pub(super) fn finish_open(&self, file: BorrowedFd<'_>, attr: &Attr) -> Result<(), Failed> {
+    pub(super) fn finish_open(&self, file: &File, attr: &Attr) -> Result<(), Failed> {
         // The owner comes first, because changing it clears set-id bits and capabilities. Extended attributes come
         // before the mode, because the mode may forbid writing them.
-        let owned = self.own(attr, |uid, gid| fchown(file, uid, gid))?;
+        let owned = self.own(attr, |uid, gid| fchown(file, Some(uid.as_raw()), Some(gid.as_raw())))?;
         self.set_xattrs(attr, |name, value| fsetxattr(file, name, value, XattrFlags::empty()))?;
-        fchmod(file, self.mode(attr, owned)).map_err(|error| failed("cannot set the mode", error))?;
+        file.set_permissions(self.permissions(attr, owned)).map_err(|error| failed("cannot set the mode", error))?;
         if self.options.times {
             futimens(file, &self.times(attr)).map_err(|error| failed("cannot set the time", error))?;
         }
@@ -60,24 +72,18 @@ impl<'a> Metadata<'a> {
     /// meanwhile, it is not followed.
     pub(super) fn finish_named(&self, directory: BorrowedFd<'_>, name: &[u8], attr: &Attr) -> Result<(), Failed> {
         let here = AtFlags::SYMLINK_NOFOLLOW;
-        let owned = self.own(attr, |uid, gid| chownat(directory, name, uid, gid, here))?;
-        let mut handle = None;
+        let owned = self.own(attr, |uid, gid| Ok(chownat(directory, name, Some(uid), Some(gid), here)?))?;
         self.set_xattrs(attr, |name_of_xattr, value| {
-            let handle = open_handle(&mut handle, directory, name)?;
-            match setxattr(magic_link(handle), name_of_xattr, value, XattrFlags::empty()) {
+            // No function takes a descriptor and a name.
+            let path = magic_link(directory).join(OsStr::from_bytes(name));
+            match lsetxattr(path, name_of_xattr, value, XattrFlags::empty()) {
                 // Without /proc there is no way to it.
                 Err(Errno::NOENT) => Err(Errno::NOTSUP),
                 set => set,
             }
         })?;
         if attr.file_type != FileType::Symlink {
-            let mode = self.mode(attr, owned);
-            open_handle(&mut handle, directory, name)
-                .and_then(|handle| match chmodat(CWD, magic_link(handle), mode, AtFlags::empty()) {
-                    // /proc is not mounted.
-                    Err(Errno::NOENT) => set_mode_by_name(handle, directory, name, mode),
-                    set => set,
-                })
+            set_permissions(directory, name, self.permissions(attr, owned))
                 .map_err(|error| failed("cannot set the mode", error))?;
         }
         if self.options.times {
@@ -88,11 +94,7 @@ impl<'a> Metadata<'a> {
     }
 
     /// Sets owner and group. Returns whether both are now those of the image.
-    fn own(
-        &self,
-        attr: &Attr,
-        set: impl FnOnce(Option<Uid>, Option<Gid>) -> rustix::io::Result<()>,
-    ) -> Result<bool, Failed> {
+    fn own(&self, attr: &Attr, set: impl FnOnce(Uid, Gid) -> io::Result<()>) -> Result<bool, Failed> {
         // To the kernel, the number −1 means "unchanged": no file can have it.
         if attr.uid == u32::MAX || attr.gid == u32::MAX {
             self.ledger.count_denied(Denied::Owner);
@@ -102,9 +104,9 @@ impl<'a> Metadata<'a> {
         if !self.options.owners {
             return Ok(uid == self.euid && gid == self.egid);
         }
-        match set(Some(uid), Some(gid)) {
+        match set(uid, gid) {
             Ok(()) => Ok(true),
-            Err(Errno::PERM | Errno::INVAL) => {
+            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::PERM | Errno::INVAL)) => {
                 self.ledger.count_denied(Denied::Owner);
                 Ok(false)
             }
@@ -113,9 +115,9 @@ impl<'a> Metadata<'a> {
     }
 
     /// The mode to set. A file without its original owner gets no set-id bits.
-    fn mode(&self, attr: &Attr, owned: bool) -> Mode {
+    fn permissions(&self, attr: &Attr, owned: bool) -> Permissions {
         let kept = if owned { attr.permissions } else { attr.permissions & !SET_ID_BITS };
-        Mode::from_raw_mode(u32::from(kept & !self.umask))
+        Permissions::from_mode(u32::from(kept & !self.umask))
     }
 
     fn times(&self, attr: &Attr) -> Timestamps {
@@ -154,30 +156,26 @@ impl<'a> Metadata<'a> {
     }
 }
 
-fn failed(doing: &'static str, error: Errno) -> Failed {
+fn failed(doing: &'static str, error: impl Into<io::Error>) -> Failed {
     Failed::Target(doing, error.into())
 }
 
-/// Opens a handle on a directory entry that permits neither reading nor writing. Does not follow links.
-fn open_handle<'h>(
-    handle: &'h mut Option<OwnedFd>,
-    directory: BorrowedFd<'_>,
-    name: &[u8],
-) -> rustix::io::Result<BorrowedFd<'h>> {
-    let opened = match handle.take() {
-        Some(opened) => opened,
-        None => openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?,
-    };
-    Ok((*handle.insert(opened)).as_fd())
+/// Sets the mode of a directory entry. If a link has replaced it, the link is not followed.
+fn set_permissions(directory: BorrowedFd<'_>, name: &[u8], permissions: Permissions) -> io::Result<()> {
+    // A handle that permits neither reading nor writing.
+    let handle = openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    match std::fs::set_permissions(magic_link(handle.as_fd()), permissions.clone()) {
+        // /proc is not mounted.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(set_mode_by_name(&handle, directory, name, Mode::from_raw_mode(permissions.mode()))?)
+        }
+        set => set,
+    }
 }
 
 /// Sets the mode of the entry that `handle` refers to, by its name, which no link has taken over.
-fn set_mode_by_name(
-    handle: BorrowedFd<'_>,
-    directory: BorrowedFd<'_>,
-    name: &[u8],
-    mode: Mode,
-) -> rustix::io::Result<()> {
+fn set_mode_by_name(handle: &OwnedFd, directory: BorrowedFd<'_>, name: &[u8], mode: Mode) -> rustix::io::Result<()> {
+    let handle = handle.as_fd();
     if rustix::fs::FileType::from_raw_mode(fstat(handle)?.st_mode).is_symlink()
         || Identity::of(handle)? != Identity::of_entry(directory, name)?
     {
@@ -187,9 +185,8 @@ fn set_mode_by_name(
 }
 
 /// The path in `/proc` that leads to exactly the object of a handle.
-fn magic_link(handle: BorrowedFd<'_>) -> String {
-    use std::os::fd::AsRawFd;
-    format!("/proc/self/fd/{}", handle.as_raw_fd())
+fn magic_link(handle: BorrowedFd<'_>) -> PathBuf {
+    format!("/proc/self/fd/{}", handle.as_raw_fd()).into()
 }
 
 /// The bits that new files of this process do not get.

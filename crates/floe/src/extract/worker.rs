@@ -106,7 +106,7 @@ impl<'a> Worker<'a> {
             }),
         };
         let finished = match opened {
-            Ok(opened) => self.metadata.finish_open(opened.as_fd(), &directory.attr),
+            Ok(opened) => self.metadata.finish_open(&File::from(opened), &directory.attr),
             Err(error) => Err(ExtractWarningCause::Target("cannot reopen the directory", error)),
         };
         match finished {
@@ -161,7 +161,7 @@ impl<'a> Worker<'a> {
             if written_end < item.attr.size {
                 resize(&file, item.attr.size)?;
             }
-            self.metadata.finish_open(file.as_fd(), &item.attr)
+            self.metadata.finish_open(&file, &item.attr)
         });
         if filled.is_err() || self.ledger.is_over() {
             self.remove(item);
@@ -222,7 +222,7 @@ impl<'a> Worker<'a> {
         let progress = std::mem::take(&mut *large.progress.lock().unwrap_or_else(PoisonError::into_inner));
         let Some(file) = progress.file else { return };
         if !large.has_failed.load(Acquire) && !self.ledger.is_over() {
-            match self.metadata.finish_open(file.as_fd(), &large.item.attr) {
+            match self.metadata.finish_open(&file, &large.item.attr) {
                 Ok(()) => return self.count_made(&large.item, large.item.identity(|| Identity::of(file.as_fd()))),
                 Err(cause) => self.fail(&large.item, cause),
             }
