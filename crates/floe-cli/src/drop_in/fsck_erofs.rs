@@ -21,6 +21,7 @@ use crate::{
     confinement::{self, Target},
     exit::Exit,
     fail::Fail,
+    fake,
     shown::Shown,
 };
 
@@ -136,6 +137,11 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     };
     if order.target.as_deref().is_some_and(|target| target == Path::new("/")) && !order.to_root {
         return tool.wrong("--extract=/ needs --force too");
+    }
+    if order.target.is_none() {
+        fake::leave();
+    } else if let Some(reason) = fake::without_effect() {
+        return tool.failed(&reason, 1);
     }
     let cancel = cancellation::on_signals()?;
     match &order.target {

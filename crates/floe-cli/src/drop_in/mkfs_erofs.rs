@@ -35,6 +35,7 @@ use crate::{
     erofs_report::uuid_text,
     expression_text::expression_text,
     fail::Fail,
+    fake,
     root_hash_file::{StaleRootHashes, root_hash_paths},
     source_date_epoch,
 };
@@ -124,6 +125,11 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
     };
     if let Err(message) = order.complete() {
         return tool.wrong(&message);
+    }
+    if matches!(source, Source::Directory(_))
+        && let Some(reason) = fake::without_effect()
+    {
+        return tool.failed(&reason, 1);
     }
     let stop = cancellation::on_signals()?;
     let mut verifier = ImageVerifier { thoroughness: Thoroughness::Sample, jobs: order.build.jobs };

@@ -32,6 +32,7 @@ use crate::{
     cancellation,
     confinement::{self, OutputFile, Target},
     fail::Fail,
+    fake,
     output::{Output, remark},
     shown::Shown,
     zone::Zone,
@@ -56,6 +57,12 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         Ok(arguments) => arguments,
         Err(exit) => return Ok(exit),
     };
+    if arguments.task != Task::Extract {
+        fake::leave();
+    } else if let Some(reason) = fake::without_effect() {
+        say!("FATAL ERROR: {reason}");
+        return Ok(FATAL);
+    }
     // The user database and the time zone are not accessible once the process is confined.
     let owners = Owners::new(&arguments);
     let zone = if arguments.is_utc { Zone::UTC } else { Zone::local() };

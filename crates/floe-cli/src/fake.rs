@@ -1,0 +1,203 @@
+//! Preloaded libraries that fake owners, modes, device files and attributes: fakeroot, pseudo, fakechroot.
+//!
+//! Packages and firmware are built by ordinary users with such a library, which replaces functions of the C library and keeps
+//! what it fakes in a process of its own. A command that reads or creates a tree takes part: its calls go through the C
+//! library, and it is not confined, because the library needs more than the sandbox allows. A static program cannot take
+//! part and must say so ([`without_effect`]). All other commands [`leave`]: faked user IDs would mislead them, and a mount would
+//! die with the process of the library.
+
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    os::unix::{ffi::OsStrExt, process::CommandExt},
+    path::Path,
+    process::Command,
+};
+
+use floe_sandbox::loaded_libraries;
+
+use crate::own_program::own_program;
+
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// The value of `LD_PRELOAD` before this program left a fake.
+const LEFT: &str = "FLOE_LEFT_PRELOAD";
+
+/// Keeps pseudo from adding itself to the environment of a program that it sees starting.
+const PSEUDO_UNLOAD: &str = "PSEUDO_UNLOAD";
+
+/// A library that fakes.
+struct Fake {
+    name: &'static str,
+    /// How the file name of the library begins.
+    library: &'static str,
+    /// A variable that is set while the library fakes, whether or not it is loaded.
+    session: Option<&'static str>,
+    /// What is wrong without it.
+    faked: &'static str,
+    /// Whether programs that neither read nor create a tree run without it.
+    is_left: bool,
+}
+
+const FAKES: [Fake; 3] = [
+    Fake {
+        name: "fakeroot",
+        library: "libfakeroot",
+        session: Some("FAKEROOTKEY"),
+        faked: "owners and device files",
+        is_left: true,
+    },
+    Fake { name: "pseudo", library: "libpseudo", session: None, faked: "owners and device files", is_left: true },
+    // Paths outside have another meaning inside, so the program stays there.
+    Fake {
+        name: "fakechroot",
+        library: "libfakechroot",
+        session: Some("FAKECHROOT_BASE"),
+        faked: "paths",
+        is_left: false,
+    },
+];
+
+impl Fake {
+    fn is_named_by(&self, path: &Path) -> bool {
+        path.file_name().is_some_and(|name| name.as_bytes().starts_with(self.library.as_bytes()))
+    }
+
+    /// Whether the environment asks for the library.
+    fn is_requested(&self, variable: &impl Fn(&str) -> Option<OsString>) -> bool {
+        let is_set = |name: &str| variable(name).is_some_and(|value| !value.is_empty());
+        let is_named = || preloaded(&variable(PRELOAD).unwrap_or_default()).any(|path| self.is_named_by(path));
+        let is_off =
+            self.name == "pseudo" && (is_set(PSEUDO_UNLOAD) || is_pseudo_disabled(variable("PSEUDO_DISABLED")));
+        // Without a session, fakechroot changes no paths.
+        let is_idle = self.name == "fakechroot" && !self.session.is_some_and(is_set);
+        !is_off && !is_idle && (self.session.is_some_and(is_set) || is_named())
+    }
+}
+
+/// Why the result of reading or creating a tree would be wrong: the environment asks for a fake that this program does not
+/// have.
+pub(crate) fn without_effect() -> Option<String> {
+    let libraries = loaded_libraries();
+    let is_loaded = |fake: &Fake| libraries.iter().any(|path| fake.is_named_by(path));
+    missing(&|name| env::var_os(name), &is_loaded)
+}
+
+/// The fake that is loaded into this process and does not work in a sandbox.
+pub(crate) fn loaded() -> Option<&'static str> {
+    let libraries = loaded_libraries();
+    let mut left = FAKES.iter().filter(|fake| fake.is_left);
+    left.find(|fake| libraries.iter().any(|path| fake.is_named_by(path))).map(|fake| fake.name)
+}
+
+/// Executes this program again without the fakes, if there are any. If that is impossible, it continues with them.
+pub(crate) fn leave() {
+    if loaded().is_none() || env::var_os(LEFT).is_some() {
+        return;
+    }
+    let before = env::var_os(PRELOAD).unwrap_or_default();
+    let mut arguments = env::args_os();
+    let mut program = Command::new(own_program());
+    program.arg0(arguments.next().unwrap_or_else(|| "floe".into())).args(arguments);
+    program.env(PRELOAD, without_fakes(&before)).env(LEFT, before).env(PSEUDO_UNLOAD, "1");
+    let _ = program.exec();
+}
+
+/// Gives a command the fakes back that this program has left.
+pub(crate) fn enter_again(command: &mut Command) {
+    if let Some(before) = env::var_os(LEFT) {
+        command.env(PRELOAD, before).env_remove(LEFT).env_remove(PSEUDO_UNLOAD);
+    }
+}
+
+fn missing(variable: &impl Fn(&str) -> Option<OsString>, is_loaded: &impl Fn(&Fake) -> bool) -> Option<String> {
+    let fake = FAKES.iter().find(|fake| fake.is_requested(variable) && !is_loaded(fake))?;
+    let Fake { name, faked, .. } = fake;
+    let variables = fake.session.map_or_else(|| PRELOAD.to_owned(), |session| format!("{PRELOAD} and {session}"));
+    Some(format!(
+        "{name} has no effect on this program, so {faked} would be wrong: use a dynamically linked floe, as the .deb and the \
+         .rpm contain it, or unset {variables}"
+    ))
+}
+
+/// The libraries in a value of `LD_PRELOAD`.
+fn preloaded(value: &OsStr) -> impl Iterator<Item = &Path> {
+    let parts = value.as_bytes().split(|byte| matches!(byte, b' ' | b':'));
+    parts.filter(|part| !part.is_empty()).map(|part| Path::new(OsStr::from_bytes(part)))
+}
+
+/// The value without the libraries that are left.
+fn without_fakes(value: &OsStr) -> OsString {
+    let is_kept = |path: &&Path| !FAKES.iter().any(|fake| fake.is_left && fake.is_named_by(path));
+    let kept: Vec<&OsStr> = preloaded(value).filter(is_kept).map(Path::as_os_str).collect();
+    kept.join(OsStr::new(":"))
+}
+
+/// Whether this value of `PSEUDO_DISABLED` switches pseudo off.
+fn is_pseudo_disabled(value: Option<OsString>) -> bool {
+    value.is_some_and(|value| !matches!(value.as_bytes().first(), Some(b'0' | b'f' | b'F' | b'n' | b'N')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fake_without_effect_is_noticed() {
+        for (variables, loaded, expected) in [
+            (&[][..], "", None),
+            (&[("LD_PRELOAD", "")], "", None),
+            (&[("LD_PRELOAD", "libeatmydata.so /usr/lib/libjemalloc.so.2")], "", None),
+            // fakeroot.
+            (&[("FAKEROOTKEY", "17"), ("LD_PRELOAD", "libfakeroot-sysv.so")], "libfakeroot-sysv.so", None),
+            (&[("FAKEROOTKEY", "17"), ("LD_PRELOAD", "libfakeroot-sysv.so")], "", Some("fakeroot")),
+            (&[("FAKEROOTKEY", "17"), ("LD_PRELOAD", "/usr/lib/libfakeroot/libfakeroot-tcp.so")], "", Some("fakeroot")),
+            (&[("FAKEROOTKEY", "17")], "", Some("fakeroot")),
+            (&[("FAKEROOTKEY", "")], "", None),
+            (&[("LD_PRELOAD", "libeatmydata.so:libfakeroot.so")], "", Some("fakeroot")),
+            (&[("LD_PRELOAD", "libeatmydata.so libfakeroot.so")], "libfakeroot.so", None),
+            (&[("LD_PRELOAD", "/opt/libfakeroot/libother.so")], "", None),
+            // pseudo.
+            (&[("LD_PRELOAD", "libpseudo.so"), ("PSEUDO_PREFIX", "/usr")], "libpseudo.so", None),
+            (&[("LD_PRELOAD", "libpseudo.so"), ("PSEUDO_PREFIX", "/usr")], "", Some("pseudo")),
+            (&[("LD_PRELOAD", "libpseudo.so"), ("PSEUDO_DISABLED", "0")], "", Some("pseudo")),
+            (&[("LD_PRELOAD", "libpseudo.so"), ("PSEUDO_DISABLED", "1")], "", None),
+            (&[("LD_PRELOAD", "libpseudo.so"), ("PSEUDO_UNLOAD", "1")], "", None),
+            // As BitBake sets it for tasks that do not run under pseudo.
+            (&[("PSEUDO_PREFIX", "/usr"), ("PSEUDO_LOCALSTATEDIR", "/tmp/p"), ("PSEUDO_DISABLED", "1")], "", None),
+            // fakechroot.
+            (&[("LD_PRELOAD", "libfakechroot.so"), ("FAKECHROOT", "true")], "", None),
+            (&[("LD_PRELOAD", "libfakechroot.so"), ("FAKECHROOT_BASE", "/root")], "", Some("fakechroot")),
+            (&[("LD_PRELOAD", "libfakechroot.so"), ("FAKECHROOT_BASE", "/root")], "libfakechroot.so", None),
+            (
+                &[
+                    ("LD_PRELOAD", "libfakechroot.so:libfakeroot-sysv.so"),
+                    ("FAKECHROOT_BASE", "/root"),
+                    ("FAKEROOTKEY", "1"),
+                ],
+                "libfakeroot-sysv.so",
+                Some("fakechroot"),
+            ),
+        ] {
+            let variable = |name: &str| {
+                let set = variables.iter().find(|(other, _)| *other == name);
+                set.map(|(_, value)| OsString::from(value))
+            };
+            let message = missing(&variable, &|fake: &Fake| !loaded.is_empty() && fake.is_named_by(Path::new(loaded)));
+            let name = message.as_deref().and_then(|message| message.split(' ').next());
+            assert_eq!(name, expected, "{variables:?} {loaded}");
+        }
+    }
+
+    #[test]
+    fn only_fakes_of_owners_are_left() {
+        for (before, after) in [
+            ("", ""),
+            ("libfakeroot-sysv.so", ""),
+            ("libeatmydata.so:libfakeroot-sysv.so", "libeatmydata.so"),
+            ("/a/libfakeroot.so  libfakechroot.so:libpseudo.so:libother.so", "libfakechroot.so:libother.so"),
+        ] {
+            assert_eq!(without_fakes(OsStr::new(before)), after, "{before}");
+        }
+    }
+}
