@@ -1,16 +1,16 @@
-//! Preloaded libraries that fake owners, modes, device files and attributes: fakeroot, pseudo, fakechroot.
+//! Preloaded libraries that fake owners, modes, device files and attributes: fakeroot and pseudo.
 //!
 //! Packages and firmware are built by ordinary users with such a library, which replaces functions of the C library and keeps
 //! what it fakes in a process of its own. A command that reads or creates a tree takes part: its calls go through the C
 //! library, and it is not confined, because the library needs more than the sandbox allows. A static program cannot take
-//! part and must say so ([`without_effect`]). All other commands [`leave`]: faked user IDs would mislead them, and a mount would
+//! part and must say so ([`refusal`]). All other commands [`leave`]: faked user IDs would mislead them, and a mount would
 //! die with the process of the library.
 
 use std::{
     env,
     ffi::{OsStr, OsString},
     os::unix::{ffi::OsStrExt, process::CommandExt},
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
 };
 
@@ -26,36 +26,26 @@ const LEFT: &str = "FLOE_LEFT_PRELOAD";
 /// Keeps pseudo from adding itself to the environment of a program that it sees starting.
 const PSEUDO_UNLOAD: &str = "PSEUDO_UNLOAD";
 
-/// A library that fakes.
+/// A variable that is set inside fakechroot.
+const FAKECHROOT_BASE: &str = "FAKECHROOT_BASE";
+
+/// A library that fakes owners, modes, device files and attributes.
 struct Fake {
     name: &'static str,
     /// How the file name of the library begins.
     library: &'static str,
     /// A variable that is set while the library fakes, whether or not it is loaded.
     session: Option<&'static str>,
-    /// What is wrong without it.
-    faked: &'static str,
-    /// Whether programs that neither read nor create a tree run without it.
-    is_left: bool,
+    /// Whether variables switch the library off.
+    is_off: fn(&Environment<'_>) -> bool,
 }
 
-const FAKES: [Fake; 3] = [
-    Fake {
-        name: "fakeroot",
-        library: "libfakeroot",
-        session: Some("FAKEROOTKEY"),
-        faked: "owners and device files",
-        is_left: true,
-    },
-    Fake { name: "pseudo", library: "libpseudo", session: None, faked: "owners and device files", is_left: true },
-    // Paths outside have another meaning inside, so the program stays there.
-    Fake {
-        name: "fakechroot",
-        library: "libfakechroot",
-        session: Some("FAKECHROOT_BASE"),
-        faked: "paths",
-        is_left: false,
-    },
+/// Finds the value of an environment variable.
+type Environment<'a> = dyn Fn(&str) -> Option<OsString> + 'a;
+
+const FAKES: [Fake; 2] = [
+    Fake { name: "fakeroot", library: "libfakeroot", session: Some("FAKEROOTKEY"), is_off: |_| false },
+    Fake { name: "pseudo", library: "libpseudo", session: None, is_off: is_pseudo_off },
 ];
 
 impl Fake {
@@ -63,31 +53,29 @@ impl Fake {
         path.file_name().is_some_and(|name| name.as_bytes().starts_with(self.library.as_bytes()))
     }
 
+    fn is_among(&self, libraries: &[PathBuf]) -> bool {
+        libraries.iter().any(|path| self.is_named_by(path))
+    }
+
     /// Whether the environment asks for the library.
-    fn is_requested(&self, variable: &impl Fn(&str) -> Option<OsString>) -> bool {
-        let is_set = |name: &str| variable(name).is_some_and(|value| !value.is_empty());
-        let is_named = || preloaded(&variable(PRELOAD).unwrap_or_default()).any(|path| self.is_named_by(path));
-        let is_off =
-            self.name == "pseudo" && (is_set(PSEUDO_UNLOAD) || is_pseudo_disabled(variable("PSEUDO_DISABLED")));
-        // Without a session, fakechroot changes no paths.
-        let is_idle = self.name == "fakechroot" && !self.session.is_some_and(is_set);
-        !is_off && !is_idle && (self.session.is_some_and(is_set) || is_named())
+    fn is_requested(&self, environment: &Environment<'_>) -> bool {
+        let preload = environment(PRELOAD).unwrap_or_default();
+        let is_named = preloaded(&preload).any(|path| self.is_named_by(path));
+        let is_in_session = self.session.is_some_and(|session| is_set(environment, session));
+        (is_named || is_in_session) && !(self.is_off)(environment)
     }
 }
 
-/// Why the result of reading or creating a tree would be wrong: the environment asks for a fake that this program does not
-/// have.
-pub(crate) fn without_effect() -> Option<String> {
-    let libraries = loaded_libraries();
-    let is_loaded = |fake: &Fake| libraries.iter().any(|path| fake.is_named_by(path));
-    missing(&|name| env::var_os(name), &is_loaded)
+/// Why reading or creating a tree would give a wrong result: the environment asks for a fake that this program does not have,
+/// or that does not work for it.
+pub(crate) fn refusal() -> Option<String> {
+    missing(&|name| env::var_os(name), &loaded_libraries())
 }
 
 /// The fake that is loaded into this process and does not work in a sandbox.
 pub(crate) fn loaded() -> Option<&'static str> {
     let libraries = loaded_libraries();
-    let mut left = FAKES.iter().filter(|fake| fake.is_left);
-    left.find(|fake| libraries.iter().any(|path| fake.is_named_by(path))).map(|fake| fake.name)
+    FAKES.iter().find(|fake| fake.is_among(&libraries)).map(|fake| fake.name)
 }
 
 /// Executes this program again without the fakes, if there are any. If that is impossible, it continues with them.
@@ -110,13 +98,20 @@ pub(crate) fn enter_again(command: &mut Command) {
     }
 }
 
-fn missing(variable: &impl Fn(&str) -> Option<OsString>, is_loaded: &impl Fn(&Fake) -> bool) -> Option<String> {
-    let fake = FAKES.iter().find(|fake| fake.is_requested(variable) && !is_loaded(fake))?;
-    let Fake { name, faked, .. } = fake;
-    let variables = fake.session.map_or_else(|| PRELOAD.to_owned(), |session| format!("{PRELOAD} and {session}"));
+fn missing(environment: &Environment<'_>, libraries: &[PathBuf]) -> Option<String> {
+    if is_set(environment, FAKECHROOT_BASE) {
+        // It looks for the path of an open directory by changing into it, which all threads of the process do then.
+        return Some(format!(
+            "fakechroot mixes up the directories of a program with several threads: run floe outside of it, or unset \
+             {FAKECHROOT_BASE}"
+        ));
+    }
+    let Fake { name, session, .. } =
+        FAKES.iter().find(|fake| fake.is_requested(environment) && !fake.is_among(libraries))?;
+    let variables = session.map_or_else(|| PRELOAD.to_owned(), |session| format!("{PRELOAD} and {session}"));
     Some(format!(
-        "{name} has no effect on this program, so {faked} would be wrong: use a dynamically linked floe, as the .deb and the \
-         .rpm contain it, or unset {variables}"
+        "{name} has no effect on this program, so owners and device files would be wrong: use a dynamically linked floe, as \
+         the .deb and the .rpm contain it, or unset {variables}"
     ))
 }
 
@@ -128,14 +123,19 @@ fn preloaded(value: &OsStr) -> impl Iterator<Item = &Path> {
 
 /// The value without the libraries that are left.
 fn without_fakes(value: &OsStr) -> OsString {
-    let is_kept = |path: &&Path| !FAKES.iter().any(|fake| fake.is_left && fake.is_named_by(path));
+    let is_kept = |path: &&Path| !FAKES.iter().any(|fake| fake.is_named_by(path));
     let kept: Vec<&OsStr> = preloaded(value).filter(is_kept).map(Path::as_os_str).collect();
     kept.join(OsStr::new(":"))
 }
 
-/// Whether this value of `PSEUDO_DISABLED` switches pseudo off.
-fn is_pseudo_disabled(value: Option<OsString>) -> bool {
-    value.is_some_and(|value| !matches!(value.as_bytes().first(), Some(b'0' | b'f' | b'F' | b'n' | b'N')))
+fn is_set(environment: &Environment<'_>, variable: &str) -> bool {
+    environment(variable).is_some_and(|value| !value.is_empty())
+}
+
+/// Whether pseudo is not to be loaded, or only passes calls on. BitBake sets these variables for tasks that need no fake.
+fn is_pseudo_off(environment: &Environment<'_>) -> bool {
+    let is_yes = |value: OsString| !matches!(value.as_bytes().first(), Some(b'0' | b'f' | b'F' | b'n' | b'N'));
+    is_set(environment, PSEUDO_UNLOAD) || environment("PSEUDO_DISABLED").is_some_and(is_yes)
 }
 
 #[cfg(test)]
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fake_without_effect_is_noticed() {
+    fn a_fake_refusal_is_noticed() {
         for (variables, loaded, expected) in [
             (&[][..], "", None),
             (&[("LD_PRELOAD", "")], "", None),
@@ -179,18 +179,18 @@ mod tests {
                 Some("fakechroot"),
             ),
         ] {
-            let variable = |name: &str| {
+            let environment = |name: &str| {
                 let set = variables.iter().find(|(other, _)| *other == name);
                 set.map(|(_, value)| OsString::from(value))
             };
-            let message = missing(&variable, &|fake: &Fake| !loaded.is_empty() && fake.is_named_by(Path::new(loaded)));
+            let message = missing(&environment, &[PathBuf::from("/lib/libc.so.6"), PathBuf::from(loaded)]);
             let name = message.as_deref().and_then(|message| message.split(' ').next());
             assert_eq!(name, expected, "{variables:?} {loaded}");
         }
     }
 
     #[test]
-    fn only_fakes_of_owners_are_left() {
+    fn only_fakes_are_left() {
         for (before, after) in [
             ("", ""),
             ("libfakeroot-sysv.so", ""),

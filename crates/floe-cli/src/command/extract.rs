@@ -120,7 +120,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     if arguments.no_xattrs {
         options.xattrs = XattrSelection::None;
     }
-    if let Some(reason) = fake::without_effect() {
+    if let Some(reason) = fake::refusal() {
         return Err(Fail::failed(reason));
     }
     // The current directory may be in use for other things.

@@ -211,7 +211,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         return Err(Fail::usage(format!("{image} {why}")));
     }
     if sources.iter().any(|source| matches!(source, Source::Directory(_)))
-        && let Some(reason) = fake::without_effect()
+        && let Some(reason) = fake::refusal()
     {
         return Err(Fail::failed(reason));
     }

@@ -140,7 +140,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     }
     if order.target.is_none() {
         fake::leave();
-    } else if let Some(reason) = fake::without_effect() {
+    } else if let Some(reason) = fake::refusal() {
         return tool.failed(&reason, 1);
     }
     let cancel = cancellation::on_signals()?;

@@ -59,7 +59,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     };
     if arguments.task != Task::Extract {
         fake::leave();
-    } else if let Some(reason) = fake::without_effect() {
+    } else if let Some(reason) = fake::refusal() {
         say!("FATAL ERROR: {reason}");
         return Ok(FATAL);
     }

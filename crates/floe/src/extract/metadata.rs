@@ -1,6 +1,7 @@
 //! Sets owners, modes, extended attributes and times of extracted entries.
 
 use std::{
+    env,
     ffi::OsStr,
     fs::{File, Permissions},
     io,
@@ -165,8 +166,8 @@ fn set_permissions(directory: BorrowedFd<'_>, name: &[u8], permissions: Permissi
     // A handle that permits neither reading nor writing.
     let handle = openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     match std::fs::set_permissions(magic_link(handle.as_fd()), permissions.clone()) {
-        // /proc is not mounted.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        // /proc is not mounted. A preloaded library would not see the other way.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && env::var_os("LD_PRELOAD").is_none() => {
             Ok(set_mode_by_name(&handle, directory, name, Mode::from_raw_mode(permissions.mode()))?)
         }
         set => set,
