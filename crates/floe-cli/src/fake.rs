@@ -38,14 +38,22 @@ struct Fake {
     session: Option<&'static str>,
     /// Whether variables switch the library off.
     is_off: fn(&Environment<'_>) -> bool,
+    /// How a program runs without it.
+    way_out: &'static str,
 }
 
 /// Finds the value of an environment variable.
 type Environment<'a> = dyn Fn(&str) -> Option<OsString> + 'a;
 
 const FAKES: [Fake; 2] = [
-    Fake { name: "fakeroot", library: "libfakeroot", session: Some("FAKEROOTKEY"), is_off: |_| false },
-    Fake { name: "pseudo", library: "libpseudo", session: None, is_off: is_pseudo_off },
+    Fake {
+        name: "fakeroot",
+        library: "libfakeroot",
+        session: Some("FAKEROOTKEY"),
+        is_off: |_| false,
+        way_out: "unset LD_PRELOAD and FAKEROOTKEY",
+    },
+    Fake { name: "pseudo", library: "libpseudo", session: None, is_off: is_pseudo_off, way_out: "set PSEUDO_UNLOAD=1" },
 ];
 
 impl Fake {
@@ -106,12 +114,11 @@ fn missing(environment: &Environment<'_>, libraries: &[PathBuf]) -> Option<Strin
              {FAKECHROOT_BASE}"
         ));
     }
-    let Fake { name, session, .. } =
+    let Fake { name, way_out, .. } =
         FAKES.iter().find(|fake| fake.is_requested(environment) && !fake.is_among(libraries))?;
-    let variables = session.map_or_else(|| PRELOAD.to_owned(), |session| format!("{PRELOAD} and {session}"));
     Some(format!(
         "{name} has no effect on this program, so owners and device files would be wrong: use a dynamically linked floe, as \
-         the .deb and the .rpm contain it, or unset {variables}"
+         the .deb and the .rpm contain it, or {way_out}"
     ))
 }
 
