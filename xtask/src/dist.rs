@@ -1,11 +1,11 @@
 //! `cargo xtask dist`: builds the files of a release in `target/dist`.
 //!
-//! Builds for each target a static program, its debug information in a separate file, an archive, a Debian package, an RPM,
-//! a container image and a Python wheel. Adds the licences and components of everything linked in, and checksums of all files.
+//! Builds for each processor a static program for an archive and a container image, a dynamic one for a Debian package and an
+//! RPM, their debug information in separate files, and a Python wheel. Adds the licences and components of everything linked in, and checksums of all files.
 
 mod container;
 mod library;
-mod static_program;
+mod program;
 mod tree;
 
 use std::{
@@ -21,7 +21,10 @@ use clap::ValueEnum;
 use floe_testkit::{target_dir, workspace_root};
 use sha2::{Digest, Sha256};
 
-use self::{static_program::StaticProgram, tree::InstalledTree};
+use self::{
+    program::{Linkage, Program},
+    tree::InstalledTree,
+};
 use crate::task_error::{During, Outcome, TaskError};
 
 /// The profile of Cargo that programs and libraries are built with. Cargo names folders in `target` after profiles, so it must
@@ -54,8 +57,8 @@ pub(crate) enum Architecture {
 }
 
 impl Architecture {
-    /// Rust's name of the target.
-    fn target(self) -> &'static str {
+    /// Rust's name of the target with musl, for static programs.
+    fn musl_target(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64-unknown-linux-musl",
             Self::Aarch64 => "aarch64-unknown-linux-musl",
@@ -70,7 +73,7 @@ impl Architecture {
         }
     }
 
-    /// Rust's name of the target with glibc, for wheels.
+    /// Rust's name of the target with glibc, for packages and wheels.
     fn glibc_target(self) -> &'static str {
         match self {
             Self::X86_64 => "x86_64-unknown-linux-gnu",
@@ -108,9 +111,14 @@ enum Product {
 }
 
 impl Product {
-    /// Whether the static program is in the file.
-    fn contains_program(self) -> bool {
-        matches!(self, Self::Archive | Self::Deb | Self::Rpm | Self::Container)
+    /// How the program in the file is linked, if there is one. Distributions with packages have glibc, and build their own
+    /// packages under fakeroot, which has no effect on static programs.
+    fn linkage(self) -> Option<Linkage> {
+        match self {
+            Self::Archive | Self::Container => Some(Linkage::Static),
+            Self::Deb | Self::Rpm => Some(Linkage::Dynamic),
+            Self::Wheel | Self::Library | Self::Components => None,
+        }
     }
 }
 
@@ -126,8 +134,13 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         licences("crates/floe-cli", &licences_path)?;
     }
     for &architecture in &arguments.architecture {
-        if arguments.only.iter().any(|product| product.contains_program()) {
-            programs(architecture, &arguments.only, has_licences.then_some(licences_path.as_path()), &directory)?;
+        for linkage in [Linkage::Static, Linkage::Dynamic] {
+            let products = arguments.only.iter().copied().filter(|product| product.linkage() == Some(linkage));
+            let products: Vec<Product> = products.collect();
+            if !products.is_empty() {
+                let licences = has_licences.then_some(licences_path.as_path());
+                products_of(architecture, linkage, &products, licences, &directory)?;
+            }
         }
         if arguments.only.contains(&Product::Wheel) {
             wheel(architecture, has_licences, &directory)?;
@@ -159,15 +172,21 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     Ok(())
 }
 
-/// Builds the static program, and the files that contain it.
-fn programs(architecture: Architecture, only: &[Product], licences: Option<&Path>, directory: &Path) -> Outcome {
-    let program = StaticProgram::build(architecture, directory)?;
-    let name = format!("floe-{}-{}-linux", env!("CARGO_PKG_VERSION"), architecture.machine());
-    let tree = InstalledTree::make(&program, licences, &installed(&name)?)?;
-    for product in only {
+/// Builds a program, and the files that contain it.
+fn products_of(
+    architecture: Architecture,
+    linkage: Linkage,
+    products: &[Product],
+    licences: Option<&Path>,
+    directory: &Path,
+) -> Outcome {
+    let program = Program::build(architecture, linkage, directory)?;
+    let name = &program.name;
+    let tree = InstalledTree::make(&program, licences, &installed(name)?)?;
+    for product in products {
         match product {
             Product::Archive => tree.archive(&directory.join(format!("{name}.tar.gz")))?,
-            Product::Deb => deb("floe-cli", None, architecture.target(), directory)?,
+            Product::Deb => deb("floe-cli", None, architecture.glibc_target(), directory)?,
             Product::Rpm => rpm(architecture, directory)?,
             Product::Container => {
                 container::make(&program, licences, architecture, &directory.join(format!("{name}.oci.tar")))?;
@@ -191,7 +210,8 @@ fn deb(package: &str, variant: Option<&str>, target: &str, directory: &Path) -> 
 /// Builds an RPM of the program's tree that was created last.
 fn rpm(architecture: Architecture, directory: &Path) -> Outcome {
     let mut command = cargo();
-    command.args(["generate-rpm", "-p", "crates/floe-cli", "--profile", PROFILE, "--target", architecture.target()]);
+    command.args(["generate-rpm", "-p", "crates/floe-cli", "--profile", PROFILE]);
+    command.args(["--target", architecture.glibc_target()]);
     run_tool(command.arg("--output").arg(directory), "cargo install cargo-generate-rpm")
 }
 

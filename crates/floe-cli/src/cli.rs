@@ -9,8 +9,8 @@ use std::{
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 
 use crate::{
-    cancellation, command, confinement, drop_in, exit::Exit, fail::Fail, output::Output, own_program::name_process,
-    remote,
+    cancellation, command, confinement, drop_in, exit::Exit, fail::Fail, fake, output::Output,
+    own_program::name_process, remote,
 };
 
 /// Fast, predictable reads from compressed read-only images (EROFS, SquashFS), in userspace.
@@ -77,6 +77,9 @@ pub(crate) fn run(arguments: Vec<OsString>) -> ExitCode {
 }
 
 fn run_command(command: Command) -> Result<u8, Fail> {
+    if !matches!(command, Command::Mkfs(_) | Command::Extract(_) | Command::Lab(_)) {
+        fake::leave();
+    }
     match command {
         Command::Mount(arguments) => command::mount::run(arguments),
         Command::Umount(arguments) => command::umount::run(&arguments),

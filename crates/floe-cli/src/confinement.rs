@@ -15,7 +15,7 @@ use floe_sandbox::{Access, Calls, Capability, Enforced, Mode, Policy, Remover, S
 
 #[cfg(debug_assertions)]
 use crate::compromised;
-use crate::{fail::Fail, remote};
+use crate::{fail::Fail, fake, remote};
 
 /// Whether the process that reads the image is confined.
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -132,7 +132,7 @@ pub(crate) fn open_from(
     policy.descriptors = env::args_os().flat_map(|argument| descriptors_in(argument.as_encoded_bytes())).collect();
     #[cfg(debug_assertions)]
     compromised::prepare();
-    let sandbox = Sandbox::enter(policy, mode)?;
+    let sandbox = Sandbox::enter(policy, beside_fake(mode)?)?;
     let files = match &remote {
         Some(process) => remote::files(process, options),
         None => ImageFiles::open(path, options),
@@ -145,6 +145,20 @@ pub(crate) fn open_from(
     #[cfg(debug_assertions)]
     compromised::on_a_thread();
     Ok(Ok(Opened { files, enforced, remote }))
+}
+
+/// The mode in which the process can be confined. A fake talks to its own process, and ends this one if it cannot.
+fn beside_fake(mode: Mode) -> Result<Mode, Fail> {
+    match (mode, fake::loaded()) {
+        (Mode::Auto, Some(name)) => {
+            say!("floe: {name} is loaded, which does not work in a sandbox: continuing without one");
+            Ok(Mode::Off)
+        }
+        (Mode::Require, Some(name)) => {
+            Err(Fail::failed(format!("{name} is loaded, which does not work in a sandbox; see --sandbox")))
+        }
+        _ => Ok(mode),
+    }
 }
 
 /// The numbers of the descriptors that an argument names, such as `/dev/fd/N`.

@@ -22,6 +22,7 @@ mod exit;
 mod exporter;
 mod expression_text;
 mod fail;
+mod fake;
 mod front;
 mod handover;
 mod idle;

@@ -40,7 +40,7 @@ use crate::{
 use self::negotiation::{MountProperties, ZeroMessageOpens};
 
 /// `FS_IOC_GETFSLABEL`: `_IOR(0x94, 49, char[256])`.
-const GET_LABEL: u32 = rustix::ioctl::opcode::read::<[u8; 256]>(0x94, 49);
+const GET_LABEL: u32 = rustix::ioctl::opcode::read::<[u8; 256]>(0x94, 49) as u32;
 
 /// Answers the kernel's requests for a mounted image.
 ///

@@ -63,13 +63,12 @@ pub(crate) struct Identity {
 
 impl Identity {
     pub(crate) fn of(status: &Stat) -> Self {
-        let nanoseconds = |part| i64::try_from(part).unwrap_or(0);
         Self {
             device: status.st_dev,
             inode: status.st_ino,
             size: u64::try_from(status.st_size).unwrap_or(0),
-            modified: (status.st_mtime, nanoseconds(status.st_mtime_nsec)),
-            changed: (status.st_ctime, nanoseconds(status.st_ctime_nsec)),
+            modified: (status.st_mtime, status.st_mtime_nsec),
+            changed: (status.st_ctime, status.st_ctime_nsec),
         }
     }
 
@@ -175,29 +174,24 @@ pub(crate) fn data_ranges(file: &File, size: u64, unit: u64) -> rustix::io::Resu
     let mut ranges = DataRanges::new(size, unit);
     let mut at = 0;
     while at < size {
-        let data = match seek(file, SeekFrom::Data(at)) {
-            // The file system does not support holes.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
-            data => data?.max(at),
-        };
+        let data = seek(file, SeekFrom::Data(at))?.unwrap_or(at).max(at);
         if data >= size {
             break;
         }
-        let end = match seek(file, SeekFrom::Hole(data)) {
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => size,
-            end => end?.clamp(data + 1, size),
-        };
+        let end = seek(file, SeekFrom::Hole(data))?.unwrap_or(size).clamp(data + 1, size);
         // A unit with any data counts as data.
         at = ranges.add(data, end);
     }
     Ok(ranges.found)
 }
 
-fn seek(file: &File, from: SeekFrom) -> rustix::io::Result<u64> {
+/// Seeks data or a hole; `None` if the file system does not support holes.
+fn seek(file: &File, from: SeekFrom) -> rustix::io::Result<Option<u64>> {
     match rustix::fs::seek(file, from) {
         // Only a hole follows.
-        Err(Errno::NXIO) => Ok(u64::MAX),
-        result => result,
+        Err(Errno::NXIO) => Ok(Some(u64::MAX)),
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(None),
+        result => result.map(Some),
     }
 }
 
@@ -268,21 +262,21 @@ impl OpenContent<'_> {
         let index = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
         let mut at = offset;
         while at < end {
-            let data = self.seek(SeekFrom::Data(at))?.clamp(at, end);
+            let data = self.seek(SeekFrom::Data(at))?.unwrap_or(at).clamp(at, end);
             output[index(at)..index(data)].fill(0);
             if data == end {
                 break;
             }
             // If a hole begins at `data`, a program has punched it meanwhile. Reading it returns zeros, which is right
             // too.
-            let hole = self.seek(SeekFrom::Hole(data))?.clamp(data + 1, end);
+            let hole = self.seek(SeekFrom::Hole(data))?.unwrap_or(end).clamp(data + 1, end);
             self.read_raw(data, &mut output[index(data)..index(hole)])?;
             at = hole;
         }
         Ok(())
     }
 
-    fn seek(&self, from: SeekFrom) -> Result<u64> {
+    fn seek(&self, from: SeekFrom) -> Result<Option<u64>> {
         seek(self.file(), from).map_err(|error| Error::source(self.content.path(), "read")(error.into()))
     }
 
@@ -313,13 +307,17 @@ impl OpenContent<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeMap, env::consts::ARCH, thread};
+
+    use seccompiler::{
+        BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    };
+
     use super::*;
 
-    #[test]
-    fn holes_read_as_zeros() {
-        let folder = tempfile::tempdir().expect("there is room");
-        let path = folder.path().join("file");
-        let file = File::create(&path).expect("there is room");
+    /// A file with holes, as it was listed, and its bytes.
+    fn sparse(folder: &Path) -> (Content, Vec<u8>) {
+        let file = File::create(folder.join("file")).expect("there is room");
         let len = 40_000_123;
         file.set_len(len).expect("there is room");
         let mut expected = vec![0; usize::try_from(len).expect("it is small")];
@@ -329,14 +327,65 @@ mod tests {
             file.write_all_at(bytes, offset as u64).expect("there is room");
         }
         let status = rustix::fs::fstat(&file).expect("it is there");
-        let root = Arc::new(SourceRoot::open(folder.path()).expect("it is there"));
+        let root = Arc::new(SourceRoot::open(folder).expect("it is there"));
         let inner = Path::new("file").into();
         let (identity, allocated_len) = (Identity::of(&status), allocated_len(&status));
-        let content = Content::Listed { root, inner, identity, allocated_len };
+        (Content::Listed { root, inner, identity, allocated_len }, expected)
+    }
+
+    /// Compares what is read from some places of a file with its bytes.
+    fn compare(content: &Content, expected: &[u8]) {
+        let open = content.open().expect("it is there");
+        assert!(open.has_holes, "the file system of temporary files has no holes");
+        for (start, end) in [(0, expected.len()), (3, 2_000_000), (1_000_001, 1_000_002), (31_048_576, 40_000_123)] {
+            let mut found = vec![1; end - start];
+            open.read_at(start as u64, &mut found).expect("it can be read");
+            assert!(found == expected[start..end], "bytes {start} to {end}");
+        }
+    }
+
+    /// Lets `lseek` fail with this error when this thread seeks data or holes.
+    fn refuse_seeks(error: Errno) {
+        let rule = |whence: u64| {
+            SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, whence)
+                .and_then(|condition| SeccompRule::new(vec![condition]))
+                .expect("it is valid")
+        };
+        // SEEK_DATA and SEEK_HOLE.
+        let rules = BTreeMap::from([(libc::SYS_lseek, vec![rule(3), rule(4)])]);
+        let refused = SeccompAction::Errno(error.raw_os_error().unsigned_abs());
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, ARCH.try_into().expect("it is known"));
+        let program = BpfProgram::try_from(filter.expect("it is valid")).expect("it is short");
+        seccompiler::apply_filter(&program).expect("the kernel has filters");
+    }
+
+    #[test]
+    fn files_are_read_where_holes_cannot_be_found() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let (content, expected) = sparse(folder.path());
+        for error in [Errno::INVAL, Errno::OPNOTSUPP] {
+            thread::scope(|scope| {
+                let read = scope.spawn(|| {
+                    refuse_seeks(error);
+                    let open = content.open().expect("it is there");
+                    assert_eq!(rustix::fs::seek(open.file(), SeekFrom::Data(0)), Err(error));
+                    let ranges = content.data_ranges(1 << 20).expect("it can be read");
+                    assert_eq!(ranges, std::slice::from_ref(&(0..content.size())));
+                    compare(&content, &expected);
+                });
+                read.join().expect("it is equal");
+            });
+        }
+    }
+
+    #[test]
+    fn holes_read_as_zeros() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let (content, expected) = sparse(folder.path());
         for (unit, ranges) in [
             (1 << 20, &[0..2 << 20, 9 << 20..10 << 20, 28 << 20..30 << 20][..]),
             (1 << 24, &[0..1 << 24, 1 << 24..2 << 24]),
-            (1 << 26, std::slice::from_ref(&(0..len))),
+            (1 << 26, std::slice::from_ref(&(0..content.size()))),
         ] {
             let found = content.data_ranges(unit).expect("it can be read");
             let covered =
@@ -345,12 +394,6 @@ mod tests {
             let found_len: u64 = found.iter().map(|range| range.end - range.start).sum();
             assert!(found_len <= unit * 6, "{unit}: {found:?}");
         }
-        let open = content.open().expect("it is there");
-        assert!(open.has_holes, "the file system of temporary files has no holes");
-        for (start, end) in [(0, expected.len()), (3, 2_000_000), (1_000_001, 1_000_002), (31_048_576, 40_000_123)] {
-            let mut found = vec![1; end - start];
-            open.read_at(start as u64, &mut found).expect("it can be read");
-            assert!(found == expected[start..end], "bytes {start} to {end}");
-        }
+        compare(&content, &expected);
     }
 }

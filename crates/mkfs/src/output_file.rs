@@ -24,6 +24,7 @@ use crate::{
     error::{Error, Result},
     overwritten_file::{OverwriteError, overwrite},
     replaced_file::ReplacedFile,
+    source_root::has_preloaded_library,
     temporaries::{Temporaries, with_temporary_name},
 };
 
@@ -298,7 +299,8 @@ fn open_device(path: &Path) -> io::Result<File> {
 
 /// Creates a file in the directory of `path`: unnamed, or else with a temporary name.
 fn nameless(path: &Path, mode: u32) -> io::Result<(File, Name)> {
-    if Path::new(DESCRIPTORS).exists() {
+    // pseudo cannot open an unnamed file again, nor name it: it takes the path in procfs for that of a removed file.
+    if Path::new(DESCRIPTORS).exists() && !has_preloaded_library() {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         match rustix::fs::open(directory_of(path), flags, Mode::from_raw_mode(mode)) {
             Ok(file) => return Ok((File::from(file), Name::None)),

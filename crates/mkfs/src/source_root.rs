@@ -1,6 +1,7 @@
 //! A source directory whose files are opened relative to its descriptor, never through symbolic links.
 
 use std::{
+    env,
     ffi::OsStr,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
@@ -16,6 +17,9 @@ use rustix::{
 pub(crate) struct SourceRoot {
     directory: OwnedFd,
     path: PathBuf,
+    /// Whether paths are walked component by component. The C library has no `openat2` that a preloaded library could
+    /// replace, and pseudo fails below a directory whose opening it has not seen.
+    walks: bool,
 }
 
 impl SourceRoot {
@@ -23,7 +27,7 @@ impl SourceRoot {
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
-        Ok(Self { directory, path: path.to_path_buf() })
+        Ok(Self { directory, path: path.to_path_buf(), walks: has_preloaded_library() })
     }
 
     /// The path of `inner`, for messages.
@@ -37,6 +41,9 @@ impl SourceRoot {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         if inner.as_os_str().is_empty() {
             return rustix::fs::openat(&self.directory, c".", flags, Mode::empty());
+        }
+        if self.walks {
+            return self.walk(inner, flags);
         }
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match rustix::fs::openat2(&self.directory, inner, flags, Mode::empty(), resolve) {
@@ -61,6 +68,11 @@ impl SourceRoot {
         }
         directory.ok_or(Errno::NOENT)
     }
+}
+
+/// Whether a library may have replaced functions of the C library, as those of fakeroot and pseudo do.
+pub(crate) fn has_preloaded_library() -> bool {
+    env::var_os("LD_PRELOAD").is_some()
 }
 
 /// Whether an error means that a path no longer leads to the listed file.

@@ -7,7 +7,8 @@
 //! rights that only opening needed.
 //!
 //! Landlock and capabilities belong to a thread, so a process must be confined before it starts its first thread.
-//! [`Enforced`] reports what the kernel actually enforces.
+//! [`Enforced`] reports what the kernel actually enforces. A library that was preloaded into the process may need more than
+//! a policy allows: [`loaded_libraries`] lists them.
 
 mod calls;
 mod capabilities;
@@ -15,6 +16,7 @@ mod enforced;
 mod error;
 mod filter;
 mod inherited_sys;
+mod loaded_libraries_sys;
 mod paths;
 mod policy;
 #[cfg(debug_assertions)]
@@ -27,6 +29,7 @@ pub use calls::Calls;
 pub use capabilities::{Capability, held_capabilities};
 pub use enforced::{Enforced, Mechanism};
 pub use error::SandboxError;
+pub use loaded_libraries_sys::loaded_libraries;
 pub use paths::has_landlock;
 pub use policy::{Access, Grant, Policy};
 #[cfg(debug_assertions)]

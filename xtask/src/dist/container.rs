@@ -5,16 +5,11 @@ use std::{fs, path::Path, process::Command};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::{Architecture, hex, run_tool, static_program::StaticProgram, tree};
+use super::{Architecture, hex, program::Program, run_tool, tree};
 use crate::task_error::Outcome;
 
 /// Writes an OCI image archive (OCI image format, "Image Layout"), which podman, skopeo and containerd load.
-pub(super) fn make(
-    program: &StaticProgram,
-    licences: Option<&Path>,
-    architecture: Architecture,
-    archive: &Path,
-) -> Outcome {
+pub(super) fn make(program: &Program, licences: Option<&Path>, architecture: Architecture, archive: &Path) -> Outcome {
     let work = tempfile::tempdir()?;
     let (root, layout) = (work.path().join("root"), work.path().join("layout"));
     tree::copy(&program.path, &root.join("usr/bin/floe"))?;

@@ -9,7 +9,7 @@ use std::{
 
 use floe_testkit::workspace_root;
 
-use super::{installed, point, run_tool, static_program::StaticProgram};
+use super::{installed, point, program::Program, run_tool};
 use crate::task_error::{During, Outcome, TaskError};
 
 /// The names of other programs that the program replaces.
@@ -31,7 +31,7 @@ pub(super) struct InstalledTree {
 
 impl InstalledTree {
     /// Creates the tree, and replaces an earlier one. Packagers find it in `target/installed/floe`.
-    pub(super) fn make(program: &StaticProgram, licences: Option<&Path>, path: &Path) -> Outcome<Self> {
+    pub(super) fn make(program: &Program, licences: Option<&Path>, path: &Path) -> Outcome<Self> {
         if path.exists() {
             fs::remove_dir_all(path).during(path.display())?;
         }
@@ -62,7 +62,7 @@ impl InstalledTree {
 
 /// Lets the program write its manual pages and completions. A program for another processor cannot run here; the files then
 /// come from the program for this processor, which was built before.
-fn described(program: &StaticProgram, path: &Path) -> Outcome {
+fn described(program: &Program, path: &Path) -> Outcome {
     let kept = installed("described")?;
     if program.runs_here() {
         if kept.exists() {

@@ -25,6 +25,7 @@ use crate::{
     confinement::{self, Opened, Target},
     exit::Exit,
     fail::Fail,
+    fake,
     image_arguments::ImageArguments,
     output::Output,
     shown::Shown,
@@ -122,6 +123,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     }
     if arguments.no_xattrs {
         options.xattrs = XattrSelection::None;
+    }
+    if let Some(reason) = fake::refusal() {
+        return Err(Fail::failed(reason));
     }
     // The current directory may be in use for other things.
     options.finish_root = arguments.directory.is_some();

@@ -27,6 +27,7 @@ use crate::{
     cancellation, compress_hints,
     exit::Exit,
     fail::Fail,
+    fake,
     output::Output,
     quantity,
     root_hash_file::{StaleRootHashes, root_hash_paths},
@@ -208,6 +209,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         let image = Shown(arguments.image.as_os_str().as_encoded_bytes());
         let why = "is an archive or a compressed file: name the image first, then its sources";
         return Err(Fail::usage(format!("{image} {why}")));
+    }
+    if sources.iter().any(|source| matches!(source, Source::Directory(_)))
+        && let Some(reason) = fake::refusal()
+    {
+        return Err(Fail::failed(reason));
     }
     if arguments.verity {
         verity::check(&arguments.image)?;

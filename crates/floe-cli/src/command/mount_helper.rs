@@ -12,6 +12,7 @@ use crate::{
     daemon,
     exit::Exit,
     fail::Fail,
+    fake,
     mount_options::{self, Settings, Strictness},
     output::remark,
     remote,
@@ -88,6 +89,7 @@ pub(crate) fn command_line() -> Command {
 /// # Errors
 /// The image cannot be mounted.
 pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
+    fake::leave();
     let arguments = Arguments::try_parse_from(arguments).unwrap_or_else(|error| {
         let _ = error.print();
         // To mount(8), exit code 1 means wrong usage.

@@ -15,6 +15,7 @@ use crate::{
     confinement,
     erofs_report::{With, uuid_text, write_inode, write_statistics, write_superblock},
     fail::Fail,
+    fake,
     output::Output,
     zone::Zone,
 };
@@ -54,6 +55,7 @@ struct Shown {
 /// # Errors
 /// The image cannot be opened or read, or the arguments are wrong.
 pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
+    fake::leave();
     let tool = ErofsTool { name: "dump.erofs", help: HELP, usage_exit: 234 };
     let mut shown = Shown::default();
     let mut wanted = Wanted { sandbox, superblock_checksum: SuperblockChecksum::Ignored, ..Wanted::default() };

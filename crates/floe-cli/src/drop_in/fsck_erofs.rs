@@ -23,6 +23,7 @@ use crate::{
     confinement::{self, Target},
     exit::Exit,
     fail::Fail,
+    fake,
     shown::Shown,
 };
 
@@ -138,6 +139,11 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     };
     if order.target.as_deref().is_some_and(|target| target == Path::new("/")) && !order.to_root {
         return tool.wrong("--extract=/ needs --force too");
+    }
+    if order.target.is_none() {
+        fake::leave();
+    } else if let Some(reason) = fake::refusal() {
+        return tool.failed(&reason, 1);
     }
     let cancel = cancellation::on_signals()?;
     match &order.target {

@@ -13,6 +13,7 @@ use crate::{
     },
     exit::Exit,
     fail::Fail,
+    fake,
     front::Front,
     mount_options::{Settings, Strictness},
     output::Output,
@@ -79,6 +80,7 @@ pub(super) fn run_squashfuse_ll(arguments: &[OsString], sandbox: Mode) -> Result
 }
 
 fn run(name: &str, help: fn(&str) -> String, arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
+    fake::leave();
     let (mut settings, mut operands) = (Settings { sandbox, ..as_libfuse() }, Vec::new());
     let mut fuse = FuseOptions { in_background: true, ..FuseOptions::default() };
     let mut rest = arguments.iter().skip(1);

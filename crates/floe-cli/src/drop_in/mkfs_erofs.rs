@@ -35,6 +35,7 @@ use crate::{
     erofs_report::uuid_text,
     expression_text::expression_text,
     fail::Fail,
+    fake,
     root_hash_file::{StaleRootHashes, root_hash_paths},
     source_date_epoch,
 };
@@ -124,6 +125,11 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
     };
     if let Err(message) = order.complete() {
         return tool.wrong(&message);
+    }
+    if matches!(source, Source::Directory(_))
+        && let Some(reason) = fake::refusal()
+    {
+        return tool.failed(&reason, 1);
     }
     let stop = cancellation::on_signals()?;
     let mut verifier = ImageVerifier { thoroughness: Thoroughness::Sample, jobs: order.build.jobs };
@@ -355,7 +361,7 @@ impl Order {
     /// Resolves settings that depend on several options.
     fn complete(&mut self) -> Result<(), String> {
         let block_size = 1u32 << self.build.block_size_log2;
-        self.drop_settings_without_effect();
+        self.drop_settings_refusal();
         self.build.pcluster_bytes = self.pcluster_bytes.unwrap_or(block_size);
         self.build.compression =
             self.algorithms.first().map(|algorithm| algorithm.compression(self.build.pcluster_bytes));
@@ -390,7 +396,7 @@ impl Order {
     }
 
     /// Drops compression where files have chunks, and its settings where nothing is compressed, as the original does.
-    fn drop_settings_without_effect(&mut self) {
+    fn drop_settings_refusal(&mut self) {
         if self.build.chunk_bytes.is_some() && !self.algorithms.is_empty() && self.metabox.is_none() {
             self.algorithms.clear();
             self.notes.push("-z has no effect: files have chunks".into());

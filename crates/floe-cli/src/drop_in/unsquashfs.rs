@@ -30,6 +30,7 @@ use floe_engine::Blocking;
 use crate::{
     confinement::{self, OutputFile, Target},
     fail::Fail,
+    fake,
     output::Output,
     shown::Shown,
     zone::Zone,
@@ -54,6 +55,12 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         Ok(arguments) => arguments,
         Err(exit) => return Ok(exit),
     };
+    if arguments.task != Task::Extract {
+        fake::leave();
+    } else if let Some(reason) = fake::refusal() {
+        say!("FATAL ERROR: {reason}");
+        return Ok(FATAL);
+    }
     // The user database and the time zone are not accessible once the process is confined.
     let owners = Owners::new(&arguments);
     let zone = if arguments.is_utc { Zone::UTC } else { Zone::local() };

@@ -94,8 +94,8 @@ fn sample(row: &OptionRow) -> Option<&'static str> {
 #[test]
 fn names_are_unique_and_written_with_dashes() {
     let mut names = BTreeSet::new();
-    let without_effect = WITHOUT_EFFECT.iter().chain(FOR_THE_KERNEL).copied();
-    for name in rows().flat_map(|row| [row.name].into_iter().chain(row.aliases.iter().copied())).chain(without_effect) {
+    let refusal = WITHOUT_EFFECT.iter().chain(FOR_THE_KERNEL).copied();
+    for name in rows().flat_map(|row| [row.name].into_iter().chain(row.aliases.iter().copied())).chain(refusal) {
         assert!(names.insert(name.to_owned()), "{name} twice");
     }
     for row in rows() {

@@ -22,7 +22,7 @@ use crate::support::program;
 const WITHOUT_COMMANDS: [&str; 4] = ["text", "fstab", "ini", "yaml"];
 
 /// The blocks with commands or programs that are not run here: the page, the beginning of the block, and the reason.
-const NOT_RUN: [(&str, &str, &str); 25] = [
+const NOT_RUN: [(&str, &str, &str); 26] = [
     ("README.md", "cargo run --release", "builds and tests the project"),
     ("README.md", "apt install", "installs files that do not exist yet; packaging/try-release installs the packages"),
     ("README.md", "floe mount oci://", "needs a registry; tests/remotes mounts from one"),
@@ -31,6 +31,7 @@ const NOT_RUN: [(&str, &str, &str); 25] = [
         "let image = floe::Image::open",
         "crates/floe/examples/embed.rs is compiled and run by the tests of floe",
     ),
+    ("building.md", "fakeroot sh", "needs fakeroot; tests/building/fakes.rs builds under it"),
     ("containers.md", "podman load", "needs podman and the image, which `cargo xtask dist` makes"),
     ("containers.md", "podman run", "needs podman; tests/mounts/containers.rs mounts with the rights of a container"),
     ("containers.md", "floe mount --daemon app.erofs app", "needs podman; overlayfs below does the same"),

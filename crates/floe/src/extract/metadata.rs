@@ -1,13 +1,24 @@
 //! Sets owners, modes, extended attributes and times of extracted entries.
 
 use std::{
+    env,
+    ffi::OsStr,
+    fs::{File, Permissions},
+    io,
     ops::ControlFlow,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::{
+            ffi::OsStrExt,
+            fs::{PermissionsExt, fchown},
+        },
+    },
+    path::PathBuf,
 };
 
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fchmod, fchown,
-    fsetxattr, fstat, futimens, openat, setxattr, utimensat,
+    AtFlags, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat, fsetxattr, fstat, futimens,
+    lsetxattr, openat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -22,6 +33,9 @@ use crate::{Attr, FileType, Image, Timestamp, Xattr};
 const SET_ID_BITS: u16 = 0o6000;
 
 /// Sets the attributes of extracted entries.
+///
+/// Owners and modes are set by functions of the C library, which fakeroot and pseudo replace. rustix makes system calls for
+/// `fchown`, `fchmod` and `chmodat` with every backend; the standard library does not.
 pub(super) struct Metadata<'a> {
     image: &'a Image,
     options: &'a ExtractOptions,
@@ -47,13 +61,13 @@ impl<'a> Metadata<'a> {
     }
 
     /// Finishes an open regular file or directory.
-    pub(super) fn finish_open(&self, file: BorrowedFd<'_>, attr: &Attr) -> Finished {
+    pub(super) fn finish_open(&self, file: &File, attr: &Attr) -> Finished {
         let mut omitted = Vec::new();
         // The owner comes first, because changing it clears set-id bits and capabilities. Extended attributes come
         // before the mode, because the mode may forbid writing them.
-        let owned = self.own(attr, &mut omitted, |uid, gid| fchown(file, uid, gid))?;
+        let owned = self.own(attr, &mut omitted, |uid, gid| fchown(file, Some(uid.as_raw()), Some(gid.as_raw())))?;
         self.set_xattrs(attr, &mut omitted, |name, value| fsetxattr(file, name, value, XattrFlags::empty()))?;
-        let mode = fchmod(file, self.mode(attr, owned));
+        let mode = file.set_permissions(self.permissions(attr, owned));
         keep_going(mode, ExtractPart::Mode, ExtractAction::Mode, &mut omitted)?;
         if self.options.times {
             let time = futimens(file, &self.times(attr));
@@ -67,26 +81,20 @@ impl<'a> Metadata<'a> {
     pub(super) fn finish_named(&self, directory: BorrowedFd<'_>, name: &[u8], attr: &Attr) -> Finished {
         let here = AtFlags::SYMLINK_NOFOLLOW;
         let mut omitted = Vec::new();
-        let owned = self.own(attr, &mut omitted, |uid, gid| chownat(directory, name, uid, gid, here))?;
-        let mut handle = None;
+        let owned =
+            self.own(attr, &mut omitted, |uid, gid| Ok(chownat(directory, name, Some(uid), Some(gid), here)?))?;
         self.set_xattrs(attr, &mut omitted, |name_of_xattr, value| {
-            let handle = open_handle(&mut handle, directory, name)?;
-            match setxattr(magic_link(handle), name_of_xattr, value, XattrFlags::empty()) {
+            // No function takes a descriptor and a name.
+            let path = magic_link(directory).join(OsStr::from_bytes(name));
+            match lsetxattr(path, name_of_xattr, value, XattrFlags::empty()) {
                 // Without /proc there is no way to it.
                 Err(Errno::NOENT) => Err(Errno::NOTSUP),
                 set => set,
             }
         })?;
         if attr.file_type != FileType::Symlink {
-            let mode = self.mode(attr, owned);
-            let set = open_handle(&mut handle, directory, name).and_then(|handle| {
-                match chmodat(CWD, magic_link(handle), mode, AtFlags::empty()) {
-                    // /proc is not mounted.
-                    Err(Errno::NOENT) => set_mode_by_name(handle, directory, name, mode),
-                    set => set,
-                }
-            });
-            keep_going(set, ExtractPart::Mode, ExtractAction::Mode, &mut omitted)?;
+            let mode = set_permissions(directory, name, self.permissions(attr, owned));
+            keep_going(mode, ExtractPart::Mode, ExtractAction::Mode, &mut omitted)?;
         }
         if self.options.times {
             let time = utimensat(directory, name, &self.times(attr), here);
@@ -100,7 +108,7 @@ impl<'a> Metadata<'a> {
         &self,
         attr: &Attr,
         omitted: &mut Vec<ExtractOmission>,
-        set: impl FnOnce(Option<Uid>, Option<Gid>) -> rustix::io::Result<()>,
+        set: impl FnOnce(Uid, Gid) -> io::Result<()>,
     ) -> Result<bool, ExtractWarningCause> {
         // To the kernel, the number −1 means "unchanged": no file can have it.
         let is_impossible = attr.uid == u32::MAX || attr.gid == u32::MAX;
@@ -108,18 +116,19 @@ impl<'a> Metadata<'a> {
             return Ok(!is_impossible && attr.uid == self.euid.as_raw() && attr.gid == self.egid.as_raw());
         }
         let owned = if is_impossible {
-            Err(Errno::INVAL)
+            Err(Errno::INVAL.into())
         } else {
-            set(Some(Uid::from_raw(attr.uid)), Some(Gid::from_raw(attr.gid)))
+            set(Uid::from_raw(attr.uid), Gid::from_raw(attr.gid))
         };
+        let is_owned = owned.is_ok();
         keep_going(owned, ExtractPart::Owner, ExtractAction::Owner, omitted)?;
-        Ok(owned.is_ok())
+        Ok(is_owned)
     }
 
     /// The mode to set. A file without its original owner gets no set-id bits.
-    fn mode(&self, attr: &Attr, owned: bool) -> Mode {
+    fn permissions(&self, attr: &Attr, owned: bool) -> Permissions {
         let kept = if owned { attr.permissions } else { attr.permissions & !SET_ID_BITS };
-        Mode::from_raw_mode(u32::from(kept & !self.umask))
+        Permissions::from_mode(u32::from(kept & !self.umask))
     }
 
     fn times(&self, attr: &Attr) -> Timestamps {
@@ -162,18 +171,18 @@ impl<'a> Metadata<'a> {
 /// Lists an attribute among those that were left out, if it could not be set because this user lacks a privilege or the
 /// target file system lacks support. Other errors are failures.
 fn keep_going(
-    set: rustix::io::Result<()>,
+    set: Result<(), impl Into<io::Error>>,
     part: ExtractPart,
     action: ExtractAction,
     omitted: &mut Vec<ExtractOmission>,
 ) -> Result<(), ExtractWarningCause> {
-    match set {
-        Ok(()) => Ok(()),
-        Err(error @ (Errno::PERM | Errno::ACCESS | Errno::INVAL | Errno::NOTSUP | Errno::NOSYS)) => {
-            omitted.push(ExtractOmission { part, error: error.into() });
+    let Err(error) = set.map_err(Into::into) else { return Ok(()) };
+    match Errno::from_io_error(&error) {
+        Some(Errno::PERM | Errno::ACCESS | Errno::INVAL | Errno::NOTSUP | Errno::NOSYS) => {
+            omitted.push(ExtractOmission { part, error });
             Ok(())
         }
-        Err(error) => Err(ExtractWarningCause::Target(action, error.into())),
+        _ => Err(ExtractWarningCause::Target(action, error)),
     }
 }
 
@@ -185,31 +194,28 @@ pub(super) fn permit_entries(directory: BorrowedFd<'_>) {
     {
         let mode = Mode::from_raw_mode(found.st_mode);
         if !mode.contains(Mode::RWXU) {
-            let _ = chmodat(CWD, magic_link(directory), mode | Mode::RWXU, AtFlags::empty());
+            let permissions = Permissions::from_mode((mode | Mode::RWXU).as_raw_mode());
+            let _ = std::fs::set_permissions(magic_link(directory), permissions);
         }
     }
 }
 
-/// Opens a handle on a directory entry that permits neither reading nor writing. Does not follow links.
-fn open_handle<'h>(
-    handle: &'h mut Option<OwnedFd>,
-    directory: BorrowedFd<'_>,
-    name: &[u8],
-) -> rustix::io::Result<BorrowedFd<'h>> {
-    let opened = match handle.take() {
-        Some(opened) => opened,
-        None => openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?,
-    };
-    Ok((*handle.insert(opened)).as_fd())
+/// Sets the mode of a directory entry. If a link has replaced it, the link is not followed.
+fn set_permissions(directory: BorrowedFd<'_>, name: &[u8], permissions: Permissions) -> io::Result<()> {
+    // A handle that permits neither reading nor writing.
+    let handle = openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    match std::fs::set_permissions(magic_link(handle.as_fd()), permissions.clone()) {
+        // /proc is not mounted. A preloaded library would not see the other way.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && env::var_os("LD_PRELOAD").is_none() => {
+            Ok(set_mode_by_name(&handle, directory, name, Mode::from_raw_mode(permissions.mode()))?)
+        }
+        set => set,
+    }
 }
 
 /// Sets the mode of the entry that `handle` refers to, by its name, which no link has taken over.
-fn set_mode_by_name(
-    handle: BorrowedFd<'_>,
-    directory: BorrowedFd<'_>,
-    name: &[u8],
-    mode: Mode,
-) -> rustix::io::Result<()> {
+fn set_mode_by_name(handle: &OwnedFd, directory: BorrowedFd<'_>, name: &[u8], mode: Mode) -> rustix::io::Result<()> {
+    let handle = handle.as_fd();
     if rustix::fs::FileType::from_raw_mode(fstat(handle)?.st_mode).is_symlink()
         || Identity::of(handle)? != Identity::of_entry(directory, name)?
     {
@@ -219,9 +225,8 @@ fn set_mode_by_name(
 }
 
 /// The path in `/proc` that leads to exactly the object of a handle.
-fn magic_link(handle: BorrowedFd<'_>) -> String {
-    use std::os::fd::AsRawFd;
-    format!("/proc/self/fd/{}", handle.as_raw_fd())
+fn magic_link(handle: BorrowedFd<'_>) -> PathBuf {
+    format!("/proc/self/fd/{}", handle.as_raw_fd()).into()
 }
 
 /// The bits that new files of this process do not get.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    env,
     fs::DirBuilder,
     io,
     os::{
@@ -136,12 +137,15 @@ impl TreeDirectory {
 pub(super) struct Directories {
     open: HashMap<usize, OwnedFd>,
     open_max: usize,
+    /// Whether directories are opened one by one. The C library has no `openat2` that a preloaded library could replace,
+    /// and pseudo fails below a directory whose opening it has not seen.
+    walks: bool,
 }
 
 impl Directories {
     /// Keeps at most `open_max` directories open; at least 1.
     pub(super) fn new(open_max: usize) -> Self {
-        Self { open: HashMap::new(), open_max: open_max.max(1) }
+        Self { open: HashMap::new(), open_max: open_max.max(1), walks: env::var_os("LD_PRELOAD").is_some() }
     }
 
     /// Opens a directory for lookups in it. Each name on the path must be a real directory, and the last one must be
@@ -190,16 +194,20 @@ impl Directories {
         let mut rest = names.as_slice();
         while !rest.is_empty() {
             let from = reached.as_ref().map_or(start, AsFd::as_fd);
-            let (opened, left) = open_below(from, rest)?;
+            let (opened, left) = open_below(from, rest, self.walks)?;
             (reached, rest) = (Some(opened), left);
         }
         reached.ok_or(Errno::NOENT)
     }
 }
 
-/// Opens a chain of `names`, each in the one before it, as far as one call can. Returns the last directory and the
-/// remaining names. Follows no link and never leaves `from`.
-fn open_below<'n>(from: BorrowedFd<'_>, names: &'n [&'n [u8]]) -> rustix::io::Result<(OwnedFd, &'n [&'n [u8]])> {
+/// Opens a chain of `names`, each in the one before it, as far as one call can; or only the first if `walks` is set. Returns
+/// the last directory and the remaining names. Follows no link and never leaves `from`.
+fn open_below<'n>(
+    from: BorrowedFd<'_>,
+    names: &'n [&'n [u8]],
+    walks: bool,
+) -> rustix::io::Result<(OwnedFd, &'n [&'n [u8]])> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let (mut path, mut count) = (Vec::new(), 0);
     for name in names {
@@ -212,7 +220,7 @@ fn open_below<'n>(from: BorrowedFd<'_>, names: &'n [&'n [u8]]) -> rustix::io::Re
         path.extend_from_slice(name);
         count += 1;
     }
-    if count > 1 {
+    if count > 1 && !walks {
         let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
         match openat2(from, path.as_slice(), flags, Mode::empty(), beneath) {
             // Kernels before 5.6 lack `openat2`, and filters of containers may refuse it. The fallback opens one name

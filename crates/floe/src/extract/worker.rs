@@ -115,7 +115,7 @@ impl<'a> Worker<'a> {
             }),
         };
         let finished = match opened {
-            Ok(opened) => self.metadata.finish_open(opened.as_fd(), &directory.attr),
+            Ok(opened) => self.metadata.finish_open(&File::from(opened), &directory.attr),
             Err(error) => Err(unreachable_directory(error)),
         };
         match finished {
@@ -167,7 +167,7 @@ impl<'a> Worker<'a> {
             if written_end < item.attr.size {
                 resize(&file, item.attr.size)?;
             }
-            self.metadata.finish_open(file.as_fd(), &item.attr)
+            self.metadata.finish_open(&file, &item.attr)
         });
         match filled {
             Ok(omitted) if !self.ledger.is_over() => {
@@ -230,7 +230,7 @@ impl<'a> Worker<'a> {
         let progress = std::mem::take(&mut *large.progress.lock().unwrap_or_else(PoisonError::into_inner));
         let Some(file) = progress.file else { return };
         if !large.has_failed.load(Acquire) && !self.ledger.is_over() {
-            match self.metadata.finish_open(file.as_fd(), &large.item.attr) {
+            match self.metadata.finish_open(&file, &large.item.attr) {
                 Ok(omitted) => {
                     let identity = large.item.identity(|| Identity::of(file.as_fd()));
                     return self.count_made(&large.item, identity, &omitted);

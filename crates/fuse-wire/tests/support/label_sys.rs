@@ -2,10 +2,10 @@
 
 use std::{fs::File, io};
 
-use rustix::ioctl::{Getter, ioctl, opcode};
+use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
 
 /// `FS_IOC_GETFSLABEL`.
-pub(crate) const GET_LABEL: u32 = opcode::read::<[u8; 256]>(0x94, 49);
+pub(crate) const GET_LABEL: Opcode = opcode::read::<[u8; 256]>(0x94, 49);
 
 /// Returns the label of the file system of `file`, as the kernel reports it.
 pub(crate) fn label(file: &File) -> io::Result<[u8; 256]> {

@@ -132,7 +132,7 @@ impl Sample {
             Operation::Listxattr(0) => reply.with(&GetxattrOut { size: 13, padding: 0 }),
             Operation::Listxattr(_) => reply.bytes(b"user.comment\0"),
             Operation::Lseek(seek) => reply.with(&LseekOut { offset: seek.offset.max(4096) }),
-            Operation::Ioctl(ioctl, _) if ioctl.cmd == GET_LABEL => {
+            Operation::Ioctl(ioctl, _) if ioctl.cmd == GET_LABEL as u32 => {
                 reply.pieces([IoctlOut::default().as_bytes(), b"a label\0"]);
             }
             Operation::Ioctl(..) => reply.refuse(Errno::NOTTY),

@@ -28,7 +28,7 @@ use rustix::{
 use crate::{
     Unmounter,
     connection::serving_thread::may_wait_for_mount,
-    mounting::{front_files_sys::FrontFiles, table::TABLE_PATH},
+    mounting::{front_files_sys::FrontFiles, mount_id_sys::DONT_SYNC, table::TABLE_PATH},
 };
 
 /// The length of a record in a message, in bytes: five numbers.
@@ -239,7 +239,7 @@ impl FrontMover {
 
     /// The device number of the hidden mount, if the kernel tells it without asking the process that serves it.
     pub(crate) fn hidden_device(&self) -> Option<(u32, u32)> {
-        let stat = statx(&self.image, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::empty()).ok()?;
+        let stat = statx(&self.image, "", AtFlags::EMPTY_PATH | DONT_SYNC, StatxFlags::empty()).ok()?;
         Some((stat.stx_dev_major, stat.stx_dev_minor))
     }
 

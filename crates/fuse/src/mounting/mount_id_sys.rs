@@ -10,6 +10,9 @@ use rustix::{
 /// `STATX_MNT_ID_UNIQUE` of Linux 6.8: requests the unique ID of the mount.
 const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
+/// `AT_STATX_DONT_SYNC`: statx reports what is known. rustix has no name for it with musl.
+pub(super) const DONT_SYNC: AtFlags = AtFlags::from_bits_retain(0x4000);
+
 /// statmount(2) of Linux 6.8 has the same number on all architectures; the C libraries do not define it yet.
 const SYS_STATMOUNT: libc::c_long = 457;
 
@@ -65,7 +68,7 @@ impl MountId {
 }
 
 fn stat(directory: &Path) -> rustix::io::Result<Statx> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | DONT_SYNC;
     statx(CWD, directory, flags, UNIQUE_ID)
 }
 

@@ -129,7 +129,7 @@ fn mount_directly(directory: &Path, device: &OwnedFd, options: &MountOptions) ->
         (options.flags.nosuid, MountFlags::NOSUID),
         (options.flags.nodev, MountFlags::NODEV),
         (options.flags.noexec, MountFlags::NOEXEC),
-        (options.flags.nosymfollow, MountFlags::from_bits_retain(libc::MS_NOSYMFOLLOW as u32)),
+        (options.flags.nosymfollow, MountFlags::NOSYMFOLLOW),
     ] {
         flags.set(flag, is_set);
     }

@@ -15,7 +15,7 @@ use signal_hook::{
     low_level::siginfo::{Cause, Origin},
 };
 
-use crate::{ending_signals::unless_ignored, fail::Fail};
+use crate::{ending_signals::unless_ignored, fail::Fail, fake};
 
 /// How long a command may run on after a signal before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -48,7 +48,9 @@ impl Launch {
             return Err(Fail::usage("a command is missing"));
         };
         let failed = |error: io::Error| Fail::failed(format!("{}: {error}", program.display()));
-        let mut child = Command::new(program).args(arguments).spawn().map_err(failed)?;
+        let mut command = Command::new(program);
+        fake::enter_again(&mut command);
+        let mut child = command.args(arguments).spawn().map_err(failed)?;
         loop {
             if let Some(status) = child.try_wait().map_err(failed)? {
                 return Ok(status);

@@ -1,4 +1,4 @@
-//! The static program.
+//! The programs of a release.
 
 use std::{
     env, fs,
@@ -12,18 +12,36 @@ use floe_testkit::target_dir;
 use super::{Architecture, PROFILE, cargo, run_tool};
 use crate::task_error::{During, Outcome, TaskError};
 
-/// A static program without debug information, which needs neither libraries nor a loader.
-pub(super) struct StaticProgram {
-    pub(super) architecture: Architecture,
-    pub(super) path: PathBuf,
+/// The oldest glibc that dynamic programs run with: that of Rust's own library, and of the wheels. The packages depend on it.
+const GLIBC: &str = "2.17";
+
+/// How a program is linked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Linkage {
+    /// Statically, with musl: the program needs neither libraries nor a loader.
+    Static,
+    /// With the glibc of the system: libraries that are preloaded into the program have an effect, as those of fakeroot.
+    Dynamic,
 }
 
-impl StaticProgram {
+/// A program without debug information.
+pub(super) struct Program {
+    pub(super) architecture: Architecture,
+    pub(super) path: PathBuf,
+    /// The name of its archive and of its tree.
+    pub(super) name: String,
+}
+
+impl Program {
     /// Builds the program. Its debug information goes to `directory`.
-    pub(super) fn build(architecture: Architecture, directory: &Path) -> Outcome<Self> {
-        let target = architecture.target();
+    pub(super) fn build(architecture: Architecture, linkage: Linkage, directory: &Path) -> Outcome<Self> {
+        let machine = architecture.machine();
+        let (target, system) = match linkage {
+            Linkage::Static => (architecture.musl_target(), "linux"),
+            Linkage::Dynamic => (architecture.glibc_target(), "linux-gnu"),
+        };
         let mut command = cargo();
-        let remedy = match c_compiler(architecture) {
+        let remedy = match c_compiler(architecture).filter(|_| linkage == Linkage::Static) {
             Some(compiler) => {
                 command.args(["build"]).env(format!("CC_{}", target.replace('-', "_")), compiler);
                 format!("rustup target add {target}")
@@ -33,12 +51,16 @@ impl StaticProgram {
                 format!("rustup target add {target}; pip install ziglang cargo-zigbuild")
             }
         };
-        command.args(["--profile", PROFILE, "-p", "floe-cli", "--target", target]);
+        let linked_for = match linkage {
+            Linkage::Static => target.to_owned(),
+            Linkage::Dynamic => format!("{target}.{GLIBC}"),
+        };
+        command.args(["--profile", PROFILE, "-p", "floe-cli", "--target", &linked_for]);
         run_tool(&mut command, &remedy)?;
         let path = target_dir().join(target).join(PROFILE).join("floe");
-        let name = format!("floe-{}-{}-linux.debug", env!("CARGO_PKG_VERSION"), architecture.machine());
-        separate_debug_information(&path, &directory.join(name))?;
-        let program = Self { architecture, path };
+        let name = format!("floe-{}-{machine}-{system}", env!("CARGO_PKG_VERSION"));
+        separate_debug_information(&path, &directory.join(format!("{name}.debug")))?;
+        let program = Self { architecture, path, name };
         program.describe()?;
         Ok(program)
     }
