@@ -19,6 +19,7 @@ mod mounted;
 mod mounting;
 mod mounting_as_user;
 mod not_unmounted;
+mod planted_names;
 mod random_reads;
 mod sandbox;
 mod service_manager;
