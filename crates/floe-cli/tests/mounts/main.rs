@@ -10,6 +10,7 @@ mod descriptors;
 mod devices;
 mod drop_in_mounts;
 mod exporter;
+mod exporter_limits;
 mod exporter_trust;
 mod journal;
 mod leftovers;
