@@ -60,6 +60,11 @@ impl Mounted {
         Ok(Self { directory: directory.to_owned(), user_id, device: entry.device })
     }
 
+    /// The device number of the mount.
+    pub(crate) fn device(&self) -> (u32, u32) {
+        self.device
+    }
+
     /// Sends a question and returns the answer.
     ///
     /// # Errors
