@@ -64,7 +64,9 @@ impl Home {
 
     /// The names in the directory on which something is mounted, in the order of the mount table.
     fn mounted(&self) -> Vec<String> {
-        let table = fs::read_to_string("/proc/self/mountinfo").expect("the mount table");
+        // Mounts of other programs may have any name.
+        let table = fs::read("/proc/self/mountinfo").expect("the mount table");
+        let table = String::from_utf8_lossy(&table);
         let mountpoints = table.lines().filter_map(|line| line.split(' ').nth(4));
         mountpoints
             .filter_map(|path| Some(Path::new(path).strip_prefix(&self.path).ok()?.to_str()?.to_owned()))
