@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, io, path::PathBuf};
 
+use floe_fuse::MountTable;
 use rustix::process::geteuid;
 
 use super::{
@@ -22,9 +23,12 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// The directories for sockets by user: those of this user, or also those of all others that do not depend on their
-    /// environment. Does not access the directories of others, which may hang.
-    pub(crate) fn directories(of_every_user: bool) -> BTreeMap<u32, Vec<PathBuf>> {
-        let mut users = if of_every_user { socket_path::of_all_users() } else { BTreeMap::new() };
+    /// environment. The directories of users with mounts in the table are always among them. Does not access the directories of
+    /// others, which may hang.
+    pub(crate) fn directories(of_every_user: bool, table: &MountTable) -> BTreeMap<u32, Vec<PathBuf>> {
+        let served = table.entries().iter().filter(|entry| entry.is_served());
+        let mounting = served.map(|entry| entry.user_id.unwrap_or(0));
+        let mut users = if of_every_user { socket_path::of_all_users(mounting) } else { BTreeMap::new() };
         let own = geteuid().as_raw();
         users.insert(own, socket_path::of_this_user(own));
         users

@@ -12,6 +12,7 @@ use std::{
     io,
     os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use rustix::fs::{Access, AtFlags, CWD, StatxFlags, access, statx};
@@ -24,6 +25,9 @@ const PROPOSED_MAX: usize = 1 << 20;
 
 /// The maximum number of directories with random names that are examined for one user.
 const SPARE_MAX: usize = 16;
+
+/// How long the exporter may look for names of users without mounts in the mount table.
+const LISTING_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// The length of the random part of a name, which nobody can create first.
 const RANDOM_BYTES: usize = 16;
@@ -94,21 +98,24 @@ pub(super) fn of_this_user(user_id: u32) -> Vec<PathBuf> {
     directories(user_id).into_iter().chain(spare).collect()
 }
 
-/// The users who may have mounts, each with the directories for sockets that do not depend on the user's environment. Does not access
-/// those directories, which may hang. A name in `/tmp` counts only if its user owns it.
-pub(super) fn of_all_users() -> BTreeMap<u32, Vec<PathBuf>> {
-    let mut users = BTreeMap::<u32, Vec<PathBuf>>::new();
+/// The users who may have mounts, each with the directories for sockets that do not depend on the user's environment: first those
+/// of the `mounting` users, whose names are known, then all that are found in a limited time. Does not access those directories,
+/// which may hang. A name that is found in `/tmp` counts only if its user owns it.
+pub(super) fn of_all_users(mounting: impl Iterator<Item = u32>) -> BTreeMap<u32, Vec<PathBuf>> {
+    let deadline = Instant::now() + LISTING_TIME_MAX;
+    let mut users: BTreeMap<u32, Vec<PathBuf>> =
+        mounting.map(|user_id| (user_id, usual_directories(user_id).into())).collect();
     // Only root creates names there.
     for user_id in names_in("/run/user").filter_map(|name| name.to_str()?.parse().ok()) {
-        users.entry(user_id).or_default().extend(usual_directories(user_id).into_iter().take(1));
+        users.entry(user_id).or_insert_with(|| usual_directories(user_id).into());
     }
-    for name in names_in(SHARED) {
+    for name in names_in(SHARED).take_while(|_| Instant::now() < deadline) {
         let Some(rest) = name.to_str().and_then(|name| name.strip_prefix("floe-")) else { continue };
         let Ok(user_id) = rest.split('.').next().unwrap_or_default().parse() else { continue };
         let path = Path::new(SHARED).join(&name);
         if owner(&path) == Some(user_id) {
             let directories = users.entry(user_id).or_default();
-            if directories.len() <= SPARE_MAX {
+            if directories.len() <= SPARE_MAX && !directories.contains(&path) {
                 directories.push(path);
             }
         }
@@ -116,12 +123,15 @@ pub(super) fn of_all_users() -> BTreeMap<u32, Vec<PathBuf>> {
     users
 }
 
-/// The owner of a directory, as far as the kernel knows it. Does not wait for a program that has mounted something there.
+/// The owner of a directory in [`SHARED`]; `None` if something is mounted on it: a file system in user space can state any owner.
+/// Does not wait for the program that serves such a file system.
 fn owner(path: &Path) -> Option<u32> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    let stat = statx(CWD, path, flags, StatxFlags::UID | StatxFlags::TYPE).ok()?;
+    let stat = |path: &Path| statx(CWD, path, flags, StatxFlags::UID | StatxFlags::TYPE).ok();
+    let (stat, shared) = (stat(path)?, stat(Path::new(SHARED))?);
+    let is_mountpoint = (stat.stx_dev_major, stat.stx_dev_minor) != (shared.stx_dev_major, shared.stx_dev_minor);
     let is_directory = rustix::fs::FileType::from_raw_mode(stat.stx_mode.into()).is_dir();
-    is_directory.then_some(stat.stx_uid)
+    (is_directory && !is_mountpoint).then_some(stat.stx_uid)
 }
 
 /// The sockets in a user's directories, with the device numbers of their mounts.
@@ -170,14 +180,20 @@ pub(super) fn for_new(user_id: u32) -> io::Result<PathBuf> {
 
 /// Checks that a path is a directory which this user owns, and no other user can enter.
 fn check(directory: &Path, user_id: u32) -> io::Result<()> {
+    let failed = || {
+        let path = directory.display();
+        io::Error::other(format!("{path} is not a directory that only user {user_id} can access"))
+    };
+    if directory.parent() == Some(Path::new(SHARED)) && owner(directory) != Some(user_id) {
+        return Err(failed());
+    }
     let metadata = fs::symlink_metadata(directory)?;
     let is_private = metadata.is_dir() && metadata.uid() == user_id && metadata.mode() & 0o077 == 0;
     // Where user ids are not mapped, all of them look like that of nobody.
     if is_private && access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok() {
         return Ok(());
     }
-    let path = directory.display();
-    Err(io::Error::other(format!("{path} is not a directory that only user {user_id} can access")))
+    Err(failed())
 }
 
 #[cfg(test)]

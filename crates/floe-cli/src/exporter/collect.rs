@@ -92,8 +92,9 @@ impl Collector {
     /// # Errors
     /// The mount table cannot be read.
     pub(crate) fn collect(&self) -> io::Result<Vec<u8>> {
-        let users = Endpoint::directories(self.of_every_user);
-        let Answers { mounts, complete } = self.ask(&users, &Arc::new(MountTable::read()?));
+        let table = Arc::new(MountTable::read()?);
+        let users = Endpoint::directories(self.of_every_user, &table);
+        let Answers { mounts, complete } = self.ask(&users, &table);
         // The table is read after the answers, so that a mount that has ended meanwhile does not count as one without
         // an answer.
         let table = MountTable::read()?;

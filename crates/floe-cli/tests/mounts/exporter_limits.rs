@@ -110,12 +110,9 @@ fn directories_of_others_are_no_users() {
     let program = shared.path("floe");
     let mut command = shared.command(None, program.to_str().expect("text"));
     let exporter = Exporter::start(command.args(["exporter", "--all-users", "--listen", "127.0.0.1:0"]));
-    let start = Instant::now();
     let metrics = exporter.metrics();
-    let elapsed = start.elapsed();
     let labels = [format!("mountpoint=\"{directory}\""), format!("user=\"{USER}\"")];
-    assert_eq!(value(&metrics, "floe_mount_up", &[&labels[0], &labels[1]]), Some(1.0), "after {elapsed:?}: {metrics}");
-    assert!(elapsed < ANSWER_TIME_MAX, "{elapsed:?}");
+    assert_eq!(value(&metrics, "floe_mount_up", &[&labels[0], &labels[1]]), Some(1.0), "{metrics}");
     drop(exporter);
     assert_eq!(told(&shared.floe(USER, &["umount", directory])), (Some(0), String::new()));
 }

@@ -110,12 +110,17 @@ fn names_that_others_created_first_do_not_keep_a_user_from_its_mount() {
         ),
         ("10,000 files", format!("echo > /tmp/floe-{USER}; seq -f /tmp/floe-{USER}.%.0f 10000 | xargs touch")),
     ];
+    let as_planter =
+        |script: &String| format!("setpriv --reuid {PLANTER} --regid {PLANTER} --clear-groups sh -euc '{script}'");
+    let mut rows: Vec<_> = rows.iter().map(|(name, script)| (*name, as_planter(script))).collect();
+    // As a file system in user space, which can state any owner.
+    let mounted = format!("mkdir /tmp/floe-{USER}; mount -t tmpfs -o mode=700,uid={USER} forged /tmp/floe-{USER}");
+    rows.push(("a mount of somebody else", format!("{mounted}; mount -o remount,ro /tmp/floe-{USER}")));
     check_rows(
         &rows,
         |row| row.0.to_owned(),
-        |(_, script)| {
-            let plant = format!("setpriv --reuid {PLANTER} --regid {PLANTER} --clear-groups sh -euc '{script}'");
-            let shared = Shared::after(&plant);
+        |(_, plant)| {
+            let shared = Shared::after(plant);
             let (image, directory) = (shared.path("image"), shared.path("mnt"));
             let (image, directory) = (image.to_str().expect("text"), directory.to_str().expect("text"));
             let steps: [&[&str]; 6] = [
