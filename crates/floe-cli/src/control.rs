@@ -1,4 +1,4 @@
-//! Control of a running mount, over a socket that only its user can access.
+//! Control of a running mount, over a socket that only its user can access, in a directory that nobody else can take.
 //!
 //! A question is one line of JSON, and so is its answer. The socket is named after the mount's device number, so that a
 //! client need not access the mount itself, which may hang.
@@ -18,4 +18,3 @@ pub(crate) use line::{
 };
 pub(crate) use message::{Answer, Question};
 pub(crate) use server::{Prepared, Server, Service};
-pub(crate) use socket_path::users;

@@ -86,7 +86,7 @@ impl Front {
                 Ok((_, rendered)) if self == Self::Auto && !rendered.0.keeps_directory_sizes() => {
                     Obstacle::Options("directories would have other sizes (front=kernel permits that)")
                 }
-                Ok((reader, rendered)) => match in_front(&reader, directory, options, &rendered) {
+                Ok((reader, rendered)) => match in_front(&reader, directory.path(), options, &rendered) {
                     Ok(mount) => {
                         let virtual_image = Some(Arc::clone(&rendered.0));
                         return Ok(Fronted { mount, reader, virtual_image, report: FrontReport::kernel(self) });
@@ -116,7 +116,7 @@ fn in_front(
     rendered: &Arc<Rendered>,
 ) -> Result<Mount, MountError> {
     let rendered: Arc<dyn FrontImage> = Arc::clone(rendered) as Arc<dyn FrontImage>;
-    Mount::in_front(reader.clone(), directory.to_owned(), options, rendered)
+    Mount::in_front(reader.clone(), directory, options, rendered)
 }
 
 /// Creates the virtual image that the kernel mounts, and its reader.

@@ -9,7 +9,7 @@ use std::{
 };
 
 use floe::OpenOptions;
-use floe_fuse::{Keeper, Kept, Mountpoint, Relay};
+use floe_fuse::{Directory, Keeper, Kept, Mountpoint, Relay};
 use floe_sandbox::{Access, Calls, Capability, Mode, Policy};
 
 use crate::{
@@ -29,13 +29,13 @@ pub(crate) struct MountNeeds {
 
 impl MountNeeds {
     /// Acquires the resources and adds them to the options. The keeper does only what the options ask for. `taken` is the mount that
-    /// the process takes over, `datagrams` takes its datagram sockets away.
+    /// the process takes over instead of mounting on `mountpoint`, `datagrams` takes its datagram sockets away.
     ///
     /// # Errors
     /// No process can be started, or the process would keep a datagram socket.
     pub(crate) fn prepare(
         image: &Path,
-        mountpoint: &Mountpoint,
+        mountpoint: Option<&Mountpoint>,
         settings: &mut Settings,
         notify_pipe: Option<&Path>,
         taken: Option<&Taken>,
@@ -44,14 +44,16 @@ impl MountNeeds {
     ) -> Result<Self, Fail> {
         let Settings { open, mount: options, front, transport, sandbox: mode, profile, learn, .. } = settings;
         let control = Prepared::new();
-        let directory = match mountpoint {
-            Mountpoint::Directory(directory) => Some(directory.as_path()),
-            Mountpoint::Descriptor(_) => None,
+        let mountpoint = match mountpoint {
+            Some(Mountpoint::Directory(directory)) => Some(directory),
+            Some(Mountpoint::Descriptor(_)) | None => None,
         };
+        let adopted = taken.map(Taken::directory);
         let spill_file = own_spill_file_directory(image, open);
         let relays = if *mode == Mode::Off { Vec::new() } else { datagrams()? };
         let kept = Kept {
-            directory,
+            directory: mountpoint.map(Directory::path).or(adopted),
+            mountpoint,
             options,
             users_of: |directory| MountUsers::of(directory).to_string(),
             passing: spill_file.as_deref(),

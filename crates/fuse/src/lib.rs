@@ -24,6 +24,7 @@ pub use mount::{
     transport::Transport,
 };
 pub use mounting::{
+    directory::Directory,
     error::MountError,
     front::FrontRefusal,
     front_transfer::FrontRange,

@@ -8,7 +8,7 @@ use std::{
     io,
     num::NonZero,
     os::fd::OwnedFd,
-    path::PathBuf,
+    path::Path,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::Ordering::Relaxed,
@@ -31,6 +31,7 @@ use crate::{
     mounting::front_transfer::FrontTransfer,
     mounting::fusermount::AutoUnmount,
     mounting::mountpoint::{Connected, connect},
+    mounting::place::Place,
     mounting::read_ahead,
     requests::deadline::{Deadlines, Progress},
     session_pool::gate::Gate,
@@ -88,19 +89,19 @@ impl Mount {
             // Only a hidden mount gets a permission of its own.
             rings.permit(false);
         }
-        let (connected, directory) = match mountpoint {
+        let (connected, place) = match mountpoint {
             Mountpoint::Directory(directory) => {
-                let connected = match &options.keeper {
-                    Some(keeper) => keeper.connect(&directory)?,
+                let (connected, place) = match &options.keeper {
+                    Some(keeper) => keeper.connect(directory.path())?,
                     None => connect(&directory, options)?,
                 };
-                (connected, Some(directory))
+                (connected, Some(place))
             }
             Mountpoint::Descriptor(device) => (Connected { device, auto_unmount: None }, None),
         };
         let Connected { device, auto_unmount } = connected;
-        let is_on_directory = directory.is_some();
-        let unmounter = Unmounter::new(directory, Arc::downgrade(&connection), options.keeper.clone());
+        let is_on_directory = place.is_some();
+        let unmounter = Unmounter::new(place, Arc::downgrade(&connection), options.keeper.clone());
         let result =
             serve(edge, Link::new(device), Arc::clone(&deadlines), options, &unmounter, |pages| Box::new(pages));
         if result.is_err() {
@@ -133,10 +134,11 @@ impl Mount {
             .map_err(MountError::Image)?;
         let (_, served, connection) = edge.parts();
         let counts = served.counts.clone();
-        if let Some(keeper) = &options.keeper {
-            keeper.adopt(&directory)?;
-        }
-        let unmounter = Unmounter::new(Some(directory), Arc::downgrade(&connection), options.keeper.clone());
+        let place = match &options.keeper {
+            Some(keeper) => keeper.adopt(&directory)?,
+            None => Place::with_id(None, &directory),
+        };
+        let unmounter = Unmounter::new(Some(place), Arc::downgrade(&connection), options.keeper.clone());
         let link = Link::inherited(devices, terms.agreement(), options)?;
         let channel = link.channel.clone();
         let spare = link.spare.clone();
@@ -157,7 +159,7 @@ impl Mount {
     /// mounted.
     pub fn in_front(
         reader: Reader,
-        directory: PathBuf,
+        directory: &Path,
         options: &MountOptions,
         image: Arc<dyn FrontImage>,
     ) -> Result<Self, MountError> {
@@ -212,11 +214,12 @@ impl Mount {
         let pages =
             move |hidden| -> Box<dyn Sink> { Box::new(FrontPages { hidden, image, transfer: stored_transfer }) };
         let session = serve(edge, Link::new(device), Arc::clone(&deadlines), serving, &unmounter, pages)?;
-        if let Some(sending) = keeper.put_front(priority)? {
+        let (place, sending) = keeper.put_front(directory, priority)?;
+        if let Some(sending) = sending {
             prefetch_thread.store(sending.thread(), Relaxed);
             let _ = transfer.set(sending);
         }
-        let unmounter = unmounter.of(directory);
+        let unmounter = unmounter.of(place);
         let not_for_fronts = |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's EROFS in front decides");
         let read_ahead = options.read_ahead_bytes.map(not_for_fronts);
         let Running { ended, sender, transport, .. } = session;

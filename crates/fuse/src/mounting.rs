@@ -2,6 +2,7 @@
 //! table.
 
 mod abort;
+pub(crate) mod directory;
 pub(crate) mod error;
 mod fork_sys;
 pub(crate) mod front;
@@ -15,6 +16,7 @@ pub(crate) mod mountpoint;
 pub(crate) mod options;
 mod parent_sys;
 pub(crate) mod passed_sys;
+pub(crate) mod place;
 mod private_namespace_sys;
 pub(crate) mod read_ahead;
 pub(crate) mod relay;

@@ -177,12 +177,16 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let mut taken = Taken::find(&directory, manager.as_ref())?;
     // A mount may have no server until this process has taken it over, so nothing here may access it.
     let (mountpoint, shown) = match &taken {
-        Some(taken) => (Mountpoint::Directory(taken.directory()), taken.directory()),
-        None => match Mountpoint::find(&directory)? {
-            // The target of `/dev/fd/N` is the device.
-            mountpoint @ Mountpoint::Descriptor(_) => (mountpoint, directory.clone()),
-            mountpoint @ Mountpoint::Directory(_) => (mountpoint, absolute(&directory)),
-        },
+        Some(taken) => (None, taken.directory().to_owned()),
+        None => {
+            let mountpoint = Mountpoint::find(&directory)?;
+            let shown = match &mountpoint {
+                // The target of `/dev/fd/N` is the device.
+                Mountpoint::Descriptor(_) => directory.clone(),
+                Mountpoint::Directory(directory) => directory.path().to_owned(),
+            };
+            (Some(mountpoint), shown)
+        }
     };
     if let Some(taken) = &taken {
         settings.tune(&taken.state.tuned);
@@ -205,7 +209,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     };
     let pipe = notify_pipe.as_deref();
     let mut needs =
-        MountNeeds::prepare(&path, &mountpoint, &mut settings, pipe, taken.as_ref(), continuity, datagrams)?;
+        MountNeeds::prepare(&path, mountpoint.as_ref(), &mut settings, pipe, taken.as_ref(), continuity, datagrams)?;
     let log = Arc::new(log);
     settings.mount.faults = Some(log.faults());
     // After the start of the keeper, which must share no memory with the rings.
@@ -236,13 +240,15 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     // From here on, signals are queued until the mount exists, so that no signal leaves a mount without a process.
     let signals = Signals::new(unless_ignored(&[SIGINT, SIGTERM, SIGHUP]));
     let signals = signals.map_err(|error| Fail::failed(format!("cannot install signal handlers: {error}")))?;
-    let Fronted { mount, reader, virtual_image, report: front } = match taken {
-        None => settings.front.mount(&image, mountpoint, &settings.mount)?,
-        Some(taken) => {
+    let fronted = match (taken, mountpoint) {
+        (Some(taken), _) => {
             let (reader, report) = (image.reader().clone(), taken.state.front.clone());
             Fronted { mount: taken.mount(&image, &settings.mount)?, reader, virtual_image: None, report }
         }
+        (None, Some(mountpoint)) => settings.front.mount(&image, mountpoint, &settings.mount)?,
+        (None, None) => return Err(Fail::failed("there is nothing to mount on")),
     };
+    let Fronted { mount, reader, virtual_image, report: front } = fronted;
     let transport = transport.report(&mount)?;
     if let Some(refusal) = mount.read_ahead_refusal() {
         say!("floe: cannot change the kernel's read-ahead: {refusal}");

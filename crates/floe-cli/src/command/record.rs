@@ -4,7 +4,6 @@ mod launch;
 
 use std::{
     ffi::OsString,
-    fs,
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::ExitStatus,
@@ -13,7 +12,7 @@ use std::{
 
 use clap::Args;
 use floe_engine::PrefetchSet;
-use floe_fuse::{Access, Detach, Mount, MountEntry, MountTable, Mountpoint, Readdir};
+use floe_fuse::{Access, Detach, Directory, Mount, MountEntry, MountTable, Mountpoint, Readdir};
 
 use self::launch::Launch;
 use crate::{
@@ -64,13 +63,13 @@ pub(crate) struct Arguments {
 /// # Errors
 /// The image is not found or cannot be mounted, the command cannot be run, or the profile cannot be written.
 pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
-    let directory = fs::canonicalize(&arguments.directory)
+    let directory = Directory::open(&arguments.directory)
         .map_err(|error| Fail::failed(format!("{}: {error}", arguments.directory.display())))?;
     let table = MountTable::read().map_err(|error| Fail::failed(format!("cannot read the mount table: {error}")))?;
-    let covered = table.on(&directory);
+    let covered = table.on(directory.path());
     let path = match arguments.image {
         Some(image) => image,
-        None => mounted_image(&directory, covered)?,
+        None => mounted_image(directory.path(), covered)?,
     };
     let mut settings = Settings::default();
     if let Some(covered) = covered {

@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let program = arguments.program.clone().unwrap_or_else(own_program);
     // The new process has another working directory.
     let program = std::path::absolute(&program).unwrap_or(program);
-    let remarks = start_successor(&program, &invocation)
+    let remarks = start_successor(&program, &invocation, &mounted)
         .map_err(|fail| Fail::failed(format!("{fail}; process {} still serves {shown}", invocation.process)))?;
     crate::say::part(format_args!("{remarks}"));
     Ok(Exit::Done.code())

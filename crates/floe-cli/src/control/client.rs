@@ -60,6 +60,11 @@ impl Mounted {
         Ok(Self { directory: directory.to_owned(), user_id, device: entry.device })
     }
 
+    /// The device number of the mount.
+    pub(crate) fn device(&self) -> (u32, u32) {
+        self.device
+    }
+
     /// Sends a question and returns the answer.
     ///
     /// # Errors
@@ -108,8 +113,8 @@ impl Mounted {
     /// # Errors
     /// The process is gone.
     pub(crate) fn connect(&self) -> Result<UnixStream, Fail> {
-        let candidates = socket_path::candidates(self.user_id, self.device);
-        let connection = candidates.iter().find_map(|path| connect(path, self.user_id, AnswerLimits::OWN.time).ok());
+        let mut candidates = socket_path::candidates(self.user_id, self.device);
+        let connection = candidates.find_map(|path| connect(&path, self.user_id, AnswerLimits::OWN.time).ok());
         connection.ok_or_else(|| {
             let shown = self.directory.display();
             Fail::failed(format!("no program answers for {shown}: if it is gone, run floe umount {shown}"))

@@ -1,6 +1,9 @@
 //! The sockets of all mounts of a machine.
 
-use std::{io, path::PathBuf};
+use std::{collections::BTreeMap, io, path::PathBuf};
+
+use floe_fuse::MountTable;
+use rustix::process::geteuid;
 
 use super::{
     Answer, AnswerLimits, Question,
@@ -19,10 +22,22 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
+    /// The directories for sockets by user: those of this user, or also those of all others that do not depend on their
+    /// environment. The directories of users with mounts in the table are always among them. Does not access the directories of
+    /// others, which may hang.
+    pub(crate) fn directories(of_every_user: bool, table: &MountTable) -> BTreeMap<u32, Vec<PathBuf>> {
+        let served = table.entries().iter().filter(|entry| entry.is_served());
+        let mounting = served.map(|entry| entry.user_id.unwrap_or(0));
+        let mut users = if of_every_user { socket_path::of_all_users(mounting) } else { BTreeMap::new() };
+        let own = geteuid().as_raw();
+        users.insert(own, socket_path::of_this_user(own));
+        users
+    }
+
     /// The sockets of a user's mounts. Some may be leftovers of killed programs, and another user may have created any
     /// file there. Only an answer to [`Endpoint::ask`] proves that a mount listens.
-    pub(crate) fn of_user(user_id: u32) -> impl Iterator<Item = Self> {
-        socket_path::of_user(user_id).map(move |(device, path)| Self { path, user_id, device })
+    pub(crate) fn of_user(user_id: u32, directories: &[PathBuf]) -> impl Iterator<Item = Self> {
+        socket_path::sockets_in(directories, user_id).map(move |(device, path)| Self { path, user_id, device })
     }
 
     /// Asks the mount.

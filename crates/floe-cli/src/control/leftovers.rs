@@ -22,7 +22,7 @@ const TRANSIENT_AGE_MIN: Duration = Duration::from_secs(60);
 /// Removes the sockets of this user whose mount is gone and on which no process listens.
 pub(super) fn remove(user_id: u32) {
     let Ok(table) = MountTable::read() else { return };
-    for path in socket_path::paths_of_user(user_id) {
+    for path in socket_path::paths_in(&socket_path::of_this_user(user_id), user_id) {
         let Some(name) = path.file_name() else { continue };
         let is_candidate = match socket_path::device(name) {
             // Connecting to the socket of an existing mount would wake its process.

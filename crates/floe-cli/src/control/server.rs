@@ -2,6 +2,7 @@
 
 use std::{
     fs::{self, Permissions},
+    hash::{BuildHasher, Hasher, RandomState},
     io,
     os::{
         fd::BorrowedFd,
@@ -69,9 +70,10 @@ impl Prepared {
     /// # Errors
     /// No directory is suitable for the socket.
     pub(crate) fn new() -> io::Result<Self> {
-        let path = socket_path::for_new(geteuid().as_raw(), &socket_path::name_of_new(std::process::id()))?;
+        let directory = socket_path::for_new(geteuid().as_raw())?;
+        // A process with the same number may be in another process namespace.
+        let path = directory.join(socket_path::name_of_new(RandomState::new().build_hasher().finish()));
         leftovers::remove(geteuid().as_raw());
-        absent(fs::remove_file(&path))?;
         let listener = UnixListener::bind(&path)?;
         let metadata = fs::symlink_metadata(&path)?;
         let server = Server { path, inode: (metadata.dev(), metadata.ino()) };
@@ -82,14 +84,6 @@ impl Prepared {
     /// The directory of the socket.
     pub(crate) fn directory(&self) -> Option<&Path> {
         self.server.path.parent()
-    }
-}
-
-/// Treats a missing file as removed.
-fn absent(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }
 

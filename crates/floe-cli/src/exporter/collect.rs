@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     io,
+    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{self, RecvTimeoutError},
@@ -16,10 +17,11 @@ use std::{
 };
 
 use floe_fuse::MountTable;
+use rustix::process::geteuid;
 
 use super::of_user::{MountMetrics, ask_all};
 use crate::{
-    control::users,
+    control::Endpoint,
     status::{Exposition, Kind},
 };
 
@@ -43,8 +45,17 @@ pub(crate) struct Collector {
 
 /// A report of the thread of a user.
 enum News {
-    Mount { user_id: u32, device: (u32, u32), metrics: Option<MountMetrics> },
-    Done,
+    Mount {
+        user_id: u32,
+        device: (u32, u32),
+        metrics: Option<MountMetrics>,
+    },
+    /// The thread has ended.
+    Done {
+        user_id: u32,
+        /// Whether it has asked all mounts of the user that have sockets.
+        is_complete: bool,
+    },
 }
 
 /// Ends the work for a user.
@@ -52,17 +63,24 @@ struct Turn {
     user_id: u32,
     busy: Arc<Mutex<BTreeSet<u32>>>,
     news: mpsc::Sender<News>,
+    is_complete: bool,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
         self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.user_id);
-        let _ = self.news.send(News::Done);
+        let _ = self.news.send(News::Done { user_id: self.user_id, is_complete: self.is_complete });
     }
 }
 
-/// The queried mounts, each with its metrics if it answered.
-type Answers = BTreeMap<(u32, (u32, u32)), Option<MountMetrics>>;
+/// What is known about the mounts.
+#[derive(Default)]
+struct Answers {
+    /// The queried mounts, each with its metrics if it answered.
+    mounts: BTreeMap<(u32, (u32, u32)), Option<MountMetrics>>,
+    /// The users of whom all mounts with sockets were queried.
+    complete: BTreeSet<u32>,
+}
 
 impl Collector {
     pub(crate) fn new(of_every_user: bool) -> Self {
@@ -74,16 +92,15 @@ impl Collector {
     /// # Errors
     /// The mount table cannot be read.
     pub(crate) fn collect(&self) -> io::Result<Vec<u8>> {
-        let own = rustix::process::geteuid().as_raw();
-        // System users come first, and the user ids of containers last.
-        let users = if self.of_every_user { users() } else { BTreeSet::from([own]) };
-        let answers = self.ask(&users, &Arc::new(MountTable::read()?));
+        let table = Arc::new(MountTable::read()?);
+        let users = Endpoint::directories(self.of_every_user, &table);
+        let Answers { mounts, complete } = self.ask(&users, &table);
         // The table is read after the answers, so that a mount that has ended meanwhile does not count as one without
         // an answer.
         let table = MountTable::read()?;
         let mut exposition = Exposition::default();
-        let (mut answered, known) = (BTreeSet::new(), answers.keys().copied().collect::<BTreeSet<_>>());
-        for ((user_id, device), metrics) in answers {
+        let (mut answered, known) = (BTreeSet::new(), mounts.keys().copied().collect::<BTreeSet<_>>());
+        for ((user_id, device), metrics) in mounts {
             let Some(metrics) = metrics else { continue };
             if exposition.samples_bytes() + metrics.exposition.samples_bytes() <= SAMPLES_BYTES_MAX {
                 answered.insert((user_id, device));
@@ -96,7 +113,9 @@ impl Collector {
             let mount = (user_id, entry.device);
             // A mount with another subtype is recognised by its socket.
             let is_of_floe = entry.file_system == "fuse.floe" || entry.is_front() || known.contains(&mount);
-            if entry.is_served() && is_of_floe && users.contains(&user_id) && answered.insert(mount) {
+            // Nothing is known about a mount that was not asked.
+            let is_asked = known.contains(&mount) || complete.contains(&user_id);
+            if entry.is_served() && is_of_floe && is_asked && answered.insert(mount) {
                 add_up(&mut exposition, user_id, entry.device, &entry.mountpoint.to_string_lossy(), false)?;
             }
         }
@@ -106,16 +125,17 @@ impl Collector {
     }
 
     /// Queries the mounts of these users. Returns the answers that arrive in time.
-    fn ask(&self, users: &BTreeSet<u32>, table: &Arc<MountTable>) -> Answers {
+    fn ask(&self, users: &BTreeMap<u32, Vec<PathBuf>>, table: &Arc<MountTable>) -> Answers {
         let deadline = Instant::now() + COLLECTION_TIME_MAX;
         let (sender, news) = mpsc::channel();
-        let mut waiting: VecDeque<u32> = users.iter().copied().collect();
-        let (mut working_count, mut answers) = (0, Answers::new());
+        let mut waiting = in_order(users, table);
+        let (mut working_count, mut answers) = (0, Answers::default());
         loop {
             while working_count < USERS_AT_ONCE
-                && let Some(user_id) = waiting.pop_front()
+                && let Some((user_id, directories)) = waiting.pop_front()
             {
-                working_count += usize::from(self.start(user_id, Arc::clone(table), deadline, sender.clone()));
+                working_count +=
+                    usize::from(self.start(user_id, directories, Arc::clone(table), deadline, sender.clone()));
             }
             if working_count == 0 {
                 return answers;
@@ -123,29 +143,63 @@ impl Collector {
             match news.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(News::Mount { user_id, device, metrics }) => {
                     // A mount has one socket; a second one with its number is a leftover, or belongs to another mount.
-                    let known = answers.entry((user_id, device)).or_default();
+                    let known = answers.mounts.entry((user_id, device)).or_default();
                     *known = known.take().or(metrics);
                 }
-                Ok(News::Done) => working_count -= 1,
+                Ok(News::Done { user_id, is_complete }) => {
+                    working_count -= 1;
+                    if is_complete {
+                        answers.complete.insert(user_id);
+                    }
+                }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return answers,
             }
         }
     }
 
-    /// Starts the thread for a user, unless the one of an earlier collection is still at work.
-    fn start(&self, user_id: u32, table: Arc<MountTable>, deadline: Instant, news: mpsc::Sender<News>) -> bool {
+    /// Starts the thread for a user, unless the one of an earlier collection is still at work. If no thread can be started, the
+    /// caller's does the work for its own user, whose directories it trusts; other users are left out. Returns whether
+    /// [`News::Done`] will come.
+    fn start(
+        &self,
+        user_id: u32,
+        directories: Vec<PathBuf>,
+        table: Arc<MountTable>,
+        deadline: Instant,
+        news: mpsc::Sender<News>,
+    ) -> bool {
         if !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(user_id) {
             return false;
         }
-        let turn = Turn { user_id, busy: Arc::clone(&self.busy), news };
+        let (busy, is_own) = (Arc::clone(&self.busy), geteuid().as_raw() == user_id);
+        let work = move |may_ask: bool| {
+            let mut turn = Turn { user_id, busy, news, is_complete: false };
+            turn.is_complete = may_ask
+                && ask_all(user_id, &directories, &table, deadline, |device, metrics| {
+                    let _ = turn.news.send(News::Mount { user_id, device, metrics });
+                });
+        };
+        // The work is handed over once there is a thread, so that it is not lost with one that cannot start.
+        let (sender, receiver) = mpsc::sync_channel(1);
         let thread = thread::Builder::new().name(format!("floe-user-{user_id}"));
-        let started = thread.spawn(move || {
-            ask_all(user_id, &table, deadline, |device, metrics| {
-                let _ = turn.news.send(News::Mount { user_id, device, metrics });
-            });
-        });
-        started.is_ok()
+        let started = thread.spawn(move || receiver.recv().map(|work: Box<dyn FnOnce(bool) + Send>| work(true)));
+        match started {
+            Ok(_) => drop(sender.send(Box::new(work))),
+            Err(_) => work(is_own),
+        }
+        true
     }
+}
+
+/// The users in the order in which they are asked: this one, then those with mounts in the table, then the others, system users
+/// first and the user ids of containers last. A user who owns many ids thus delays nobody who has a mount.
+fn in_order(users: &BTreeMap<u32, Vec<PathBuf>>, table: &MountTable) -> VecDeque<(u32, Vec<PathBuf>)> {
+    let served = table.entries().iter().filter(|entry| entry.is_served());
+    let mounting: BTreeSet<u32> = served.map(|entry| entry.user_id.unwrap_or(0)).collect();
+    let own = geteuid().as_raw();
+    let mut waiting: Vec<_> = users.iter().map(|(user_id, directories)| (*user_id, directories.clone())).collect();
+    waiting.sort_by_key(|(user_id, _)| (*user_id != own, !mounting.contains(user_id), *user_id));
+    waiting.into()
 }
 
 /// Adds whether a mount answers.

@@ -1,7 +1,9 @@
 //! Queries the mounts of one user.
 
 use std::{
-    io, thread,
+    io,
+    path::PathBuf,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -58,29 +60,47 @@ impl Labels {
 }
 
 /// Queries the mounts of a user until the deadline. `tell` receives the device number of each, and its metrics if its
-/// answer is valid.
+/// answer is valid. Returns whether all mounts with sockets were queried.
 pub(super) fn ask_all(
     user_id: u32,
+    directories: &[PathBuf],
     table: &MountTable,
     deadline: Instant,
     tell: impl Fn((u32, u32), Option<MountMetrics>),
-) {
+) -> bool {
     let is_own = rustix::process::geteuid().as_raw() == user_id;
     let (mounts_max, mut bytes_left) =
         if is_own { (usize::MAX, usize::MAX) } else { (MOUNTS_MAX, USER_SAMPLES_BYTES_MAX) };
-    let endpoints = Endpoint::of_user(user_id).filter(|endpoint| may_be_of_user(endpoint, table)).take(mounts_max);
-    let endpoints: Vec<_> = endpoints.collect();
-    for endpoints in endpoints.chunks(MOUNTS_AT_ONCE) {
-        let answers: Vec<_> = thread::scope(|scope| {
-            let asked: Vec<_> = endpoints.iter().map(|endpoint| scope.spawn(|| ask(endpoint, deadline))).collect();
-            asked.into_iter().map(|asked| asked.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))).collect()
-        });
-        for (endpoint, metrics) in endpoints.iter().zip(answers) {
-            let metrics = metrics.ok().filter(|metrics| metrics.exposition.samples_bytes() <= bytes_left);
+    let mut endpoints =
+        Endpoint::of_user(user_id, directories).filter(|endpoint| may_be_of_user(endpoint, table)).fuse();
+    let mut left = mounts_max;
+    loop {
+        let some: Vec<_> = endpoints.by_ref().take(left.min(MOUNTS_AT_ONCE)).collect();
+        left -= some.len();
+        if some.is_empty() {
+            return left > 0 || endpoints.next().is_none();
+        }
+        for (endpoint, asked) in some.iter().zip(ask_at_once(&some, deadline)) {
+            // The time was too short for an answer.
+            let Some(answer) = asked else { return false };
+            let metrics = answer.ok().filter(|metrics| metrics.exposition.samples_bytes() <= bytes_left);
             bytes_left -= metrics.as_ref().map_or(0, |metrics| metrics.exposition.samples_bytes());
             tell(endpoint.device, metrics);
         }
     }
+}
+
+/// Queries some mounts, each on its own thread; one after the other if no thread can be started.
+fn ask_at_once(endpoints: &[Endpoint], deadline: Instant) -> Vec<Option<io::Result<MountMetrics>>> {
+    thread::scope(|scope| {
+        let start = |endpoint| thread::Builder::new().spawn_scoped(scope, move || ask(endpoint, deadline));
+        let started: Vec<_> = endpoints.iter().map(start).collect();
+        let answers = started.into_iter().zip(endpoints).map(|(started, endpoint)| match started {
+            Ok(asked) => asked.join().unwrap_or_else(|_| Some(Err(io::ErrorKind::Other.into()))),
+            Err(_) => ask(endpoint, deadline),
+        });
+        answers.collect()
+    })
 }
 
 /// Whether the mount with the number of this socket belongs to the user, as far as the mount table shows: it may be in another
@@ -90,12 +110,23 @@ fn may_be_of_user(endpoint: &Endpoint, table: &MountTable) -> bool {
     entries.all(|entry| entry.is_served() && entry.user_id.unwrap_or(0) == endpoint.user_id)
 }
 
-/// Queries a mount for its metrics.
-fn ask(endpoint: &Endpoint, deadline: Instant) -> io::Result<MountMetrics> {
+/// Queries a mount for its metrics. Returns `None` if it did not answer, but had less time than others because the deadline came.
+fn ask(endpoint: &Endpoint, deadline: Instant) -> Option<io::Result<MountMetrics>> {
     let time = ANSWER_TIME_MAX.min(deadline.saturating_duration_since(Instant::now()));
     if time.is_zero() {
-        return Err(io::ErrorKind::TimedOut.into());
+        return None;
     }
+    match metrics_of(endpoint, time) {
+        Err(error) if is_timeout(&error) && time < ANSWER_TIME_MAX => None,
+        result => Some(result),
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
+}
+
+fn metrics_of(endpoint: &Endpoint, time: Duration) -> io::Result<MountMetrics> {
     let report = match endpoint.ask(&Question::Status, AnswerLimits { time, bytes: ANSWER_BYTES_MAX })? {
         Answer::Status(report) if report.schema == SCHEMA => report,
         _ => return Err(io::Error::other("another version of Floe")),

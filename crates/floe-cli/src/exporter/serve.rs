@@ -1,6 +1,12 @@
 //! Serves metrics over HTTP.
 
-use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -9,17 +15,10 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{
-    net::TcpListener,
-    sync::{Mutex, Semaphore},
-    time::timeout,
-};
+use tokio::{net::TcpListener, sync::watch, time::timeout};
 
-use super::collect::Collector;
+use super::{collect::Collector, connections::Connections, peer::Peer};
 use crate::{output::remark, status::MEDIA_TYPE};
-
-/// The most connections at one time; others wait until one ends.
-const CONNECTIONS_MAX: usize = 16;
 
 /// How long a connection may last, so that idle ones make room.
 const CONNECTION_TIME_MAX: Duration = Duration::from_secs(60);
@@ -29,10 +28,17 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a client may take to send a request, and how long its connection may wait for the next one: Prometheus connects
 /// anew.
-const REQUEST_TIME_MAX: Duration = Duration::from_secs(10);
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Collects for one request at a time.
-type Metrics = Mutex<Arc<Collector>>;
+/// The result of a collection; `None` while it is in progress.
+type Collected = Option<Result<Bytes, String>>;
+
+/// Collects once at a time. All requests that arrive meanwhile have the same result, so that many requests delay nobody.
+#[derive(Debug)]
+struct Metrics {
+    collector: Arc<Collector>,
+    current: Mutex<watch::Receiver<Collected>>,
+}
 
 /// Serves metrics at an address until the process is killed.
 ///
@@ -43,31 +49,33 @@ pub(crate) fn serve(address: SocketAddr, of_every_user: bool) -> io::Result<Infa
     runtime.block_on(async {
         let listener = TcpListener::bind(address).await?;
         remark(format_args!("metrics are at http://{}/metrics\n", listener.local_addr()?));
-        let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        let metrics = Arc::new(Mutex::new(Arc::new(Collector::new(of_every_user))));
+        let connections = Connections::default();
+        let metrics = Arc::new(Metrics::new(Collector::new(of_every_user)));
         loop {
-            let permit = Arc::clone(&permits).acquire_owned().await.map_err(io::Error::other)?;
-            let Ok((stream, _)) = listener.accept().await else {
+            let Ok((stream, remote)) = listener.accept().await else {
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             };
-            let metrics = Arc::clone(&metrics);
-            tokio::spawn(async move {
+            let Ok(local) = stream.local_addr() else { continue };
+            let admitted = Arc::new(connections.admit(Peer::of(remote, local)));
+            let (metrics, place) = (Arc::clone(&metrics), Arc::clone(&admitted));
+            let task = tokio::spawn(async move {
                 let service = service_fn(|request| answer(request, &metrics));
                 let mut builder = http1::Builder::new();
                 builder.timer(TokioTimer::new()).header_read_timeout(REQUEST_TIME_MAX);
                 let connection = builder.serve_connection(TokioIo::new(stream), service);
                 // A failed connection affects only its own client.
                 let _ = timeout(CONNECTION_TIME_MAX, connection).await;
-                drop(permit);
+                drop(place);
             });
+            admitted.is_served_by(task.abort_handle());
         }
     })
 }
 
 async fn answer(request: Request<Incoming>, metrics: &Metrics) -> Result<Response<Full<Bytes>>, Infallible> {
     let (status, media_type, body) = match (request.method(), request.uri().path()) {
-        (&Method::GET | &Method::HEAD, "/metrics") => match collected(metrics).await {
+        (&Method::GET | &Method::HEAD, "/metrics") => match metrics.collected().await {
             Ok(body) => (StatusCode::OK, MEDIA_TYPE, body),
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n").into()),
         },
@@ -80,9 +88,32 @@ async fn answer(request: Request<Incoming>, metrics: &Metrics) -> Result<Respons
     Ok(response)
 }
 
-/// Collects the metrics. Requests take turns, so that many requests do not query the mounts at the same time.
-async fn collected(metrics: &Metrics) -> io::Result<Vec<u8>> {
-    let collector = metrics.lock().await;
-    let used = Arc::clone(&collector);
-    tokio::task::spawn_blocking(move || used.collect()).await.map_err(io::Error::other)?
+impl Metrics {
+    fn new(collector: Collector) -> Self {
+        Self { collector: Arc::new(collector), current: Mutex::new(watch::channel(None).1) }
+    }
+
+    /// The result of the collection in progress, or of a new one.
+    async fn collected(&self) -> Result<Bytes, String> {
+        let mut result = self.in_progress();
+        let collected = result.wait_for(Option::is_some).await;
+        let lost = || Err("the collection failed".to_owned());
+        collected.map_or_else(|_| lost(), |collected| collected.clone().unwrap_or_else(lost))
+    }
+
+    fn in_progress(&self) -> watch::Receiver<Collected> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        // The sender is dropped at the end of a collection.
+        if current.has_changed().is_err() {
+            let (sender, receiver) = watch::channel(None);
+            let collector = Arc::clone(&self.collector);
+            // A client that goes away ends no collection.
+            tokio::task::spawn_blocking(move || {
+                let collected = collector.collect().map(Bytes::from).map_err(|error| error.to_string());
+                let _ = sender.send(Some(collected));
+            });
+            *current = receiver;
+        }
+        current.clone()
+    }
 }

@@ -27,7 +27,8 @@ use crate::{
     fail::Fail,
 };
 
-/// The environment variable that tells a process to take over the mount on its directory from the process that serves it.
+/// The environment variable that tells a process to take over a mount from the process that serves it. Its value is the device
+/// number of the mount, `major:minor`: the directory in the arguments may lead to another mount by now.
 const VARIABLE: &str = "FLOE_UPGRADES";
 
 /// How long the serving process may take for each answer. It waits for requests in progress before the last one.
@@ -47,16 +48,17 @@ pub(crate) fn is_upgrade() -> bool {
     env::var_os(VARIABLE).is_some()
 }
 
-/// Starts `program` in place of the process that was started with `invocation`, and waits until it serves the mount. Returns
-/// what it wrote to standard error.
+/// Starts `program` in place of the process that was started with `invocation` and serves `mounted`, and waits until it serves
+/// that mount. Returns what it wrote to standard error.
 ///
 /// # Errors
 /// The program fails; the other process serves the mount as before.
-pub(crate) fn start_successor(program: &Path, invocation: &Invocation) -> Result<String, Fail> {
+pub(crate) fn start_successor(program: &Path, invocation: &Invocation, mounted: &Mounted) -> Result<String, Fail> {
     let mut arguments = invocation.arguments.clone().into_iter();
     let mut command = Command::new(program);
     command.arg0(arguments.next().unwrap_or_else(|| OsString::from("floe"))).args(arguments);
-    command.current_dir(&invocation.working_directory).env(VARIABLE, "1");
+    let (major, minor) = mounted.device();
+    command.current_dir(&invocation.working_directory).env(VARIABLE, format!("{major}:{minor}"));
     daemon::launch(command)
 }
 
@@ -68,13 +70,14 @@ impl Taken {
     /// The process that serves the mount refuses.
     pub(crate) fn find(directory: &Path, manager: Option<&ServiceManager>) -> Result<Option<Self>, Fail> {
         if is_upgrade() {
-            return Self::from_process(directory).map(Some);
+            let renamed = mountpoint_of_upgrade();
+            return Self::from_process(renamed.as_deref().unwrap_or(directory)).map(Some);
         }
         let passed = passed_descriptors();
         if passed.is_empty() {
             return Ok(None);
         }
-        let taken = Self::from_passed(passed).filter(|taken| taken.is_mounted_on(directory));
+        let taken = Self::from_passed(passed).and_then(|taken| taken.on(directory));
         if let (None, Some(manager)) = (&taken, manager) {
             // The mount was unmounted, or is another one.
             manager.forget();
@@ -104,10 +107,8 @@ impl Taken {
         let auto_unmount = if has_auto_unmount { devices.pop() } else { None };
         let taken = Self::new(state, devices, auto_unmount, state_file.map(file_of), Some(connection));
         // What this process adopts, it also unmounts.
-        if !taken.is_mounted_on(directory) {
-            return Err(Fail::failed(format!("{shown}: the process that serves it hands over another mount")));
-        }
-        Ok(taken)
+        let another = || Fail::failed(format!("{shown}: the process that serves it hands over another mount"));
+        taken.on(directory).ok_or_else(another)
     }
 
     fn from_passed(passed: Vec<(String, OwnedFd)>) -> Option<Self> {
@@ -135,16 +136,17 @@ impl Taken {
         Self { state, inherited: Inherited { devices, auto_unmount, directory, terms }, state_file, from }
     }
 
-    fn is_mounted_on(&self, directory: &Path) -> bool {
+    /// The same mount with the path that leads to it now, as a directory above may have another name; `None` if another mount is
+    /// on `directory`.
+    fn on(mut self, directory: &Path) -> Option<Self> {
         let table = MountTable::read().unwrap_or_default();
-        let is_same = |path: &Path| path == self.inherited.directory;
-        table.find(directory).is_ok_and(|entry| entry.is_some_and(|entry| is_same(&entry.mountpoint)))
-            && self.inherited.is_mounted(self.state.device)
+        self.inherited.directory = table.find(directory).ok()??.mountpoint.clone();
+        self.inherited.is_mounted(self.state.device).then_some(self)
     }
 
     /// The directory of the mount: absolute and without links.
-    pub(crate) fn directory(&self) -> PathBuf {
-        self.inherited.directory.clone()
+    pub(crate) fn directory(&self) -> &Path {
+        &self.inherited.directory
     }
 
     /// The memory file with the state.
@@ -157,7 +159,7 @@ impl Taken {
     /// # Errors
     /// The image has changed, or the other process does not stop. That process continues to serve the mount.
     pub(crate) fn mount(self, image: &Image, options: &MountOptions) -> Result<Mount, Fail> {
-        let directory = self.directory();
+        let directory = self.directory().to_owned();
         let shown = directory.display();
         let identity = identity(image).map_err(|error| Fail::failed(format!("cannot take over {shown}: {error}")))?;
         if identity != self.state.image {
@@ -178,6 +180,16 @@ impl Taken {
         }
         paused.serve().map_err(failed)
     }
+}
+
+/// The path that leads now to the mount that this process is to take over; `None` if an older version has started it.
+fn mountpoint_of_upgrade() -> Option<PathBuf> {
+    let number = env::var(VARIABLE).ok()?;
+    let (major, minor) = number.split_once(':')?;
+    let device = (major.parse().ok()?, minor.parse().ok()?);
+    let table = MountTable::read().ok()?;
+    let entry = table.entries().iter().find(|entry| entry.is_served() && entry.device == device)?;
+    Some(entry.mountpoint.clone())
 }
 
 fn another_version(directory: &Path) -> Fail {

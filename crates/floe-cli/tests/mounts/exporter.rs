@@ -38,6 +38,15 @@ impl Exporter {
         Self { child, address: address.unwrap_or_else(|| panic!("no address: {line}")).to_owned() }
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The port that it listens on.
+    pub(crate) fn port(&self) -> &str {
+        self.address.rsplit(':').next().expect("a port")
+    }
+
     /// The status line, the headers and the body of the answer to a request.
     fn answer(&self, request: &str) -> (String, String, String) {
         let mut stream = TcpStream::connect(&self.address).expect("it listens");

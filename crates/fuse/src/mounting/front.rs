@@ -22,7 +22,9 @@ use crate::{
     KernelFlags, MountOptions,
     connection::serving_thread::may_wait_for_mount,
     mounting::{
+        directory::Directory,
         front_transfer::{FrontMover, FrontTransfer, front_transfer},
+        place::Place,
         private_namespace_sys::in_private_namespace,
         table::FRONT_PREFIX,
     },
@@ -109,23 +111,24 @@ impl HiddenMount {
     }
 
     /// Mounts the kernel's EROFS from the file in the hidden mount on `directory`. The hidden mount must be served already.
-    /// Returns both ends of the transfer of file data into the front. The calling process must not be the one that serves the
+    /// Returns the place of the front, and both ends of the transfer of file data into it. The calling process must not be the one that serves the
     /// hidden mount.
     ///
     /// # Errors
     /// The kernel refuses.
     pub(crate) fn put_front(
         self,
-        directory: &Path,
+        directory: &Directory,
         options: &MountOptions,
-    ) -> io::Result<Option<(FrontTransfer, FrontMover)>> {
+    ) -> io::Result<(Place, Option<(FrontTransfer, FrontMover)>)> {
         may_wait_for_mount();
         let (front, image) = in_private_namespace(|| self.front(options))?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
         let clone = open_tree(&front, "", flags).ok();
         let transfer = front_transfer(clone.as_ref(), image);
-        move_mount(&front, "", CWD, directory, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-        Ok(transfer.ok())
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        move_mount(&front, "", directory, "", flags)?;
+        Ok((Place::on(directory), transfer.ok()))
     }
 
     /// Creates the front, not yet attached to a directory, and opens the file that it is mounted from.

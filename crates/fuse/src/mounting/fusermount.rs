@@ -7,15 +7,25 @@ use std::{
     mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 use floe_fuse_wire::DEVICE;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
+use rustix::{
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg,
+        socketpair,
+    },
+    process::getuid,
 };
 
-use crate::{Access, MountError, MountOptions, mounting::mountpoint::Connected};
+use crate::{
+    Access, Detach, MountEntry, MountError, MountOptions, MountTable,
+    mounting::directory::{Directory, HeldName},
+    mounting::mount_id_sys::listed_id,
+    mounting::mountpoint::Connected,
+    mounting::place::Place,
+};
 
 /// The variable with the number of the socket on which fusermount3 sends the descriptor.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
@@ -43,11 +53,39 @@ impl AsFd for AutoUnmount {
     }
 }
 
-/// Mounts on a directory.
+/// Mounts on a directory. Returns the place of the mount too.
+///
+/// fusermount3 takes a path, which may lead elsewhere by the time it mounts. A mount that is elsewhere is unmounted again.
 ///
 /// # Errors
-/// fusermount3 is missing or refuses.
-pub(crate) fn mount(directory: &Path, options: &MountOptions) -> Result<Connected, MountError> {
+/// fusermount3 is missing or refuses, or its mount is elsewhere.
+pub(crate) fn mount(directory: &Directory, options: &MountOptions) -> Result<(Connected, Place), MountError> {
+    let covered = directory.held_name().ok().and_then(|name| listed_id(name.parent(), name.name()));
+    let earlier = MountTable::read().ok();
+    let (connected, child) = mount_on(&directory.path_now(), options)?;
+    let place = Place::on(directory);
+    let is_own = |entry: &MountEntry| entry.is_fuse() && entry.user_id == Some(getuid().as_raw());
+    let (Some(earlier), Ok(table)) = (earlier, MountTable::read()) else { return Ok((connected, place)) };
+    let entry = place.listed().and_then(|listed| table.with_id(listed));
+    if place.listed() != covered && entry.is_some_and(is_own) {
+        return Ok((connected, place));
+    }
+    if let Some(mut child) = child {
+        // It would unmount what is at its path by then.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    let is_new = |entry: &&MountEntry| !earlier.entries().contains(entry);
+    let is_same = |entry: &&MountEntry| is_own(entry) && entry.source == *options.source;
+    for entry in table.entries().iter().filter(is_new).filter(is_same) {
+        let _ = Place::of(entry).unmount(Detach::Lazily);
+    }
+    let error = io::Error::other("another directory took its place at that moment");
+    Err(MountError::Refused { path: directory.path().to_owned(), error })
+}
+
+/// Mounts on a path. Returns fusermount3 too if it waits to unmount.
+fn mount_on(directory: &Path, options: &MountOptions) -> Result<(Connected, Option<Child>), MountError> {
     let program = program().ok_or(MountError::NoFusermount)?;
     std::fs::metadata(DEVICE).map_err(MountError::Device)?;
     let failed = |error: io::Error| MountError::Refused { path: directory.to_owned(), error };
@@ -69,12 +107,12 @@ pub(crate) fn mount(directory: &Path, options: &MountOptions) -> Result<Connecte
     match receive_descriptor(&ours) {
         Ok(device) if options.auto_unmount => {
             // fusermount3 runs until the socket is closed.
-            Ok(Connected { device, auto_unmount: Some(AutoUnmount::new(ours)) })
+            Ok((Connected { device, auto_unmount: Some(AutoUnmount::new(ours)) }, Some(child)))
         }
         Ok(device) => {
             drop(ours);
             let _ = child.wait();
-            Ok(Connected { device, auto_unmount: None })
+            Ok((Connected { device, auto_unmount: None }, None))
         }
         Err(_) => {
             drop(ours);
@@ -84,17 +122,18 @@ pub(crate) fn mount(directory: &Path, options: &MountOptions) -> Result<Connecte
     }
 }
 
-/// Unmounts a directory.
+/// Unmounts the mount on a name.
 ///
 /// # Errors
 /// The message of fusermount3, or `None` if it is not installed.
-pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<(), Option<String>> {
+pub(crate) fn unmount(name: &HeldName, is_lazy: bool) -> Result<(), Option<String>> {
     let mut command = Command::new(program().ok_or(None)?);
     command.arg("-u");
     if is_lazy {
         command.arg("-z");
     }
-    let output = command.arg("--").arg(directory).stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
+    command.arg("--").arg(name.name()).current_dir(name.parent_path()).stdin(Stdio::null());
+    let output = command.output().map_err(|error| error.to_string())?;
     if output.status.success() { Ok(()) } else { Err(Some(one_line(&String::from_utf8_lossy(&output.stderr)))) }
 }
 

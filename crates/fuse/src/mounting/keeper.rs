@@ -10,7 +10,7 @@ use std::{
     io::{self, IoSlice},
     mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     thread,
     time::Duration,
@@ -31,7 +31,7 @@ use self::held::Held;
 use self::incoming::{Ended, Incoming};
 use self::messages::{ANSWER_BYTES_MAX, Answer, DONE, Question, RINGS_ARE_PERMITTED, priority_to_number, receive};
 use crate::{
-    Detach, FrontRefusal, MountError, UnmountError, Unmounter,
+    Detach, Directory, FrontRefusal, MountError, UnmountError, Unmounter,
     connection::serving_thread::may_wait_for_mount,
     mounting::fork_sys,
     mounting::front_transfer::FrontTransfer,
@@ -39,6 +39,7 @@ use crate::{
     mounting::launch_walk::LaunchWalk,
     mounting::mountpoint::Connected,
     mounting::parent_sys::{LifeMark, Parent},
+    mounting::place::Place,
     mounting::relay::Relay,
 };
 
@@ -67,14 +68,16 @@ impl Keeper {
         // The kernel may drop the inode of `/proc/PID` from its cache. The sandbox's rule for it would not apply to the new
         // inode, so the keeper holds the directory open.
         let own = open("/proc/self", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
-        let numbers = [&theirs].into_iter().chain(&own).map(AsRawFd::as_raw_fd);
+        let mountpoint = kept.mountpoint.map(Directory::try_clone).transpose()?;
+        let directory = mountpoint.as_ref().map(|directory| directory.as_fd().as_raw_fd());
+        let numbers = [&theirs].into_iter().chain(&own).map(AsRawFd::as_raw_fd).chain(directory);
         let numbers: Vec<RawFd> = numbers.chain(relays.iter().flat_map(Relay::numbers)).collect();
         let mark = LifeMark::of_this_thread().ok();
         let parent = || Parent::new(mark?).ok();
         let served = getpid();
         let process = fork_sys::fork(&numbers, move || {
             let parent = parent().map(Arc::new);
-            keep(Incoming { socket: theirs, relays, served }, kept, parent);
+            keep(Incoming { socket: theirs, relays, served }, kept, Held::new(mountpoint, parent));
         })?;
         Ok(Arc::new(Self { socket: Mutex::new(Some(ours)), process }))
     }
@@ -92,8 +95,8 @@ impl Keeper {
         }
     }
 
-    /// Asks the keeper to mount. The keeper mounts only once.
-    pub(crate) fn connect(&self, directory: &Path) -> Result<Connected, MountError> {
+    /// Asks the keeper to mount. The keeper mounts only once. Returns the place of the mount too.
+    pub(crate) fn connect(&self, directory: &Path) -> Result<(Connected, Place), MountError> {
         let refused = |error| MountError::Refused { path: directory.to_owned(), error };
         let (answer, descriptors) = self.ask(Question::Mount).map_err(refused)?;
         let error = answer.error();
@@ -105,7 +108,8 @@ impl Keeper {
                     let _ = self.unmount(directory, Detach::Lazily);
                     return Err(refused(io::Error::from_raw_os_error(libc::EMFILE)));
                 };
-                Ok(Connected { device, auto_unmount: descriptors.next().map(AutoUnmount::new) })
+                let connected = Connected { device, auto_unmount: descriptors.next().map(AutoUnmount::new) };
+                Ok((connected, Place::with_id(answer.text.parse().ok(), directory)))
             }
             1 => Err(MountError::Device(error)),
             2 => Err(MountError::NoFusermount),
@@ -114,11 +118,15 @@ impl Keeper {
         }
     }
 
-    /// Asks the keeper to take over the mount that another process has made on the directory, instead of mounting.
-    pub(crate) fn adopt(&self, directory: &Path) -> Result<(), MountError> {
+    /// Asks the keeper to take over the mount that another process has made on the directory, instead of mounting. Returns the
+    /// place of the mount.
+    pub(crate) fn adopt(&self, directory: &Path) -> Result<Place, MountError> {
         let refused = |error| MountError::Refused { path: directory.to_owned(), error };
         let (answer, _) = self.ask(Question::Adopt).map_err(refused)?;
-        if answer.kind == DONE { Ok(()) } else { Err(refused(answer.error())) }
+        match answer.kind {
+            DONE => Ok(Place::with_id(answer.text.parse().ok(), directory)),
+            _ => Err(refused(answer.error())),
+        }
     }
 
     /// Asks the keeper to create the hidden FUSE mount. If it `has_rings`, the keeper makes the kernel permit them until
@@ -135,16 +143,22 @@ impl Keeper {
     }
 
     /// Asks the keeper to mount the kernel's EROFS in front of the hidden mount, which must be served already. If this
-    /// fails, no mount stays. Returns the sending end of the transfer into the front; the keeper has the receiving end, whose thread
-    /// gets `priority` or the best that is permitted.
-    pub(crate) fn put_front(&self, priority: Priority) -> Result<Option<FrontTransfer>, MountError> {
+    /// fails, no mount stays. Returns the place of the front on `directory`, and the sending end of the transfer into it; the keeper
+    /// has the receiving end, whose thread gets `priority` or the best that is permitted.
+    pub(crate) fn put_front(
+        &self,
+        directory: &Path,
+        priority: Priority,
+    ) -> Result<(Place, Option<FrontTransfer>), MountError> {
         may_wait_for_mount();
         let answer = self.ask(Question::MountFront(priority_to_number(priority)));
         let (answer, descriptors) = answer.map_err(|error| MountError::Front(FrontRefusal::new(&error)))?;
         match answer.kind {
             DONE => {
-                let thread = answer.text.parse().unwrap_or(0);
-                Ok(descriptors.into_iter().next().map(|socket| FrontTransfer::new(socket, thread)))
+                let (thread, id) = answer.text.split_once(' ').unwrap_or_default();
+                let transfer = descriptors.into_iter().next();
+                let transfer = transfer.map(|socket| FrontTransfer::new(socket, thread.parse().unwrap_or(0)));
+                Ok((Place::with_id(id.parse().ok(), directory), transfer))
             }
             _ => Err(MountError::Front(FrontRefusal { reason: answer.text })),
         }
@@ -229,8 +243,7 @@ fn send(socket: &OwnedFd, question: Question) -> rustix::io::Result<usize> {
 }
 
 /// Answers questions until it is told to end, or the other end of the socket is closed.
-fn keep(mut incoming: Incoming, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
-    let mut held = Held::new(parent);
+fn keep(mut incoming: Incoming, kept: Kept<'_>, mut held: Held) {
     let is_told_to_end = loop {
         let time_max = held.ring_permission.as_ref().map(|_| RING_PERMISSION_TIME_MAX);
         let question = match incoming.question(time_max) {
@@ -265,7 +278,7 @@ fn keep(mut incoming: Incoming, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
     }
     if let (true, Some(mounted)) = (kept.options.auto_unmount, &held.mounted) {
         // fusermount3 unmounts a FUSE mount, but not if it misses the mount because the mount table changes at that moment.
-        if held.is_front || !is_told_to_end && stays_dead(mounted, kept) {
+        if held.is_front || !is_told_to_end && stays_dead(mounted) {
             let _ = mounted.unmount(Detach::Lazily);
         }
     }
@@ -275,9 +288,9 @@ fn keep(mut incoming: Incoming, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
 }
 
 /// Whether a mount that nobody serves any more is still there after the time that fusermount3 needs.
-fn stays_dead(mounted: &Unmounter, kept: Kept<'_>) -> bool {
+fn stays_dead(mounted: &Unmounter) -> bool {
     thread::sleep(FUSERMOUNT_TIME_MAX);
     // The kernel may still have the attributes in its cache.
-    let is_dead = |directory| rustix::fs::statfs(directory).is_err_and(|error| error == Errno::NOTCONN);
-    mounted.is_mounted() && kept.directory.is_some_and(is_dead)
+    let is_dead = |directory: PathBuf| rustix::fs::statfs(directory).is_err_and(|error| error == Errno::NOTCONN);
+    mounted.is_mounted() && mounted.path_now().is_some_and(is_dead)
 }

@@ -14,7 +14,6 @@ use std::{
     io,
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::PathBuf,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -90,7 +89,6 @@ pub struct LaunchWalk {
 #[derive(Debug)]
 pub(crate) struct LaunchWalker {
     socket: OwnedFd,
-    directory: PathBuf,
     mount: Unmounter,
     pause: Arc<WalkPause>,
 }
@@ -219,13 +217,13 @@ impl LaunchWalker {
     /// The name of the thread that runs this.
     pub(crate) const THREAD: &str = "floe-walk";
 
-    /// Creates a walker for the mount on a directory, and the sending end of its socket.
+    /// Creates a walker for a mount, and the sending end of its socket.
     ///
     /// # Errors
     /// No socket can be created.
-    pub(crate) fn new(directory: PathBuf, mount: Unmounter) -> io::Result<(OwnedFd, Self)> {
+    pub(crate) fn new(mount: Unmounter) -> io::Result<(OwnedFd, Self)> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        Ok((ours, Self { socket: theirs, directory, mount, pause: Arc::default() }))
+        Ok((ours, Self { socket: theirs, mount, pause: Arc::default() }))
     }
 
     pub(crate) fn pause(&self) -> Arc<WalkPause> {
@@ -276,9 +274,10 @@ impl LaunchWalker {
 
     /// The root of the mount; `None` if something else is mounted there by now.
     fn root(&self) -> Option<OwnedFd> {
+        let directory = self.mount.path_now()?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let own = || openat(CWD, &self.directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-        let root = open_tree(CWD, &self.directory, flags).or_else(|_| own()).ok()?;
+        let own = || openat(CWD, &directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+        let root = open_tree(CWD, &directory, flags).or_else(|_| own()).ok()?;
         let device = fstat(&root).ok()?.st_dev;
         let device = (rustix::fs::major(device), rustix::fs::minor(device));
         (self.mount.device() == Some(device)).then_some(root)

@@ -1,9 +1,13 @@
-//! Finds out whether a mount exists without reading the mount table.
+//! The numbers of mounts, and whether a mount exists, without reading the mount table.
 
-use std::{io, path::Path};
+use std::{
+    fs, io,
+    os::fd::{AsRawFd, BorrowedFd},
+    path::Path,
+};
 
 use rustix::{
-    fs::{AtFlags, CWD, Statx, StatxFlags, statx},
+    fs::{AtFlags, CWD, Mode, OFlags, Statx, StatxFlags, openat, statx},
     io::Errno,
 };
 
@@ -12,6 +16,9 @@ const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 /// `AT_STATX_DONT_SYNC`: statx reports what is known. rustix has no name for it with musl.
 pub(super) const DONT_SYNC: AtFlags = AtFlags::from_bits_retain(0x4000);
+
+/// `STATX_MNT_ID` of Linux 5.8: requests the number that the mount has in the mount table.
+const LISTED_ID: StatxFlags = StatxFlags::from_bits_retain(0x1000);
 
 /// statmount(2) of Linux 6.8 has the same number on all architectures; the C libraries do not define it yet.
 const SYS_STATMOUNT: libc::c_long = 457;
@@ -31,17 +38,16 @@ struct Request {
 }
 
 impl MountId {
-    /// The ID of the topmost mount on a directory if its files have this device number. `None` if it is another mount, or the
-    /// kernel has no unique IDs. Does not wait for the program that serves the mount.
-    pub(crate) fn of(directory: &Path, device: (u32, u32)) -> Option<Self> {
-        let stat = stat(directory).ok()?;
-        ((stat.stx_dev_major, stat.stx_dev_minor) == device).then(|| id(&stat)).flatten()
+    /// The ID of the topmost mount on a name in a directory; `None` if the kernel has no unique IDs. Does not wait for the
+    /// program that serves the mount.
+    pub(crate) fn of(parent: BorrowedFd<'_>, name: &Path) -> Option<Self> {
+        id(&stat(parent, name, UNIQUE_ID).ok()?)
     }
 
     /// Whether the directory leads to the mount; `None` if this cannot be determined. Does not wait for the program that serves
     /// the mount.
     pub(crate) fn is_on(self, directory: &Path) -> Option<bool> {
-        match stat(directory) {
+        match stat(CWD, directory, UNIQUE_ID) {
             Ok(stat) => Some(id(&stat)? == self),
             // Something else is mounted on a directory above.
             Err(Errno::NOENT | Errno::NOTDIR) => Some(false),
@@ -67,9 +73,21 @@ impl MountId {
     }
 }
 
-fn stat(directory: &Path) -> rustix::io::Result<Statx> {
+/// The number that the topmost mount on a name has in the mount table; `None` if this cannot be determined. Does not wait for
+/// the program that serves the mount.
+pub(crate) fn listed_id(parent: BorrowedFd<'_>, name: &Path) -> Option<u32> {
+    let by_stat = stat(parent, name, LISTED_ID).ok().filter(|stat| stat.stx_mask & LISTED_ID.bits() != 0);
+    by_stat.and_then(|stat| u32::try_from(stat.stx_mnt_id).ok()).or_else(|| {
+        // The mount may be one of another user, which reports nothing, or the kernel may be older.
+        let file = openat(parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
+        facts.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
+    })
+}
+
+fn stat(parent: BorrowedFd<'_>, name: &Path, wanted: StatxFlags) -> rustix::io::Result<Statx> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | DONT_SYNC;
-    statx(CWD, directory, flags, UNIQUE_ID)
+    statx(parent, name, flags, wanted)
 }
 
 /// The ID of the mount of a file, if the kernel has unique ones.

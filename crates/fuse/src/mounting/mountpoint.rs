@@ -1,21 +1,28 @@
 //! Mountpoints, and mounting on directories.
 
 use std::{
-    fs, io,
-    os::{fd::OwnedFd, unix::fs::MetadataExt},
-    path::{Path, PathBuf},
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::Path,
 };
 
 use floe_fuse_wire as wire;
-use rustix::mount::{MountFlags, mount};
+use rustix::{
+    fs::{AtFlags, FileType, StatxFlags, statx},
+    io::Errno,
+    mount::{MountFlags, mount},
+};
 
-use crate::{Access, MountError, MountOptions, MountTable, mounting::fusermount, mounting::fusermount::AutoUnmount};
+use crate::{
+    Access, MountError, MountOptions, MountTable, mounting::directory::Directory, mounting::fusermount,
+    mounting::fusermount::AutoUnmount, mounting::place::Place, mounting::private_namespace_sys::in_directory,
+};
 
 /// The place where an image is mounted.
 #[derive(Debug)]
 pub enum Mountpoint {
-    /// A directory; its path is absolute and without links.
-    Directory(PathBuf),
+    /// A directory.
+    Directory(Directory),
     /// A descriptor of `/dev/fuse` with which another program mounts the image.
     Descriptor(OwnedFd),
 }
@@ -43,24 +50,24 @@ impl Mountpoint {
             }
             .map_err(|error| MountError::Descriptor { path: path.to_owned(), error });
         }
-        let metadata = match fs::metadata(path) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-                return Err(MountError::Dead(path.to_owned()));
-            }
-            result => result.map_err(|error| MountError::Directory { path: path.to_owned(), error })?,
+        let failed = |error| MountError::Directory { path: path.to_owned(), error };
+        let directory = Directory::open(path).map_err(failed)?;
+        // Without the time of creation, the kernel would answer from its cache for a dead mount.
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let stat = match statx(&directory, c"", AtFlags::EMPTY_PATH, wanted) {
+            Err(Errno::NOTCONN) => return Err(MountError::Dead(path.to_owned())),
+            result => result.map_err(|error| failed(error.into()))?,
         };
-        if !metadata.is_dir() {
+        if !FileType::from_raw_mode(stat.stx_mode.into()).is_dir() {
             return Err(MountError::NotADirectory(path.to_owned()));
         }
-        let directory = resolve(path).map_err(|error| MountError::Directory { path: path.to_owned(), error })?;
-        if directory == Path::new("/") {
+        if directory.path() == Path::new("/") {
             // Paths would still resolve to the file system below the mount. An unmount would remount that file system
             // read-only.
-            let error = io::Error::new(io::ErrorKind::InvalidInput, "it is the root directory");
-            return Err(MountError::Directory { path: path.to_owned(), error });
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "it is the root directory")));
         }
         if let Ok(table) = MountTable::read()
-            && let Some(entry) = table.on(&directory).filter(|entry| entry.is_served())
+            && let Some(entry) = table.on(directory.path()).filter(|entry| entry.is_served())
         {
             return Err(MountError::Mounted {
                 path: path.to_owned(),
@@ -71,46 +78,28 @@ impl Mountpoint {
     }
 }
 
-/// The absolute path of a directory, without links. It also works for dead mounts.
-///
-/// # Errors
-/// There is no such directory.
-pub(crate) fn resolve(path: &Path) -> io::Result<PathBuf> {
-    match fs::canonicalize(path) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::EIO | libc::EACCES)) => {
-            let path = std::path::absolute(path)?;
-            match (path.parent(), path.file_name()) {
-                (Some(parent), Some(name)) => Ok(fs::canonicalize(parent)?.join(name)),
-                _ => Err(error),
-            }
-        }
-        result => result,
-    }
-}
-
-/// Mounts on a directory: directly if this process may, else through fusermount3.
+/// Mounts on a directory: directly if this process may, else through fusermount3. Returns the place of the mount too.
 ///
 /// # Errors
 /// The device cannot be opened, or the kernel or fusermount3 refuses.
-pub(crate) fn connect(directory: &Path, options: &MountOptions) -> Result<Connected, MountError> {
+pub(crate) fn connect(directory: &Directory, options: &MountOptions) -> Result<(Connected, Place), MountError> {
     let may_mount = rustix::process::geteuid().is_root();
     if !may_mount || options.auto_unmount {
         return fusermount::mount(directory, options);
     }
     let device = wire::open().map_err(MountError::Device)?;
     match mount_directly(directory, &device, options) {
-        Ok(()) => Ok(Connected { device, auto_unmount: None }),
+        Ok(()) => Ok((Connected { device, auto_unmount: None }, Place::on(directory))),
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => match fusermount::mount(directory, options) {
-            Err(MountError::NoFusermount) => Err(MountError::Refused { path: directory.to_owned(), error }),
+            Err(MountError::NoFusermount) => Err(MountError::Refused { path: directory.path().to_owned(), error }),
             result => result,
         },
-        Err(error) => Err(MountError::Refused { path: directory.to_owned(), error }),
+        Err(error) => Err(MountError::Refused { path: directory.path().to_owned(), error }),
     }
 }
 
-fn mount_directly(directory: &Path, device: &OwnedFd, options: &MountOptions) -> io::Result<()> {
-    use std::os::fd::AsRawFd;
-    let mode = fs::metadata(directory)?.mode();
+fn mount_directly(directory: &Directory, device: &OwnedFd, options: &MountOptions) -> io::Result<()> {
+    let mode = rustix::fs::fstat(directory)?.st_mode;
     let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
     let number = device.as_raw_fd();
     let mut data = format!("fd={number},rootmode={mode:o},user_id={},group_id={}", uid.as_raw(), gid.as_raw());
@@ -136,14 +125,17 @@ fn mount_directly(directory: &Path, device: &OwnedFd, options: &MountOptions) ->
     let data = std::ffi::CString::new(data).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let source = options.source.replace('\0', "");
     let file_system = if options.subtype.is_empty() { "fuse".to_owned() } else { format!("fuse.{}", options.subtype) };
-    mount(source.as_str(), directory, file_system.as_str(), flags, data.as_c_str())?;
-    Ok(())
+    // In its working directory, a thread needs no path.
+    in_directory(directory.as_fd(), || {
+        mount(source.as_str(), c".", file_system.as_str(), flags, data.as_c_str())?;
+        Ok(())
+    })
 }
 
 /// Checks that a descriptor is one of `/dev/fuse`: character device 10:229.
 fn check_device(descriptor: &OwnedFd) -> io::Result<()> {
     let stat = rustix::fs::fstat(descriptor)?;
-    let is_fuse = rustix::fs::FileType::from_raw_mode(stat.st_mode).is_char_device()
+    let is_fuse = FileType::from_raw_mode(stat.st_mode).is_char_device()
         && (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == (10, 229);
     if is_fuse { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENODEV)) }
 }

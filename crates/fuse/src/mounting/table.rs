@@ -27,6 +27,8 @@ pub struct MountTable {
 /// One mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountEntry {
+    /// The number of the mount in the table, which the kernel reuses after its end.
+    pub(crate) id: u32,
     /// The device number of its files.
     pub device: (u32, u32),
     /// The directory it is mounted on.
@@ -59,10 +61,9 @@ impl MountTable {
         self.entries.iter().rev().find(|entry| entry.mountpoint == mountpoint)
     }
 
-    /// Whether a mount whose files have this device number is on a directory, covered or not. The path must be absolute and
-    /// without links.
-    pub(crate) fn has(&self, mountpoint: &Path, device: (u32, u32)) -> bool {
-        self.entries.iter().any(|entry| entry.mountpoint == mountpoint && entry.device == device)
+    /// The mount with this number.
+    pub(crate) fn with_id(&self, id: u32) -> Option<&MountEntry> {
+        self.entries.iter().find(|entry| entry.id == id)
     }
 
     /// The directories with mounts whose files have this device number.
@@ -132,7 +133,8 @@ impl MountEntry {
     /// a single dash after a varying number of fields.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ');
-        let mut device = std::str::from_utf8(fields.nth(2)?).ok()?.split(':');
+        let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+        let mut device = std::str::from_utf8(fields.nth(1)?).ok()?.split(':');
         let device = (device.next()?.parse().ok()?, device.next()?.parse().ok()?);
         let mountpoint = unescaped(fields.nth(1)?).into();
         let words: Vec<_> = fields.next()?.split(|byte| *byte == b',').collect();
@@ -153,7 +155,7 @@ impl MountEntry {
         let is_granted = |option: &[u8]| user_id.is_none() || options.contains(&option);
         let (lets_others_in, checks_permissions) = (is_granted(b"allow_other"), is_granted(b"default_permissions"));
         let entry =
-            Self { device, mountpoint, file_system, source, user_id, flags, lets_others_in, checks_permissions };
+            Self { id, device, mountpoint, file_system, source, user_id, flags, lets_others_in, checks_permissions };
         Some(Self { user_id: user_id.or(entry.is_front().then_some(0)), ..entry })
     }
 }
@@ -205,6 +207,7 @@ mod tests {
             let found = table.on(Path::new(mountpoint));
             let found = found.map(|entry| {
                 let image = entry.image().to_str().expect("text");
+                assert_eq!(table.with_id(entry.id), Some(entry));
                 (entry.file_system.as_str(), image, entry.device, entry.is_served(), entry.user_id)
             });
             assert_eq!(found, expected, "{mountpoint}");

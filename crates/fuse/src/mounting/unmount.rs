@@ -9,15 +9,11 @@ use std::{
     },
 };
 
-use rustix::mount::UnmountFlags;
-
 use crate::{
     Keeper, MountTable,
     connection::pending::{ConnectionEnd, Pending},
     connection::serving_thread::may_wait_for_mount,
-    mounting::fusermount,
-    mounting::mount_id_sys::MountId,
-    mounting::mountpoint::resolve,
+    mounting::place::{Place, flags, result_of},
 };
 
 /// How a mount that is in use is treated.
@@ -85,18 +81,18 @@ impl std::error::Error for UnmountError {}
 /// # Errors
 /// There is no such mount, it is in use, or this user may not unmount it.
 pub fn unmount(path: &Path, detach: Detach) -> Result<(), UnmountError> {
-    let directory = resolve(path).map_err(|error| UnmountError::Failed { path: path.to_owned(), error })?;
-    let mut owner = None;
-    // Without /proc, only the kernel checks.
-    if let Ok(table) = MountTable::read() {
-        let Some(entry) = table.on(&directory) else { return Err(UnmountError::NotMounted(path.to_owned())) };
-        if !entry.is_served() {
-            let file_system = entry.file_system.clone();
-            return Err(UnmountError::NotFuse { path: path.to_owned(), file_system });
-        }
-        owner = entry.user_id;
+    let failed = |error| UnmountError::Failed { path: path.to_owned(), error };
+    let Ok(table) = MountTable::read() else {
+        // Without /proc, only the kernel checks.
+        let directory = std::fs::canonicalize(path).map_err(failed)?;
+        return result_of(rustix::mount::unmount(&directory, flags(detach)), &directory);
+    };
+    let entry = table.find(path).map_err(failed)?.ok_or_else(|| UnmountError::NotMounted(path.to_owned()))?;
+    if !entry.is_served() {
+        let file_system = entry.file_system.clone();
+        return Err(UnmountError::NotFuse { path: path.to_owned(), file_system });
     }
-    unmount_directory(&directory, detach).map_err(|error| match (error, owner) {
+    Place::of(entry).unmount(detach).map_err(|error| match (error, entry.user_id) {
         (UnmountError::NoPermission { path, .. }, Some(owner)) if is_other_user(owner) => {
             let reason = match owner {
                 0 => "it is root's mount, which only root can unmount".to_owned(),
@@ -117,10 +113,8 @@ fn is_other_user(owner: u32) -> bool {
 /// Unmounts the mount of one [`Mount`](crate::Mount), but no later mount on its directory. Can be used from any thread.
 #[derive(Clone, Debug)]
 pub struct Unmounter {
-    directory: Option<PathBuf>,
-    device: Option<(u32, u32)>,
-    /// The ID of the mount, if the kernel has unique ones.
-    id: Option<MountId>,
+    /// `None` if another program has mounted.
+    place: Option<Place>,
     has_ended: Arc<AtomicBool>,
     /// The connection, as long as it is served.
     connection: Weak<Pending>,
@@ -128,21 +122,14 @@ pub struct Unmounter {
 }
 
 impl Unmounter {
-    /// An unmounter for the mount just made on a directory, by the keeper if there is one. Without a directory, it unmounts
-    /// nothing.
-    pub(crate) fn new(directory: Option<PathBuf>, connection: Weak<Pending>, keeper: Option<Arc<Keeper>>) -> Self {
-        let unmounter = Self { directory: None, device: None, id: None, has_ended: Arc::default(), connection, keeper };
-        match directory {
-            Some(directory) => unmounter.of(directory),
-            None => unmounter,
-        }
+    /// An unmounter for the mount at a place, made by the keeper if there is one. Without a place, it unmounts nothing.
+    pub(crate) fn new(place: Option<Place>, connection: Weak<Pending>, keeper: Option<Arc<Keeper>>) -> Self {
+        Self { place, has_ended: Arc::default(), connection, keeper }
     }
 
-    /// An unmounter for the mount just made on a directory, which ends with the same connection.
-    pub(crate) fn of(self, directory: PathBuf) -> Self {
-        let device = MountTable::read().ok().and_then(|table| Some(table.on(&directory)?.device));
-        let id = device.and_then(|device| MountId::of(&directory, device));
-        Self { directory: Some(directory), device, id, ..self }
+    /// An unmounter for the mount at a place, which ends with the same connection.
+    pub(crate) fn of(self, place: Place) -> Self {
+        Self { place: Some(place), ..self }
     }
 
     /// Notes that the kernel has ended the connection, because the mount was unmounted. A mount on the directory is another
@@ -153,7 +140,12 @@ impl Unmounter {
 
     /// The device number of the mount's files, if it is known.
     pub fn device(&self) -> Option<(u32, u32)> {
-        self.device
+        self.place.as_ref()?.device()
+    }
+
+    /// The path that leads to the mountpoint now.
+    pub(crate) fn path_now(&self) -> Option<PathBuf> {
+        self.place.as_ref().map(Place::path_now)
     }
 
     /// Whether the mount still exists, covered or not; `true` if this cannot be determined.
@@ -163,38 +155,19 @@ impl Unmounter {
             return false;
         }
         // A confined process may not ask for the mount by its ID.
-        self.id.and_then(MountId::is_mounted).unwrap_or_else(|| self.is_listed())
+        self.place.as_ref().is_some_and(|place| place.exists().unwrap_or_else(|| place.is_listed()))
     }
 
     /// A directory of this mount namespace on which the files are mounted, by a bind mount or because the mount was moved.
     pub fn mountpoint_elsewhere(&self) -> Option<PathBuf> {
-        let (directory, device) = (self.directory.as_deref(), self.device?);
-        let table = MountTable::read().ok()?;
-        table.mountpoints_of(device).find(|mountpoint| Some(*mountpoint) != directory).map(Path::to_owned)
+        let place = self.place.as_ref()?;
+        let (directory, table) = (place.path_now(), MountTable::read().ok()?);
+        table.mountpoints_of(place.device()?).find(|mountpoint| *mountpoint != directory).map(Path::to_owned)
     }
 
     /// Whether the mount exists, but another one covers it; `false` if this cannot be determined.
     pub fn is_covered(&self) -> bool {
-        self.is_mounted() && self.is_listed() && !self.is_on_top()
-    }
-
-    /// Whether the mount table has the mount; `true` if this cannot be determined.
-    fn is_listed(&self) -> bool {
-        match (&self.directory, self.device, MountTable::read()) {
-            (None, _, _) => false,
-            (Some(directory), Some(device), Ok(table)) => table.has(directory, device),
-            _ => true,
-        }
-    }
-
-    /// Whether the directory leads to the mount, and not to one that covers it; `true` if this cannot be determined.
-    fn is_on_top(&self) -> bool {
-        let Some(directory) = &self.directory else { return false };
-        let by_id = self.id.and_then(|id| id.is_on(directory));
-        by_id.unwrap_or_else(|| match (self.device, MountTable::read()) {
-            (Some(device), Ok(table)) => table.on(directory).is_some_and(|entry| entry.device == device),
-            _ => true,
-        })
+        self.is_mounted() && self.place.as_ref().is_some_and(|place| place.is_listed() && !place.is_on_top())
     }
 
     /// Unmounts it.
@@ -203,43 +176,19 @@ impl Unmounter {
     /// It is no longer mounted, another mount covers it, or it is in use.
     pub fn unmount(&self, detach: Detach) -> Result<(), UnmountError> {
         may_wait_for_mount();
-        let Some(directory) = &self.directory else {
+        let Some(place) = &self.place else {
             return Err(UnmountError::NotMounted(PathBuf::from("/dev/fuse")));
         };
         // A mount that was moved exists, but not here.
-        if !self.is_mounted() || !self.is_listed() {
-            return Err(UnmountError::NotMounted(directory.clone()));
+        if !self.is_mounted() || !place.is_listed() {
+            return Err(UnmountError::NotMounted(place.directory().to_owned()));
         }
-        if !self.is_on_top() {
-            return Err(UnmountError::Covered(directory.clone()));
+        if !place.is_on_top() {
+            return Err(UnmountError::Covered(place.directory().to_owned()));
         }
         match &self.keeper {
-            Some(keeper) => keeper.unmount(directory, detach),
-            None => unmount_directory(directory, detach),
+            Some(keeper) => keeper.unmount(place.directory(), detach),
+            None => place.unmount(detach),
         }
-    }
-}
-
-fn unmount_directory(directory: &Path, detach: Detach) -> Result<(), UnmountError> {
-    let path = || directory.to_owned();
-    let flags = match detach {
-        Detach::Never => UnmountFlags::NOFOLLOW,
-        Detach::Lazily => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
-    };
-    match rustix::mount::unmount(directory, flags) {
-        Ok(()) => Ok(()),
-        Err(rustix::io::Errno::BUSY) => Err(UnmountError::Busy(path())),
-        Err(rustix::io::Errno::PERM) => {
-            fusermount::unmount(directory, detach == Detach::Lazily).map_err(|message| match message {
-                Some(message) if message.contains("busy") => UnmountError::Busy(path()),
-                Some(reason) => UnmountError::NoPermission { path: path(), reason },
-                None => UnmountError::NoPermission {
-                    path: path(),
-                    reason: "users other than root need fusermount3, from the package fuse3".to_owned(),
-                },
-            })
-        }
-        Err(rustix::io::Errno::INVAL) => Err(UnmountError::NotMounted(path())),
-        Err(error) => Err(UnmountError::Failed { path: path(), error: error.into() }),
     }
 }

@@ -15,7 +15,7 @@ use super::{
     messages::{Answer, Question, RINGS_ARE_PERMITTED, priority_from_number},
 };
 use crate::{
-    Detach, MountTable, Unmounter,
+    Detach, Directory, MountTable, Unmounter,
     caller::is_administrator,
     connection::ring_permission::RingPermission,
     mounting::abort::Abort,
@@ -25,12 +25,15 @@ use crate::{
     mounting::launch_walk::{LaunchWalker, WalkPause},
     mounting::mountpoint::{Connected, connect},
     mounting::parent_sys::Parent,
+    mounting::place::Place,
     mounting::read_ahead,
 };
 
 /// The mounts of a keeper.
 #[derive(Default)]
 pub(super) struct Held {
+    /// The directory to mount on. It is closed once it has a mount: its file system would be busy.
+    mountpoint: Option<Directory>,
     hidden: Option<HiddenMount>,
     /// Held until the hidden mount is served.
     pub(super) ring_permission: Option<RingPermission>,
@@ -46,26 +49,25 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Holds nothing yet. `parent` is the process that this one serves.
-    pub(super) fn new(parent: Option<Arc<Parent>>) -> Self {
-        Self { parent, ..Self::default() }
+    /// Holds no mount yet. `parent` is the process that this one serves.
+    pub(super) fn new(mountpoint: Option<Directory>, parent: Option<Arc<Parent>>) -> Self {
+        Self { mountpoint, parent, ..Self::default() }
     }
 
-    /// Holds the FUSE mount on a directory.
-    fn hold(&mut self, directory: &Path) {
-        let mount = Unmounter::new(Some(directory.to_owned()), Weak::new(), None);
+    /// Holds the FUSE mount at a place. Returns the answer, which contains the number of the mount.
+    fn hold(&mut self, place: Place) -> Answer {
+        let text = id_text(&place);
+        let mount = Unmounter::new(Some(place), Weak::new(), None);
         self.abort_when_stuck(mount.device());
         self.mounted = Some(mount);
+        Answer { text, ..Answer::done() }
     }
 
-    /// Holds the mount on a directory if it has this device number and a program serves it. Returns whether it does.
-    fn adopt(&mut self, directory: &Path, device: (u32, u32)) -> bool {
+    /// Holds the mount on a directory if it has this device number and a program serves it.
+    fn adopt(&mut self, directory: &Path, device: (u32, u32)) -> Option<Answer> {
         let table = MountTable::read().unwrap_or_default();
-        let is_it = table.on(directory).is_some_and(|entry| entry.is_served() && entry.device == device);
-        if is_it {
-            self.hold(directory);
-        }
-        is_it
+        let entry = table.on(directory).filter(|entry| entry.is_served() && entry.device == device)?;
+        Some(self.hold(Place::of(entry)))
     }
 
     /// Arranges that the connection of the mount with this device number is aborted if the parent is killed and cannot
@@ -79,9 +81,9 @@ impl Held {
     }
 
     /// Starts a walker. Returns the sending end of its socket and the id of its thread.
-    fn walk(&mut self, directory: &Path, priority: Priority) -> io::Result<(OwnedFd, u32)> {
+    fn walk(&mut self, priority: Priority) -> io::Result<(OwnedFd, u32)> {
         let mount = self.mounted.clone().filter(|_| self.walk.is_none()).ok_or(io::ErrorKind::NotConnected)?;
-        let (socket, walker) = LaunchWalker::new(directory.to_owned(), mount)?;
+        let (socket, walker) = LaunchWalker::new(mount)?;
         self.walk = Some(walker.pause());
         let thread = started(LaunchWalker::THREAD, move || {
             schedule_this_thread(priority);
@@ -105,23 +107,21 @@ impl Held {
             Some(result) => Answer::of_unmount(result),
         };
         let answer = match question {
-            Question::Mount => match kept.directory.filter(|_| self.mounted.is_none()) {
+            Question::Mount => match self.mountpoint.take().filter(|_| self.mounted.is_none()) {
                 None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
-                Some(directory) => match connect(directory, kept.options) {
-                    Ok(Connected { device, auto_unmount }) => {
-                        self.hold(directory);
+                Some(mountpoint) => match connect(&mountpoint, kept.options) {
+                    Ok((Connected { device, auto_unmount }, place)) => {
                         let auto_unmount = auto_unmount.map(AutoUnmount::into_socket);
-                        return (Answer::done(), [device].into_iter().chain(auto_unmount).collect());
+                        return (self.hold(place), [device].into_iter().chain(auto_unmount).collect());
                     }
                     Err(error) => Answer::of_mount_error(error),
                 },
             },
             Question::Adopt => match kept.directory.zip(kept.adopted).filter(|_| self.mounted.is_none()) {
                 None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
-                Some((directory, device)) => match self.adopt(directory, device) {
-                    true => Answer::done(),
-                    false => Answer::failed(4, &io::Error::from_raw_os_error(libc::ENOTCONN)),
-                },
+                Some((directory, device)) => self
+                    .adopt(directory, device)
+                    .unwrap_or_else(|| Answer::failed(4, &io::Error::from_raw_os_error(libc::ENOTCONN))),
             },
             Question::MountHidden(_) if self.hidden.is_some() || self.mounted.is_some() => {
                 Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY))
@@ -141,11 +141,13 @@ impl Held {
                 }
             },
             Question::MountFront(priority) => {
-                match kept.directory.zip(self.hidden.take()).filter(|_| self.mounted.is_none()) {
+                match self.mountpoint.as_ref().zip(self.hidden.take()).filter(|_| self.mounted.is_none()) {
                     None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
-                    Some((directory, hidden)) => match hidden.put_front(directory, kept.options) {
-                        Ok(transfer) => {
-                            let mounted = Unmounter::new(Some(directory.to_owned()), Weak::new(), None);
+                    Some((mountpoint, hidden)) => match hidden.put_front(mountpoint, kept.options) {
+                        Ok((place, transfer)) => {
+                            self.mountpoint = None;
+                            let id = id_text(&place);
+                            let mounted = Unmounter::new(Some(place), Weak::new(), None);
                             self.mounted = Some(mounted.clone());
                             self.is_front = true;
                             // Without it, a store to the hidden image could keep a killed process from ending.
@@ -158,7 +160,7 @@ impl Held {
                                     Some((thread, sending.into_socket()))
                                 })
                                 .unzip();
-                            let text = thread.unwrap_or(0).to_string();
+                            let text = format!("{} {id}", thread.unwrap_or(0));
                             return (Answer { text, ..Answer::done() }, sending.into_iter().collect());
                         }
                         Err(error) => Answer::refused(&error),
@@ -176,24 +178,27 @@ impl Held {
                 }
             }
             Question::Users => {
-                let text = kept.directory.map(kept.users_of).unwrap_or_default();
+                let directory = self.mounted.as_ref().and_then(Unmounter::path_now);
+                let text = directory.as_deref().map(kept.users_of).unwrap_or_default();
                 Answer { text, ..Answer::done() }
             }
-            Question::Walk(priority) => {
-                let directory = kept.directory.ok_or_else(|| io::ErrorKind::NotConnected.into());
-                match directory.and_then(|directory| self.walk(directory, priority_from_number(priority))) {
-                    Ok((socket, thread)) => {
-                        return (Answer { text: thread.to_string(), ..Answer::done() }, vec![socket]);
-                    }
-                    Err(error) => Answer::failed(4, &error),
+            Question::Walk(priority) => match self.walk(priority_from_number(priority)) {
+                Ok((socket, thread)) => {
+                    return (Answer { text: thread.to_string(), ..Answer::done() }, vec![socket]);
                 }
-            }
+                Err(error) => Answer::failed(4, &error),
+            },
             Question::IsAdministrator(thread) if is_administrator(thread) => Answer::done(),
             Question::IsAdministrator(_) => Answer { kind: 1, ..Answer::done() },
             Question::End => Answer::done(),
         };
         (answer, Vec::new())
     }
+}
+
+/// The number of a mount in the mount table, as text: empty without a table.
+fn id_text(place: &Place) -> String {
+    place.listed().map(|id| id.to_string()).unwrap_or_default()
 }
 
 /// Starts a thread that does `work`, and returns its id.
@@ -219,6 +224,7 @@ mod tests {
     fn settings<'a>(options: &'a MountOptions, change: impl FnOnce(&mut Kept<'a>)) -> Kept<'a> {
         let mut kept = Kept {
             directory: Some(Path::new(DIRECTORY)),
+            mountpoint: None,
             options,
             users_of: |_| String::new(),
             passing: None,

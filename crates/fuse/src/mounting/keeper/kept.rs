@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::messages::Question;
-use crate::MountOptions;
+use crate::{Directory, MountOptions};
 
 /// Names the processes that use the mount on a directory.
 pub type UsersOf = fn(&Path) -> String;
@@ -11,8 +11,10 @@ pub type UsersOf = fn(&Path) -> String;
 /// The settings of a keeper.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept<'a> {
-    /// The directory to mount on; `None` if another program mounts.
+    /// The directory of the mount; `None` if another program mounts.
     pub directory: Option<&'a Path>,
+    /// The same directory to mount on; `None` if it is mounted already.
+    pub mountpoint: Option<&'a Directory>,
     /// The options of the mount.
     pub options: &'a MountOptions,
     /// Names the processes that use the mount.

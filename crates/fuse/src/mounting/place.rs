@@ -1,0 +1,217 @@
+//! The place of a mount in the directory tree.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{AtFlags, StatxFlags, statx},
+    io::Errno,
+    mount::UnmountFlags,
+};
+
+use crate::{
+    Detach, MountEntry, MountTable, UnmountError,
+    mounting::directory::{Directory, HeldName},
+    mounting::fusermount,
+    mounting::mount_id_sys::{MountId, listed_id},
+};
+
+/// How often an unmount looks for a mount whose path changes at that moment.
+const LOOKS_MAX: usize = 16;
+
+/// The place of one mount. The mount is identified by its numbers and not by its path: the owner of a directory above can
+/// rename directories and put others in their place. The mount itself is not held open, because it would be busy, nor is the
+/// directory below it, because its file system would be.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// The path when the mount was made.
+    directory: PathBuf,
+    /// The device and inode numbers of the directory above.
+    parent: Option<(u32, u32, u64)>,
+    /// The number of the mount in the mount table; the kernel reuses it after the mount's end.
+    listed: Option<u32>,
+    /// The device number of the mount's files.
+    device: Option<(u32, u32)>,
+    /// The ID of the mount, if the kernel has unique ones.
+    unique: Option<MountId>,
+}
+
+impl Place {
+    /// The place of the mount just made on a directory that is held open.
+    pub(crate) fn on(directory: &Directory) -> Self {
+        let mut place = Self::unknown(directory.path_now());
+        // The directory may get another name at any time.
+        for _ in 0..LOOKS_MAX {
+            let Ok(name) = directory.held_name() else { break };
+            place = Self::at(&name, directory.path_now());
+            if place.listed.is_some() || MountTable::read().is_err() {
+                break;
+            }
+        }
+        place
+    }
+
+    /// The place of the mount with this number in the mount table, or, without a table, of the one on this directory.
+    pub(crate) fn with_id(listed: Option<u32>, directory: &Path) -> Self {
+        let table = MountTable::read().unwrap_or_default();
+        if let Some(entry) = listed.and_then(|listed| table.with_id(listed)) {
+            return Self::of(entry);
+        }
+        match HeldName::of(directory) {
+            Ok(name) => Self::at(&name, directory.to_owned()),
+            Err(_) => Self { listed, ..Self::unknown(directory.to_owned()) },
+        }
+    }
+
+    /// The place of a mount of the table.
+    pub(crate) fn of(entry: &MountEntry) -> Self {
+        let name = HeldName::of(&entry.mountpoint).ok();
+        let found = name.map(|name| Self::at(&name, entry.mountpoint.clone()));
+        // Another mount may cover it, or the path may lead elsewhere by now.
+        let found = found.filter(|found| found.listed == Some(entry.id));
+        let (parent, unique) = found.map_or((None, None), |found| (found.parent, found.unique));
+        Self { directory: entry.mountpoint.clone(), parent, listed: Some(entry.id), device: Some(entry.device), unique }
+    }
+
+    fn unknown(directory: PathBuf) -> Self {
+        Self { directory, parent: None, listed: None, device: None, unique: None }
+    }
+
+    /// The place of the topmost mount on a name, which a program must serve.
+    fn at(name: &HeldName, directory: PathBuf) -> Self {
+        let listed = listed_id(name.parent(), name.name());
+        let table = MountTable::read().unwrap_or_default();
+        let entry = listed.and_then(|listed| table.with_id(listed)).filter(|entry| entry.is_served());
+        let unique = MountId::of(name.parent(), name.name());
+        let device = entry.map(|entry| entry.device).or_else(|| device_of(name));
+        Self { directory, parent: inode_of(name), listed: entry.map(|entry| entry.id), device, unique }
+    }
+
+    /// The path of the directory when the mount was made.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The number of the mount in the mount table, if there is a table.
+    pub(crate) fn listed(&self) -> Option<u32> {
+        self.listed
+    }
+
+    /// The device number of the mount's files, if it is known.
+    pub(crate) fn device(&self) -> Option<(u32, u32)> {
+        self.device
+    }
+
+    /// Whether the mount exists anywhere, without a look into the table; `None` if this cannot be determined.
+    pub(crate) fn exists(&self) -> Option<bool> {
+        self.unique.and_then(MountId::is_mounted)
+    }
+
+    /// Whether the mount is still on its directory, covered or not; `true` if this cannot be determined.
+    pub(crate) fn is_listed(&self) -> bool {
+        MountTable::read().map_or(true, |table| self.entry(&table).is_some())
+    }
+
+    /// The path that leads to the directory of the mount now: a directory above may have another name.
+    pub(crate) fn path_now(&self) -> PathBuf {
+        let table = MountTable::read().unwrap_or_default();
+        self.entry(&table).map_or_else(|| self.directory.clone(), |entry| entry.mountpoint.clone())
+    }
+
+    /// Whether the path of the mount leads to it, and not to one that covers it; `true` if this cannot be determined.
+    pub(crate) fn is_on_top(&self) -> bool {
+        let Ok(table) = MountTable::read() else {
+            return self.unique.and_then(|id| id.is_on(&self.directory)).unwrap_or(true);
+        };
+        let Some(entry) = self.entry(&table) else { return false };
+        let by_id = self.unique.and_then(|id| id.is_on(&entry.mountpoint));
+        by_id.unwrap_or_else(|| table.on(&entry.mountpoint).is_some_and(|top| top.id == entry.id))
+    }
+
+    /// The mount in the table, if it is still on its directory.
+    fn entry<'table>(&self, table: &'table MountTable) -> Option<&'table MountEntry> {
+        let is_device = |entry: &&MountEntry| self.device.is_none_or(|device| entry.device == device);
+        match self.listed {
+            Some(listed) => table.with_id(listed).filter(is_device).filter(|entry| self.is_at(&entry.mountpoint)),
+            None => table.entries().iter().rev().find(|entry| entry.mountpoint == self.directory && is_device(entry)),
+        }
+    }
+
+    /// Whether this is the path of the mount's directory. Directories above it may have other names by now; but a mount that
+    /// was moved has another directory.
+    fn is_at(&self, mountpoint: &Path) -> bool {
+        let is_renamed = || {
+            let name = HeldName::of(mountpoint).ok().filter(|_| mountpoint.file_name() == self.directory.file_name());
+            self.parent.is_some() && name.and_then(|name| inode_of(&name)) == self.parent
+        };
+        mountpoint == self.directory || is_renamed()
+    }
+
+    /// Unmounts this mount and no other.
+    ///
+    /// # Errors
+    /// It is no longer on its directory, another mount covers it, it is in use, or this user may not unmount it.
+    pub(crate) fn unmount(&self, detach: Detach) -> Result<(), UnmountError> {
+        for _ in 0..LOOKS_MAX {
+            let Ok(table) = MountTable::read() else {
+                return result_of(rustix::mount::unmount(&self.directory, flags(detach)), &self.directory);
+            };
+            let entry = self.entry(&table).ok_or_else(|| UnmountError::NotMounted(self.directory.clone()))?;
+            let name = HeldName::of(&entry.mountpoint);
+            if let Ok(name) = name
+                && listed_id(name.parent(), name.name()) == Some(entry.id)
+            {
+                return unmount_name(&name, detach, &entry.mountpoint);
+            }
+        }
+        Err(UnmountError::Covered(self.directory.clone()))
+    }
+}
+
+/// Unmounts the mount on a name, which messages call `path`.
+fn unmount_name(name: &HeldName, detach: Detach, path: &Path) -> Result<(), UnmountError> {
+    match rustix::mount::unmount(name.path(), flags(detach)) {
+        Err(Errno::PERM) => fusermount::unmount(name, detach == Detach::Lazily).map_err(|message| match message {
+            Some(message) if message.contains("busy") => UnmountError::Busy(path.to_owned()),
+            Some(reason) => UnmountError::NoPermission { path: path.to_owned(), reason },
+            None => UnmountError::NoPermission {
+                path: path.to_owned(),
+                reason: "users other than root need fusermount3, from the package fuse3".to_owned(),
+            },
+        }),
+        result => result_of(result, path),
+    }
+}
+
+/// The result of umount(2) on a path.
+pub(crate) fn result_of(result: rustix::io::Result<()>, path: &Path) -> Result<(), UnmountError> {
+    let path = path.to_owned();
+    result.map_err(|error| match error {
+        Errno::BUSY => UnmountError::Busy(path),
+        Errno::INVAL => UnmountError::NotMounted(path),
+        error => UnmountError::Failed { path, error: io::Error::from(error) },
+    })
+}
+
+pub(crate) fn flags(detach: Detach) -> UnmountFlags {
+    match detach {
+        Detach::Never => UnmountFlags::NOFOLLOW,
+        Detach::Lazily => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+    }
+}
+
+/// The identity of the directory with a name.
+fn inode_of(name: &HeldName) -> Option<(u32, u32, u64)> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let stat = statx(name.parent(), c"", flags, StatxFlags::INO).ok()?;
+    Some((stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino))
+}
+
+/// The device number of the files under a name.
+fn device_of(name: &HeldName) -> Option<(u32, u32)> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let stat = statx(name.parent(), name.name(), flags, StatxFlags::empty()).ok()?;
+    Some((stat.stx_dev_major, stat.stx_dev_minor))
+}
