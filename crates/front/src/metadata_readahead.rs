@@ -88,7 +88,8 @@ struct Listed {
     runs: Runs,
 }
 
-/// A part of the tree of directories, and the requests along it. Directories are identified by their inode numbers.
+/// A part of the tree of directories, and the requests along it. Directories are identified by their numbers
+/// (see [`Geometry`](crate::geometry::Geometry)).
 #[derive(Default)]
 struct Tree {
     /// The subdirectories of a directory, in the order of its listing.
