@@ -18,4 +18,5 @@ mod installed;
 mod local_times;
 mod pseudo_files;
 mod standard_output;
+mod tar_index;
 mod unsquashfs_options;
