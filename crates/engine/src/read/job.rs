@@ -250,8 +250,10 @@ impl Job<'_> {
         let pages = engine.blocks.make_room(&engine.pool, len, effort);
         engine.watch_growth();
         if engine.pool.wants_backing_ahead() {
-            let engine = Arc::clone(engine);
-            self.engine.workers.run_around(Box::new(move || engine.pool.back_ahead()));
+            let backed = Arc::clone(engine);
+            if !engine.workers.run_around(Box::new(move || backed.pool.back_ahead())) {
+                engine.pool.leave_unbacked();
+            }
         }
         let elsewhere = || (effort == Effort::Demand).then(|| engine.pool.unreserved(len)).flatten();
         let mut pages = pages.or_else(elsewhere).ok_or(Error::NoMemory)?;
