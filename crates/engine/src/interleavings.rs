@@ -16,7 +16,11 @@ use crate::{
         flight::{Flight, FlightCounters},
         metadata_cache::MetadataCache,
     },
-    memory::page_pool::{CacheSize, Effort, PagePool},
+    memory::{
+        arenas::Arenas,
+        page_pool::{CacheSize, Effort, PagePool},
+        page_run_sys::Arena,
+    },
     metrics::latency::Latencies,
     threads::task_queue::{Task, TaskQueue},
 };
@@ -58,6 +62,22 @@ fn a_flight_reaches_every_waiter_and_every_subscriber() {
         flight.end(Ok(5), &counters);
         waiters.into_iter().for_each(|waiter| waiter.join().expect("no panic"));
         assert_eq!(told.load(SeqCst), 3);
+    });
+}
+
+#[test]
+fn threads_that_take_pages_stay_below_the_limit_together() {
+    try_orders(|| {
+        let arena = Arena::new(8, false).expect("a small arena");
+        let arenas = Arc::new(Arenas::new(Some(arena), 3));
+        let takers: Vec<_> = (0..3)
+            .map(|_| {
+                let arenas = Arc::clone(&arenas);
+                thread::spawn(move || arenas.take(2))
+            })
+            .collect();
+        let taken: Vec<_> = takers.into_iter().filter_map(|taker| taker.join().expect("no panic")).collect();
+        assert_eq!((taken.len(), arenas.used_count()), (1, 2));
     });
 }
 

@@ -1,7 +1,7 @@
 //! The page pool, byte budgets and memory pressure.
 
 pub(crate) mod admission;
-mod arenas;
+pub(crate) mod arenas;
 pub(crate) mod byte_budget;
 mod free_pages;
 pub(crate) mod page_pool;

@@ -31,5 +31,7 @@ pub(crate) fn unmount_when_idle(image: Image, unmounter: Unmounter, idle: Durati
         }
     };
     // Without this thread the image stays mounted, as without the option.
-    let _ = thread::Builder::new().name("floe-idle".to_owned()).spawn(work);
+    if let Err(error) = thread::Builder::new().name("floe-idle".to_owned()).spawn(work) {
+        say!("floe: the image stays mounted when it is idle: no thread can be started: {error}");
+    }
 }

@@ -167,31 +167,38 @@ impl LaunchPlan {
         let Self { task, wait, progress } = self;
         let (image, requests) = (mounted.image.clone(), mounted.requests.clone());
         let (mut profile_match, mut learning) = (None, None);
-        // The mount also works without this thread.
+        // The mount also works without this thread. Work that is dropped before it runs ends its launch.
         let run =
             |work: Box<dyn FnOnce() + Send>| drop(thread::Builder::new().name("floe-launch".to_owned()).spawn(work));
         match task {
             Task::Nothing => run(Box::new(move || mounted.image.read_ahead_of_launch())),
             Task::Replay(replaying) => {
                 profile_match = Some(Arc::clone(&replaying.profile_match));
-                let progress = Arc::clone(&progress);
+                let end = ReplayEnd {
+                    profile_match: Arc::clone(&replaying.profile_match),
+                    holds_metadata: replaying.holds_metadata.clone(),
+                    paused_prefetch: replaying.paused_prefetch,
+                    image: mounted.image.clone(),
+                    progress: Arc::clone(&progress),
+                    has_run: false,
+                };
                 run(Box::new(move || {
-                    if replaying.paused_prefetch.is_none() {
+                    let mut end = end;
+                    end.has_run = true;
+                    if end.paused_prefetch.is_none() {
                         mounted.image.read_ahead_of_launch();
                     }
-                    let (profile_match, holds_metadata) =
-                        (Arc::clone(&replaying.profile_match), replaying.holds_metadata.clone());
-                    let (paused_prefetch, image) = (replaying.paused_prefetch, mounted.image.clone());
-                    replay(replaying, mounted, &progress);
-                    paused_prefetch.iter().for_each(|prefetch| prefetch.resume(image.reader().engine()));
-                    holds_metadata.iter().for_each(|holds| holds.store(false, Relaxed));
-                    profile_match.end();
+                    replay(replaying, mounted, &end.progress);
                 }));
             }
             Task::Learn(task) => {
                 let learner = Arc::new(task);
                 learning = Some(Arc::clone(&learner));
-                run(Box::new(move || learner.run(&mounted.image)));
+                let end = LearningEnd { learner, image: mounted.image };
+                run(Box::new(move || {
+                    let end = end;
+                    end.learner.wait_until_over();
+                }));
             }
         }
         Arc::new(Launches { progress, wait, requests, profile_match, learning, image })
@@ -218,6 +225,39 @@ impl Launches {
         if let Some(learning) = &self.learning {
             learning.end(&self.image);
         }
+    }
+}
+
+/// Ends a replay when it is dropped, whether the replay has run or its thread could not be started.
+struct ReplayEnd {
+    profile_match: Arc<ProfileMatch>,
+    holds_metadata: Option<Arc<AtomicBool>>,
+    paused_prefetch: Option<PausedPrefetch>,
+    image: Image,
+    progress: Arc<Progress>,
+    has_run: bool,
+}
+
+impl Drop for ReplayEnd {
+    fn drop(&mut self) {
+        self.paused_prefetch.iter().for_each(|prefetch| prefetch.resume(self.image.reader().engine()));
+        self.holds_metadata.iter().for_each(|holds| holds.store(false, Relaxed));
+        self.profile_match.end();
+        if !self.has_run {
+            self.progress.set(LaunchState::Unavailable, "no thread can be started");
+        }
+    }
+}
+
+/// Ends a recording when it is dropped, whether a thread has waited for the end of the launch or could not be started.
+struct LearningEnd {
+    learner: Arc<Learning>,
+    image: Image,
+}
+
+impl Drop for LearningEnd {
+    fn drop(&mut self) {
+        self.learner.end(&self.image);
     }
 }
 
@@ -270,3 +310,42 @@ fn embedded(image: &Image, progress: &Progress) -> Option<Profile> {
 
 /// The interval at which a waiting thread checks whether the mount has ended.
 const GLANCE: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use floe::OpenOptions;
+    use floe_engine::PrefetchSet;
+
+    use super::*;
+
+    const DEMO: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/demo.erofs");
+
+    #[test]
+    fn a_replay_whose_thread_does_not_start_ends() {
+        let mut options = OpenOptions::default();
+        let before = options.engine.clone();
+        let paused_prefetch = Some(PausedPrefetch::new(&mut options.engine));
+        let image = Image::open(DEMO, &options).expect("the demo image");
+        let engine = Arc::clone(image.reader().engine());
+        assert_eq!(engine.options().prefetch, PrefetchSet::NONE);
+        let (holds, progress) = (Arc::new(AtomicBool::new(true)), Arc::new(Progress::default()));
+        let end = ReplayEnd {
+            profile_match: Arc::default(),
+            holds_metadata: Some(Arc::clone(&holds)),
+            paused_prefetch,
+            image,
+            progress: Arc::clone(&progress),
+            has_run: false,
+        };
+        // As by a thread that cannot be started.
+        drop(Box::new(move || drop(end)) as Box<dyn FnOnce() + Send>);
+        let now = engine.options();
+        assert_eq!((now.prefetch, now.read_around), (before.prefetch, before.read_around));
+        assert!(!holds.load(Relaxed), "requests for metadata wait no longer");
+        let began = Instant::now();
+        progress.wait_for_replay(Duration::from_secs(60));
+        assert!(began.elapsed() < Duration::from_secs(30), "nobody waits for the replay");
+    }
+}

@@ -62,6 +62,10 @@ impl FileSystem for Owned {
         self.inner.inode_number_max()
     }
 
+    fn misnumbered_nid_max(&self) -> Option<Nid> {
+        self.inner.misnumbered_nid_max()
+    }
+
     fn possible_numbers(&self, first: u64) -> Result<u64> {
         self.inner.possible_numbers(first)
     }

@@ -3,7 +3,7 @@
 use floe_image::ByteRange;
 
 use crate::{
-    geometry::{BLOCK_BYTES, Class, META_START, Slot},
+    geometry::{BLOCK_BYTES, META_START},
     metadata_readahead::{Step, Window},
     view::View,
 };
@@ -46,7 +46,7 @@ impl Iterator for Descent {
             self.steps_left = self.steps_left.checked_sub(1)?;
             match shared.readahead.step(self.window.walk, number) {
                 Step::ReadAhead => {
-                    let offset = META_START + shared.geometry.offset(Slot { class: Class::Page, number });
+                    let offset = META_START + shared.geometry.offset(shared.geometry.directory_slot(number));
                     return Some(ByteRange::new(offset, BLOCK_BYTES));
                 }
                 Step::Leave => {}

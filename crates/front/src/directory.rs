@@ -10,7 +10,7 @@ use floe_image::{DirectoryCursor, Error, FileType, Nid, Place, Result};
 
 use crate::{
     geometry::{BLOCK_BYTES, Class, Slot},
-    node::Node,
+    node::{Node, number_of},
     packed_directories::{PackedDirectory, Sorted},
     view::{View, lasting, unreadable},
 };
@@ -86,12 +86,15 @@ impl View {
         if readahead.knows(number) {
             return;
         }
-        let mut children = Vec::new();
-        if let Ok(Some(nid)) = self.file_system.find_number(number) {
+        let (mut children, geometry) = (Vec::new(), &self.shared.geometry);
+        let file_system = self.file_system.as_ref();
+        let nid = geometry.misnumbered_nid(number).or_else(|| file_system.find_number(number).ok().flatten());
+        if let Some(nid) = nid {
             // Errors are ignored: a reader of the directory receives them.
-            let _ = self.file_system.read_dir(nid, DirectoryCursor::default(), &mut |dirent| {
+            let _ = file_system.read_dir(nid, DirectoryCursor::default(), &mut |dirent| {
                 let is_child = dirent.file_type == FileType::Directory && dirent.name != b"." && dirent.name != b"..";
-                children.extend(is_child.then_some(dirent.inode_number));
+                let number = is_child.then(|| number_of(file_system, geometry, dirent.nid, dirent.inode_number).ok());
+                children.extend(number.flatten());
                 if children.len() < CHILDREN_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
         }
@@ -273,10 +276,8 @@ impl View {
             let is_shared = child.slot.class.stride() < BLOCK_BYTES;
             return Ok(Target { nid: self.virtual_nid(&child), file_type, node: Some(child).filter(|_| is_shared) });
         }
-        let number = child.attr().inode_number;
-        let is_ours =
-            nid != self.file_system.root() && self.shared.parents.claim(number, directory.attr().inode_number);
-        let broken = Slot { class: Class::BrokenDirectory, number };
+        let is_ours = nid != self.file_system.root() && self.shared.parents.claim(child.number, directory.number);
+        let broken = Slot { class: Class::BrokenDirectory, number: child.number };
         Ok(Target::directory(if is_ours { self.virtual_nid(&child) } else { geometry.nid(broken, 0) }))
     }
 }

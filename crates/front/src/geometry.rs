@@ -1,6 +1,9 @@
 //! The layout of the virtual image.
 
+use std::ops::Range;
+
 use floe_erofs::format::INODE_SLOT_SIZE;
+use floe_image::{FileSystem, Nid};
 
 /// The block size of the virtual image.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
@@ -44,6 +47,9 @@ pub(crate) const LARGE_DEVICE: u16 = 1;
 /// The maximum size of an inode with the data that follows it: 64 bytes of inode, 256 KiB of attributes, and two million chunks.
 pub(crate) const HUGE_BYTES: u64 = 8 << 20;
 
+/// The space for a misnumbered inode: a block for the inode and its attributes, and one for the rest of a chunk map.
+const MISNUMBERED_BYTES: u64 = 2 * BLOCK_BYTES;
+
 /// The maximum size of the metadata area.
 const META_BYTES_MAX: u64 = 1 << 62;
 
@@ -65,6 +71,8 @@ pub(crate) enum Class {
     BrokenDirectory,
     /// An inode with much data behind it.
     Huge,
+    /// An inode that is not found by its number.
+    Misnumbered,
 }
 
 impl Class {
@@ -74,6 +82,7 @@ impl Class {
             Self::Dense | Self::BrokenDirectory => 64,
             Self::Medium => 256,
             Self::Page | Self::BrokenFile => BLOCK_BYTES,
+            Self::Misnumbered => MISNUMBERED_BYTES,
             Self::Root | Self::Huge => HUGE_BYTES,
         }
     }
@@ -83,51 +92,83 @@ impl Class {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Slot {
     pub(crate) class: Class,
-    /// The inode number in the original; 0 for a class with one inode.
+    /// The number of the inode; 0 for a class with one inode.
     pub(crate) number: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Area {
     class: Class,
+    numbers: Range<u64>,
     start: u64,
     end: u64,
 }
 
 /// Where each area begins. Offsets count from [`META_START`].
-#[derive(Clone, Copy, Debug)]
+///
+/// It also numbers the inodes. The number of an inode is its inode number in the original, as long as the original finds the
+/// inode by it. A misnumbered inode has a larger number, which follows from its nid. So different inodes never have the same
+/// number, even in an original where they do.
+#[derive(Clone, Debug)]
 pub(crate) struct Geometry {
     number_max: u64,
-    areas: [Area; 7],
+    misnumbered_nid_max: Option<Nid>,
+    areas: [Area; 9],
 }
 
 impl Geometry {
-    /// The areas for an image whose largest inode number is `number_max`; `None` if that is too large.
-    pub(crate) fn new(number_max: u64) -> Option<Self> {
+    /// The areas for `original`; `None` if it can have too many inodes.
+    pub(crate) fn of(original: &dyn FileSystem) -> Option<Self> {
+        Self::new(original.inode_number_max(), original.misnumbered_nid_max())
+    }
+
+    fn new(number_max: u64, misnumbered_nid_max: Option<Nid>) -> Option<Self> {
         let count = number_max.checked_add(1)?;
+        let misnumbered_count = misnumbered_nid_max.map_or(Some(0), |nid| nid.0.checked_add(1))?;
+        let misnumbered = count..count.checked_add(misnumbered_count)?;
         let mut start = 0u64;
-        let mut area = |class: Class, count: u64| {
+        let mut area = |class: Class, numbers: Range<u64>| {
+            let count = numbers.end - numbers.start;
             let len = count.checked_mul(class.stride())?.checked_next_multiple_of(BLOCK_BYTES)?;
             let end = start.checked_add(len).filter(|end| *end <= META_BYTES_MAX)?;
-            let area = Area { class, start, end };
+            let area = Area { class, numbers, start, end };
             start = end;
             Some(area)
         };
         let areas = [
-            area(Class::Root, 1)?,
-            area(Class::BrokenFile, 1)?,
-            area(Class::Dense, count)?,
-            area(Class::Medium, count)?,
-            area(Class::Page, count)?,
-            area(Class::BrokenDirectory, count)?,
-            area(Class::Huge, count)?,
+            area(Class::Root, 0..1)?,
+            area(Class::BrokenFile, 0..1)?,
+            area(Class::Dense, 0..count)?,
+            area(Class::Medium, 0..count)?,
+            area(Class::Page, 0..count)?,
+            area(Class::BrokenDirectory, 0..count)?,
+            area(Class::Huge, 0..count)?,
+            area(Class::Misnumbered, misnumbered.clone())?,
+            area(Class::BrokenDirectory, misnumbered)?,
         ];
-        Some(Self { number_max, areas })
+        Some(Self { number_max, misnumbered_nid_max, areas })
     }
 
     /// The largest inode number of the original.
     pub(crate) fn number_max(&self) -> u64 {
         self.number_max
+    }
+
+    /// The number of a misnumbered inode. `None` if there is no such inode, or if the format finds all inodes by their numbers.
+    pub(crate) fn misnumbered(&self, nid: Nid) -> Option<u64> {
+        let nid = self.misnumbered_nid_max.filter(|max| nid <= *max).map(|_| nid.0)?;
+        Some(self.number_max + 1 + nid)
+    }
+
+    /// The misnumbered inode with this number; `None` if the number is an inode number of the original.
+    pub(crate) fn misnumbered_nid(&self, number: u64) -> Option<Nid> {
+        number.checked_sub(self.number_max)?.checked_sub(1).map(Nid)
+    }
+
+    /// The place of directory `number`, if it needs one block.
+    pub(crate) fn directory_slot(&self, number: u64) -> Slot {
+        let class = if number > self.number_max { Class::Misnumbered } else { Class::Page };
+        Slot { class, number }
     }
 
     /// The length of the virtual image.
@@ -142,8 +183,9 @@ impl Geometry {
 
     /// The offset of `slot`.
     pub(crate) fn offset(&self, slot: Slot) -> u64 {
-        let start = self.areas.iter().find(|area| area.class == slot.class).map_or(0, |area| area.start);
-        start + slot.number * slot.class.stride()
+        let is_its = |area: &&Area| area.class == slot.class && area.numbers.contains(&slot.number);
+        let area = self.areas.iter().find(is_its);
+        area.map_or(0, |area| area.start + (slot.number - area.numbers.start) * slot.class.stride())
     }
 
     /// The block with the inode `nid` if inodes share it; `None` if the inode has a block of its own.
@@ -157,7 +199,7 @@ impl Geometry {
     pub(crate) fn slot_at(&self, offset: u64) -> Option<(Slot, u64)> {
         let area = self.areas.iter().find(|area| area.start <= offset && offset < area.end)?;
         let (past, stride) = (offset - area.start, area.class.stride());
-        Some((Slot { class: area.class, number: past / stride }, past % stride))
+        Some((Slot { class: area.class, number: area.numbers.start + past / stride }, past % stride))
     }
 }
 
@@ -168,7 +210,7 @@ mod tests {
     #[test]
     fn slots_are_found_at_their_offsets() {
         for number_max in [0, 1, 63, 64, 1_000_000, 1 << 38] {
-            let geometry = Geometry::new(number_max).expect("there is room");
+            let geometry = Geometry::new(number_max, None).expect("there is room");
             for class in [Class::Dense, Class::Medium, Class::Page, Class::BrokenDirectory, Class::Huge] {
                 for number in [0, number_max / 2, number_max] {
                     let slot = Slot { class, number };
@@ -181,6 +223,34 @@ mod tests {
             assert!(geometry.nid(Slot { class: Class::Root, number: 0 }, 4032) <= u64::from(u16::MAX));
             assert_eq!(geometry.slot_at(geometry.image_len() - META_START), None);
         }
-        assert!(Geometry::new(u64::MAX).is_none() && Geometry::new(1 << 40).is_none());
+        assert!(Geometry::new(u64::MAX, None).is_none() && Geometry::new(1 << 40, None).is_none());
+        assert!(Geometry::new(1, Some(Nid(u64::MAX))).is_none());
+    }
+
+    #[test]
+    fn misnumbered_inodes_have_places_of_their_own() {
+        let references = (1 << 48) - 1;
+        for (number_max, nid_max) in [(0, 0), (7, references), (u64::from(u32::MAX), references)] {
+            let geometry = Geometry::new(number_max, Some(Nid(nid_max))).expect("there is room");
+            let plain = Geometry::new(number_max, None).expect("there is room");
+            let mut places = Vec::new();
+            for nid in [0, nid_max / 2, nid_max] {
+                let number = geometry.misnumbered(Nid(nid)).expect("a nid of the image");
+                assert_eq!(geometry.misnumbered_nid(number), Some(Nid(nid)));
+                for class in [Class::Misnumbered, Class::BrokenDirectory] {
+                    let slot = Slot { class, number };
+                    let offset = geometry.offset(slot);
+                    assert_eq!(geometry.slot_at(offset + 63), Some((slot, 63)), "{number_max} {slot:?}");
+                    assert!(META_START + offset >= plain.image_len() && META_START + offset < geometry.image_len());
+                    places.push((nid, offset));
+                }
+            }
+            places.sort_unstable_by_key(|(_, offset)| *offset);
+            places.dedup();
+            let is_apart = |pair: &[(u64, u64)]| pair[0].0 == pair[1].0 || pair[0].1 + 64 <= pair[1].1;
+            assert!(places.windows(2).all(is_apart), "{places:?}");
+            assert_eq!(geometry.misnumbered_nid(number_max), None);
+            assert_eq!((geometry.misnumbered(Nid(nid_max + 1)), plain.misnumbered(Nid(0))), (None, None));
+        }
     }
 }

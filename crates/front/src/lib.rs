@@ -24,10 +24,16 @@
 //! | page | 4096 | directories (small ones with their entries behind the inode), larger files, files with holes and a short chunk map |
 //! | broken directory | 64 | directories that cannot be read, by their own numbers |
 //! | huge | 8 MiB | inodes with more data behind them: extended attributes up to 256 KiB, maps of up to two million chunks |
+//! | misnumbered | 8192 | inodes that are not found by their numbers; their attributes have at most 4032 bytes |
+//! | broken misnumbered directory | 64 | those of them that are directories and cannot be read |
 //!
 //! The offset of an inode in its area is its original inode number ([`floe_image::Attr::inode_number`]) times the bytes per
 //! inode. So a nid depends on the original alone: it is the same in each mount, there is no table of inodes, and opening an
 //! image reads only its root. `st_ino` is the virtual nid: twice the original's number for a plain file.
+//!
+//! An inode number of the original may lead to another inode, or to none: some programs write SquashFS images with a wrong export
+//! table, or give several inodes the same number. The offset of such an inode in its area follows from its own nid instead of its
+//! number. The kernel then reads and caches a block for each of these inodes.
 //!
 //! The data of files of at least 128 KiB without holes is in a second file, the *large file*: device 1 of the virtual image, which
 //! has no metadata. Its users can read it past the page cache.

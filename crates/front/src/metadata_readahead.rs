@@ -24,6 +24,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use floe_image::DIRECTORY_DEPTH_MAX;
+
 use self::runs::{Runs, WINDOW_MAX, WINDOW_MIN};
 
 /// The maximum number of blocks at the start of a listing that the kernel may have already, because directories share blocks.
@@ -88,7 +90,8 @@ struct Listed {
     runs: Runs,
 }
 
-/// A part of the tree of directories, and the requests along it. Directories are identified by their inode numbers.
+/// A part of the tree of directories, and the requests along it. Directories are identified by their numbers
+/// (see [`Geometry`](crate::geometry::Geometry)).
 #[derive(Default)]
 struct Tree {
     /// The subdirectories of a directory, in the order of its listing.
@@ -298,14 +301,21 @@ impl MetadataReadahead {
         if let Some(first) = tree.children.get(&number).and_then(|children| children.first()) {
             return Some(*first);
         }
-        let mut number = number;
-        // No tree is deeper. Without a limit, a cycle of directories would never end.
-        for _ in 0..PLACES_MAX {
+        // Readers wait for the lock, so a cycle of directories in a corrupt image ends soon after its last directory: the walk
+        // then comes back to `passed`, which moves ahead at each power of two.
+        let (mut number, mut passed) = (number, number);
+        for step in 1..=DIRECTORY_DEPTH_MAX {
             let (parent, position) = *tree.places.get(&number)?;
             if let Some(next) = tree.children.get(&parent).and_then(|children| children.get(position + 1)) {
                 return Some(*next);
             }
+            if parent == passed {
+                return None;
+            }
             number = parent;
+            if step.is_power_of_two() {
+                passed = number;
+            }
         }
         None
     }

@@ -9,7 +9,7 @@ use floe_erofs::{
 use floe_image::{Attr, Error, FileSystem, FileType, Nid, Outline, Place, Result, Timestamp};
 
 use crate::{
-    geometry::{BLOCK_BYTES, BLOCK_LOG2, Class, HUGE_BYTES, LARGE_DEVICE, Slot},
+    geometry::{BLOCK_BYTES, BLOCK_LOG2, Class, Geometry, HUGE_BYTES, LARGE_DEVICE, Slot},
     view::lasting,
 };
 
@@ -70,6 +70,8 @@ pub(crate) struct Node {
     pub(crate) nid: Nid,
     pub(crate) outline: Outline,
     pub(crate) xattrs: Xattrs,
+    /// The number that identifies the inode (see [`Geometry`]).
+    pub(crate) number: u64,
     pub(crate) slot: Slot,
 }
 
@@ -85,31 +87,31 @@ pub(crate) struct ChunkMap {
 }
 
 impl Node {
-    /// Reads inode `nid`. Its inode number must be at most `number_max`.
+    /// Reads inode `nid`.
     ///
     /// # Errors
     /// The inode cannot be read, breaks the original's format, or cannot be rendered.
-    pub(crate) fn read(file_system: &dyn FileSystem, nid: Nid, number_max: u64) -> Result<Self> {
+    pub(crate) fn read(file_system: &dyn FileSystem, nid: Nid, geometry: &Geometry) -> Result<Self> {
         let corrupt = |rule| Error::corrupt(rule, Place::inode(nid));
         let outline = file_system.outline(nid)?;
         let attr = &outline.attr;
-        if attr.inode_number > number_max || i64::try_from(attr.size).is_err() {
-            return Err(corrupt("inode number or size past what an image can have"));
+        if i64::try_from(attr.size).is_err() {
+            return Err(corrupt("size past what an image can have"));
         }
         if attr.file_type == FileType::Symlink && attr.size > LINK_BYTES_MAX {
             return Err(corrupt("symbolic link longer than any path"));
         }
-        let is_root = nid == file_system.root();
-        if !is_root && file_system.find_number(attr.inode_number)? != Some(nid) {
-            return Err(corrupt("inode number names another inode"));
-        }
+        let number = number_of(file_system, geometry, nid, attr.inode_number)?;
         let xattrs = match outline.may_have_xattrs {
             true => read_xattrs(file_system, nid)?,
             false => Xattrs::Body(Vec::new()),
         };
-        let class = if is_root { Class::Root } else { class(&outline, &xattrs) };
-        let number = if is_root { 0 } else { attr.inode_number };
-        Ok(Self { nid, outline, xattrs, slot: Slot { class, number } })
+        let (slot, xattrs) = match geometry.misnumbered_nid(number) {
+            _ if nid == file_system.root() => (Slot { class: Class::Root, number: 0 }, xattrs),
+            Some(_) => (Slot { class: Class::Misnumbered, number }, xattrs.within_block()),
+            None => (Slot { class: class(&outline, &xattrs), number }, xattrs),
+        };
+        Ok(Self { nid, outline, xattrs, number, slot })
     }
 
     /// The attributes that `stat` shows.
@@ -145,7 +147,8 @@ impl Node {
     pub(crate) fn chunk_map(&self) -> Option<ChunkMap> {
         let alignment = self.outline.hole_alignment?.get();
         let is_sparse = self.attr().file_type == FileType::Regular && self.xattrs != Xattrs::Broken;
-        let room = HUGE_BYTES - self.body_end();
+        let is_misnumbered = self.slot.class == Class::Misnumbered;
+        let room = if is_misnumbered { self.slot.class.stride() } else { HUGE_BYTES } - self.body_end();
         is_sparse.then(|| ChunkMap::new(self.attr().size, alignment, self.body_end(), room))
     }
 
@@ -188,6 +191,32 @@ impl Node {
             Xattrs::Broken => BROKEN_XATTR_BYTES,
         }
     }
+}
+
+impl Xattrs {
+    /// The attributes of an inode with one block for itself and for them. Larger ones count as broken.
+    fn within_block(self) -> Self {
+        match self {
+            Self::Body(body) if INODE_BYTES + body.len() as u64 > BLOCK_BYTES => Self::Broken,
+            xattrs => xattrs,
+        }
+    }
+}
+
+/// The number that identifies inode `nid`, which states `inode_number` (see [`Geometry`]).
+///
+/// # Errors
+/// The original cannot be read now, or the inode has no place in the virtual image.
+pub(crate) fn number_of(file_system: &dyn FileSystem, geometry: &Geometry, nid: Nid, inode_number: u64) -> Result<u64> {
+    let misnumbered = geometry.misnumbered(nid);
+    let is_found = match (misnumbered, nid == file_system.root()) {
+        // It has a place of its own, so its number matters only for comparisons. Without a table of inodes, finding it would
+        // read all inodes.
+        (misnumbered, true) => misnumbered.is_none(),
+        (_, false) => lasting(file_system.find_number(inode_number))?.flatten() == Some(nid),
+    };
+    let number = if is_found { Some(inode_number).filter(|number| *number <= geometry.number_max()) } else { None };
+    number.or(misnumbered).ok_or(Error::corrupt("inode number names another inode", Place::inode(nid)))
 }
 
 /// The bytes of a placeholder for an inode that cannot be read, with permissions 0.

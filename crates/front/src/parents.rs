@@ -11,7 +11,7 @@ use std::{
 /// It takes about 40 bytes per directory that was listed.
 #[derive(Default)]
 pub(crate) struct Parents {
-    /// The inode number of the parent, by that of the directory.
+    /// The number of the parent, by that of the directory.
     parents: Mutex<HashMap<u64, u64>>,
 }
 

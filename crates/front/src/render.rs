@@ -141,7 +141,9 @@ impl View {
             Class::BrokenFile => Ok(broken_file()),
             Class::BrokenDirectory => Ok(broken_directory().repeat((BLOCK_BYTES / slot.class.stride()) as usize)),
             Class::Dense | Class::Medium => self.shared_block(number, slot),
-            Class::Root | Class::Page | Class::Huge => self.own_block(number, slot, within / BLOCK_BYTES),
+            Class::Root | Class::Page | Class::Huge | Class::Misnumbered => {
+                self.own_block(number, slot, within / BLOCK_BYTES)
+            }
         }
     }
 

@@ -48,7 +48,7 @@ impl View {
     /// # Errors
     /// As [`Node::read`].
     pub(crate) fn node(&self, nid: Nid) -> Result<Node> {
-        Node::read(self.file_system.as_ref(), nid, self.shared.geometry.number_max())
+        Node::read(self.file_system.as_ref(), nid, &self.shared.geometry)
     }
 
     /// The same view with the non-blocking reader, if there is one.
@@ -65,6 +65,7 @@ impl View {
         let nid = match slot.class {
             Class::BrokenFile | Class::BrokenDirectory => None,
             Class::Root => Some(self.file_system.root()),
+            Class::Misnumbered => self.shared.geometry.misnumbered_nid(slot.number),
             _ => lasting(self.file_system.find_number(slot.number))?.flatten(),
         };
         let node = nid.map(|nid| lasting(self.node(nid))).transpose()?.flatten();

@@ -66,7 +66,7 @@ pub struct VirtualImage {
     view: View,
     views: Arc<Views>,
     rendered: DeviceId,
-    /// The inode number of the original's root.
+    /// The number that identifies the original's root.
     root_number: u64,
     keeps_directory_sizes: bool,
 }
@@ -100,11 +100,10 @@ impl VirtualImage {
         reader: &Arc<dyn BlockReader>,
         non_blocking: Arc<dyn BlockReader>,
     ) -> Result<Self> {
-        let number_max = original.inode_number_max();
-        let geometry = Geometry::new(number_max).ok_or(Error::unsupported("inode numbers beyond 2^38"))?;
+        let geometry = Geometry::of(original.as_ref()).ok_or(Error::unsupported("inode numbers beyond 2^38"))?;
         // An image whose inodes cannot be found by number has no virtual image. No inode has the number 0.
         original.find_number(0)?;
-        let root = Node::read(original.as_ref(), original.root(), number_max)?;
+        let root = Node::read(original.as_ref(), original.root(), &geometry)?;
         if root.attr().file_type != FileType::Directory {
             return Err(Error::corrupt("root is not a directory", Place::inode(root.nid)));
         }
@@ -123,10 +122,10 @@ impl VirtualImage {
             View { file_system: original, shared: Arc::new(shared), may_wait: true, non_blocking: Some(non_blocking) };
         let non_blocking = waiting.non_blocking_view().ok_or_else(unreadable)?;
         let views = Arc::new(Views { waiting: waiting.clone(), non_blocking });
-        let source = RenderedSource { views: Arc::downgrade(&views), len: geometry.image_len() };
+        let source = RenderedSource { views: Arc::downgrade(&views), len: waiting.shared.geometry.image_len() };
         let rendered = reader.add_derived(Arc::new(source))?;
         let keeps_directory_sizes = has_blocks_to_keep(&root);
-        let root_number = root.attr().inode_number;
+        let root_number = root.number;
         Ok(Self { view: waiting, views, rendered, root_number, keeps_directory_sizes })
     }
 
@@ -226,7 +225,7 @@ impl VirtualImage {
         let slot_in =
             |block: u64| self.view.shared.geometry.slot_at(block.checked_sub(META_BLOCK_64)?.checked_mul(BLOCK_BYTES)?);
         let (mut ahead, end) = match slot_in(block) {
-            Some((Slot { class: class @ (Class::Root | Class::Page), number }, _)) => {
+            Some((Slot { class: class @ (Class::Root | Class::Page | Class::Misnumbered), number }, _)) => {
                 let number = if class == Class::Root { self.root_number } else { number };
                 let window = readahead.note_directory(number)?;
                 return Some(Box::new(Descent::new(self.view.clone(), window)));

@@ -9,6 +9,7 @@ use std::{
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     thread::{self, ThreadId},
+    time::Duration,
 };
 
 use io_uring::{IoUring, cqueue, opcode, register::Restriction, squeue, types::Fd};
@@ -19,8 +20,10 @@ use rustix::{
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::{
-    Channel, Receipt, Received, Reply, Request, RequestBuffer, abi::READ_BUFFER_BYTES_MIN, request::Malformed,
-    slot_sys::Slot,
+    Channel, Receipt, Received, Reply, Request, RequestBuffer,
+    abi::READ_BUFFER_BYTES_MIN,
+    request::Malformed,
+    slot_sys::{Places, Slot},
 };
 
 /// `FUSE_IO_URING_CMD_REGISTER`: adds a slot, in which the kernel puts a request.
@@ -34,6 +37,9 @@ const SLOTS_PER_QUEUE: usize = 32;
 
 /// The number of commands that fit into a ring before they are submitted.
 const COMMANDS_MAX: u32 = 64;
+
+/// How long the owner waits before it tries again what the kernel had no memory for.
+const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// `POLLIN`.
 const READABLE: u32 = 1;
@@ -75,8 +81,8 @@ struct Core {
     started: OnceLock<(Channel, ThreadId)>,
     /// Locked by that thread alone.
     slots: Mutex<Slots>,
-    /// Slots with replies of other threads, which that thread commits.
-    returned: Mutex<Vec<Slot>>,
+    /// Slots with replies that are not committed yet: those of other threads. That thread commits them.
+    returned: Mutex<VecDeque<Slot>>,
     /// Wakes it to commit them.
     bell: OwnedFd,
     /// Whether it is about to wait, so that the bell is needed.
@@ -157,8 +163,9 @@ impl Ring {
             let mut slots = lock(&self.core.slots);
             let slot = Slot::new(slots.len(), queue, self.payload_bytes)?;
             slots.push(None);
-            self.core.register(&mut slots, slot)?;
+            self.core.give(&mut slots, slot, REGISTER).map_err(|(error, _)| error)?;
         }
+        self.core.submit()?;
         // SAFETY: this thread alone takes completions.
         for completion in unsafe { self.core.io.completion_shared() } {
             if completion.result() < 0 {
@@ -192,14 +199,15 @@ impl Ring {
             if completion.result() >= 0 {
                 break slot;
             }
-            match Errno::from_raw_os_error(-completion.result()) {
-                Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV => return Ok(Receipt::Unmounted),
-                // The kernel did not take the slot, or no longer knows the request that was in it.
-                Errno::AGAIN | Errno::INTR | Errno::NOENT | Errno::CANCELED => {
-                    self.core.register(&mut lock(&self.core.slots), slot)?;
-                }
-                error => return Err(error.into()),
+            let errno = Errno::from_raw_os_error(-completion.result());
+            if matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV) {
+                return Ok(Receipt::Unmounted);
             }
+            let command = command_after(errno, slot.command).ok_or(errno)?;
+            if errno == Errno::NOMEM {
+                thread::sleep(MEMORY_PAUSE);
+            }
+            self.core.give(&mut lock(&self.core.slots), slot, command).map_err(|(error, _)| error)?;
         };
         let bytes = buffer.bytes_mut();
         let taken = slot.take_request(bytes);
@@ -213,22 +221,17 @@ impl Ring {
 }
 
 impl Core {
-    /// Gives the kernel a slot without a request.
-    fn register(&self, slots: &mut Slots, slot: Slot) -> io::Result<()> {
-        // The kernel reads `places` while the command is submitted.
-        let places = slot.places();
-        self.give(slots, slot, REGISTER, &places)
-    }
-
     /// Commits the reply in a slot; from another thread than the owner, through the owner.
     fn commit(&self, slot: Slot) {
         let is_owner = self.started.get().is_some_and(|(_, owner)| *owner == thread::current().id());
         if is_owner {
-            // If it fails, the connection has ended, and the owner learns of that when it waits.
-            let _ = self.give(&mut lock(&self.slots), slot, COMMIT_AND_FETCH, &[]);
+            if let Err((_, slot)) = self.give(&mut lock(&self.slots), slot, COMMIT_AND_FETCH) {
+                // The owner tries again before it waits, and learns of the error then.
+                lock(&self.returned).push_back(slot);
+            }
             return;
         }
-        lock(&self.returned).push(slot);
+        lock(&self.returned).push_back(slot);
         if self.is_waiting.swap(false, SeqCst) {
             // A counter that is full wakes the owner too.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
@@ -237,40 +240,59 @@ impl Core {
 
     /// Commits the replies of other threads.
     fn commit_returned(&self) -> io::Result<()> {
-        let returned = std::mem::take(&mut *lock(&self.returned));
-        for slot in returned {
-            self.give(&mut lock(&self.slots), slot, COMMIT_AND_FETCH, &[])?;
+        loop {
+            let Some(slot) = lock(&self.returned).pop_front() else { return Ok(()) };
+            if let Err((error, slot)) = self.give(&mut lock(&self.slots), slot, COMMIT_AND_FETCH) {
+                lock(&self.returned).push_front(slot);
+                return Err(error);
+            }
         }
-        Ok(())
     }
 
-    /// Gives a slot to the kernel with a command.
-    fn give(&self, slots: &mut Slots, slot: Slot, command: u32, places: &[libc::iovec]) -> io::Result<()> {
-        let (channel, _) = self.started.get().ok_or(Errno::NOTCONN)?;
+    /// Gives a slot to the kernel with a command. Returns the slot with the error if that is impossible.
+    fn give(&self, slots: &mut Slots, mut slot: Slot, command: u32) -> Result<(), (io::Error, Slot)> {
+        let Some((channel, _)) = self.started.get() else { return Err((Errno::NOTCONN.into(), slot)) };
+        slot.command = command;
         let argument = Command { flags: 0, commit_id: slot.commit_id, qid: slot.queue, padding: [0; 6] };
         let mut bytes = [0; 80];
         bytes[..size_of::<Command>()].copy_from_slice(argument.as_bytes());
         let entry = opcode::UringCmd80::new(Fd(channel.as_fd().as_raw_fd()), command).cmd(bytes);
-        let mut entry = entry.addr(Some(places.as_ptr() as u64)).build().user_data(slot.index as u64);
+        let mut entry = entry.addr(Some(slot.places() as u64)).build().user_data(slot.index as u64);
+        let place_count = if command == REGISTER { size_of::<Places>() / size_of::<libc::iovec>() } else { 0 };
         // SAFETY: an entry has the layout of `io_uring_sqe`, whose field `len` is its seventh word. The crate cannot set it.
-        unsafe { (&raw mut entry).cast::<u32>().add(6).write(places.len() as u32) };
+        unsafe { (&raw mut entry).cast::<u32>().add(6).write(place_count as u32) };
+        if let Err(error) = self.enqueue(&entry) {
+            return Err((error, slot));
+        }
         let index = slot.index;
         slots[index] = Some(slot);
-        self.submit(&entry)
+        // After an error, the command stays in the queue. It is submitted with the next one, or when the owner waits, which
+        // fails if the kernel refuses for good.
+        let _ = self.submit();
+        Ok(())
     }
 
     /// Watches the bell until the kernel says that it no longer does.
     fn watch_bell(&self) -> io::Result<()> {
         let entry = opcode::PollAdd::new(Fd(self.bell.as_raw_fd()), READABLE).multi(true).build().user_data(BELL);
-        self.submit(&entry.into())
+        self.enqueue(&entry.into())?;
+        self.submit()
     }
 
-    /// Submits a command. Called by the owner alone.
-    fn submit(&self, entry: &squeue::Entry128) -> io::Result<()> {
+    /// Puts a command in the queue. Called by the owner alone.
+    fn enqueue(&self, entry: &squeue::Entry128) -> io::Result<()> {
         // SAFETY: one thread submits, and all memory that the command refers to belongs to its slot, which stays as it is
-        // until the command completes. The queue has room, since every command is submitted at once.
-        unsafe { self.io.submission_shared().push(entry) }.map_err(|_| Errno::BUSY)?;
-        retry_on_interrupt(|| self.io.submit())
+        // until the command completes.
+        while unsafe { self.io.submission_shared().push(entry) }.is_err() {
+            // The queue is full of commands that the kernel had no memory for.
+            self.submit()?;
+        }
+        Ok(())
+    }
+
+    /// Submits the commands in the queue. Called by the owner alone. If the kernel has no memory for them, they stay in the queue.
+    fn submit(&self) -> io::Result<()> {
+        pause_in_shortage(retry_on_interrupt(|| self.io.submit()))
     }
 
     /// Waits for a completion, unless another thread has replied meanwhile.
@@ -280,7 +302,7 @@ impl Core {
         let is_returned = !lock(&self.returned).is_empty();
         let waited = if is_returned { Ok(()) } else { retry_on_interrupt(|| self.io.submit_and_wait(1)) };
         self.is_waiting.store(false, SeqCst);
-        waited
+        pause_in_shortage(waited)
     }
 
     /// Takes a slot back from the kernel.
@@ -312,6 +334,29 @@ impl fmt::Debug for InSlot {
     }
 }
 
+/// The command to repeat with a slot whose last command failed; `None` if the connection cannot go on.
+fn command_after(errno: Errno, command: u32) -> Option<u32> {
+    match errno {
+        // The kernel did not take the slot, so it does not have the reply that may be in it.
+        Errno::AGAIN | Errno::INTR | Errno::NOMEM => Some(command),
+        // The kernel no longer knows the request that was in it.
+        Errno::NOENT | Errno::CANCELED => Some(REGISTER),
+        _ => None,
+    }
+}
+
+/// Waits a little if the kernel had no memory. That is no error: the caller tries again.
+fn pause_in_shortage(result: io::Result<()>) -> io::Result<()> {
+    let is_shortage = |errno| matches!(errno, Errno::AGAIN | Errno::BUSY | Errno::NOMEM);
+    match result {
+        Err(error) if Errno::from_io_error(&error).is_some_and(is_shortage) => {
+            thread::sleep(MEMORY_PAUSE);
+            Ok(())
+        }
+        result => result,
+    }
+}
+
 fn retry_on_interrupt(submit: impl Fn() -> io::Result<usize>) -> io::Result<()> {
     loop {
         match submit() {
@@ -333,8 +378,8 @@ mod tests {
 
     use super::*;
 
-    /// A ring that accepts commands, without a connection.
-    fn ring() -> Option<Core> {
+    /// A ring without a connection that is not enabled yet.
+    fn disabled_ring() -> Option<Core> {
         let ring = match Ring::new(vec![0]) {
             Ok(ring) => ring,
             Err(error) => {
@@ -342,14 +387,39 @@ mod tests {
                 return None;
             }
         };
-        let core = Arc::into_inner(ring.core).expect("it has no replies");
+        Some(Arc::into_inner(ring.core).expect("it has no replies"))
+    }
+
+    /// A ring that accepts commands, without a connection.
+    fn ring() -> Option<Core> {
+        let core = disabled_ring()?;
         core.io.submitter().register_enable_rings().expect("it was disabled");
         Some(core)
     }
 
+    /// A slot of a ring that belongs to this thread. The device in the place of a connection accepts all commands.
+    fn slots(core: &Core, count: usize) -> Vec<Slot> {
+        let null = std::fs::File::options().read(true).write(true).open("/dev/null").expect("it is there");
+        core.started.set((Channel::new(null.into()), thread::current().id())).expect("once");
+        lock(&core.slots).resize_with(count, || None);
+        (0..count).map(|index| Slot::new(index, 0, READ_BUFFER_BYTES_MIN).expect("memory")).collect()
+    }
+
+    /// The slots whose commands have completed.
+    fn completed(core: &Core, count: usize) -> Vec<u64> {
+        let mut completed = Vec::new();
+        while completed.len() < count {
+            core.wait().expect("the ring works");
+            // SAFETY: this thread alone takes completions.
+            completed.extend(unsafe { core.io.completion_shared() }.map(|completion| completion.user_data()));
+        }
+        completed.sort_unstable();
+        completed
+    }
+
     /// The result of a command.
     fn result(core: &Core, entry: impl Into<squeue::Entry128>) -> i32 {
-        core.submit(&entry.into()).expect("the ring takes it");
+        core.enqueue(&entry.into()).and_then(|()| core.submit()).expect("the ring takes it");
         retry_on_interrupt(|| core.io.submit_and_wait(1)).expect("it completes");
         // SAFETY: this thread alone takes completions.
         unsafe { core.io.completion_shared() }.next().expect("a completion").result()
@@ -374,6 +444,48 @@ mod tests {
         assert_ne!(result(&core, opcode::UringCmd80::new(bell, REGISTER).build()), -libc::EACCES);
         let registered = core.io.submitter().register_files(&[bell.0]);
         assert_eq!(registered.map_err(|error| error.raw_os_error()), Err(Some(libc::EACCES)));
+    }
+
+    #[test]
+    fn no_reply_is_lost_while_the_kernel_takes_no_commands() {
+        for is_owner in [true, false] {
+            let Some(core) = disabled_ring() else { return };
+            let slots = slots(&core, 5);
+            if is_owner {
+                slots.into_iter().for_each(|slot| core.commit(slot));
+            } else {
+                thread::scope(|scope| drop(scope.spawn(|| slots.into_iter().for_each(|slot| core.commit(slot)))));
+                let _ = core.commit_returned();
+            }
+            core.io.submitter().register_enable_rings().expect("it was disabled");
+            core.commit_returned().expect("the ring takes them");
+            assert_eq!(completed(&core, 5), [0, 1, 2, 3, 4], "by the owner: {is_owner}");
+        }
+    }
+
+    #[test]
+    fn a_reply_has_room_in_a_full_queue() {
+        let Some(core) = ring() else { return };
+        let slots = slots(&core, 1);
+        let nop = opcode::Nop::new().build().user_data(7).into();
+        // SAFETY: the command refers to no memory.
+        while unsafe { core.io.submission_shared().push(&nop) }.is_ok() {}
+        slots.into_iter().for_each(|slot| core.commit(slot));
+        assert_eq!(completed(&core, COMMANDS_MAX as usize + 1)[0], 0);
+    }
+
+    #[test]
+    fn a_reply_that_the_kernel_did_not_take_is_committed_again() {
+        for (errno, command, expected) in [
+            (Errno::AGAIN, COMMIT_AND_FETCH, Some(COMMIT_AND_FETCH)),
+            (Errno::INTR, COMMIT_AND_FETCH, Some(COMMIT_AND_FETCH)),
+            (Errno::NOMEM, COMMIT_AND_FETCH, Some(COMMIT_AND_FETCH)),
+            (Errno::AGAIN, REGISTER, Some(REGISTER)),
+            (Errno::NOENT, COMMIT_AND_FETCH, Some(REGISTER)),
+            (Errno::INVAL, COMMIT_AND_FETCH, None),
+        ] {
+            assert_eq!(command_after(errno, command), expected, "{errno} {command}");
+        }
     }
 
     #[test]

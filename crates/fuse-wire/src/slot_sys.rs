@@ -10,8 +10,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::abi::{InHeader, OutHeader};
 
-/// The bytes of a mapping before the payload: one page for the headers.
+/// The bytes of a mapping before the payload: one page for the headers and their places.
 const HEADER_BYTES: usize = 4096;
+
+/// The offset in a mapping of the places of the headers and of the payload.
+const PLACES_AT: usize = HEADER_BYTES / 2;
 
 /// `fuse_uring_ent_in_out`: the part of the headers about the slot itself.
 #[repr(C)]
@@ -35,6 +38,10 @@ struct Headers {
 }
 
 const _: () = assert!(size_of::<SlotHeader>() == 32 && size_of::<Headers>() == 288);
+const _: () = assert!(size_of::<Headers>() <= PLACES_AT && PLACES_AT + size_of::<Places>() <= HEADER_BYTES);
+
+/// The places of the headers and of the payload, as a command tells the kernel.
+pub(crate) type Places = [libc::iovec; 2];
 
 /// The memory of one request and its reply. The kernel accesses it only while a command with it is under way; the ring
 /// owns it during that time, so that nobody else does.
@@ -48,6 +55,8 @@ pub(crate) struct Slot {
     pub(crate) queue: u16,
     /// The kernel's number of the request in it.
     pub(crate) commit_id: u64,
+    /// The last command with it.
+    pub(crate) command: u32,
 }
 
 // SAFETY: the slot owns its mapping alone.
@@ -70,15 +79,20 @@ impl Slot {
             )?
         };
         let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
-        Ok(Self { start, payload_bytes, index, queue, commit_id: 0 })
+        let slot = Self { start, payload_bytes, index, queue, commit_id: 0, command: 0 };
+        let places = [
+            libc::iovec { iov_base: slot.start.as_ptr().cast(), iov_len: size_of::<Headers>() },
+            libc::iovec { iov_base: slot.payload().as_ptr().cast(), iov_len: payload_bytes },
+        ];
+        // SAFETY: the places are in the mapping, aligned, and behind the headers.
+        unsafe { slot.start.add(PLACES_AT).cast::<Places>().write(places) };
+        Ok(slot)
     }
 
-    /// The places of the headers and of the payload, as a command tells the kernel.
-    pub(crate) fn places(&self) -> [libc::iovec; 2] {
-        [
-            libc::iovec { iov_base: self.start.as_ptr().cast(), iov_len: size_of::<Headers>() },
-            libc::iovec { iov_base: self.payload().as_ptr().cast(), iov_len: self.payload_bytes },
-        ]
+    /// The address of the places. It stays the same until the slot is dropped.
+    pub(crate) fn places(&self) -> *const Places {
+        // SAFETY: the mapping is longer than that.
+        unsafe { self.start.add(PLACES_AT) }.cast().as_ptr()
     }
 
     /// Copies the request into a buffer, in the form in which `/dev/fuse` gives it. Returns its header and length; `None`

@@ -83,6 +83,12 @@ pub trait FileSystem: Send + Sync {
         u64::MAX
     }
 
+    /// The largest nid of an inode of this image, if an image of this format can number its inodes wrongly. An inode whose number
+    /// leads to another inode, or to none, is then identified by its nid. `None` if the nid follows from the number.
+    fn misnumbered_nid_max(&self) -> Option<Nid> {
+        None
+    }
+
     /// Returns which of the 64 inode numbers from `first` on may belong to an inode, as a bit set; the lowest bit
     /// stands for `first`. A clear bit means that no inode has this number; a set bit guarantees nothing. A scan of
     /// many numbers can skip the numbers whose bits are clear.

@@ -7,6 +7,7 @@
 
 mod arrival;
 mod aws_profile;
+mod background;
 mod content_range;
 mod counters;
 mod fault;

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use crate::{
     Outage,
     arrival::Arrival,
+    background::{BackgroundRequests, Noted},
     counters::{Counters, Stage},
     fault::{Fault, FaultKind},
     host_limit::HostLimit,
@@ -38,15 +39,7 @@ pub(crate) struct Requester {
     redirected: Mutex<Option<Target>>,
     /// The host of the last request.
     host: Mutex<Option<String>>,
-    /// The requests in progress that no reader waited for when they were made.
-    background: Mutex<Vec<Background>>,
-}
-
-/// A request that no reader waited for when it was made.
-struct Background {
-    range: ByteRange,
-    limit: Arc<HostLimit>,
-    id: u64,
+    background: BackgroundRequests,
 }
 
 /// A fetched range.
@@ -89,7 +82,7 @@ impl Requester {
             outage,
             redirected: Mutex::default(),
             host: Mutex::default(),
-            background: Mutex::default(),
+            background: BackgroundRequests::default(),
         }
     }
 
@@ -127,10 +120,7 @@ impl Requester {
 
     /// Notes that a reader now waits for `range`.
     pub(crate) fn hurry(&self, range: ByteRange) {
-        let background = self.background.lock().unwrap_or_else(PoisonError::into_inner);
-        for request in background.iter().filter(|request| !request.range.intersection(range).is_empty()) {
-            request.limit.promote(request.id);
-        }
+        self.background.hurry(range);
     }
 
     /// The limit of the host of the last request.
@@ -150,11 +140,12 @@ impl Requester {
         (mut patience, mut came): (Patience, Arrival),
     ) -> Result<Fetched, Fault> {
         let (mut asked, mut before) = (Mirrors::default(), 0);
+        let noted = (cause == Cause::Prefetch).then(|| self.background.note(wanted.range));
         loop {
             // Bytes that arrived before an answer broke off are not requested again.
             let range = ByteRange::between(wanted.range.offset() + came.len() as u64, wanted.range.end());
             let wanted_now = Wanted { range, ..*wanted };
-            let attempt = self.attempt(&wanted_now, cause, patience.until(), &mut came, &mut asked);
+            let attempt = self.attempt(&wanted_now, noted.as_ref(), patience.until(), &mut came, &mut asked);
             let mut fault = match attempt.await {
                 Ok(Outcome::Fetched(reply, headers)) => {
                     return Ok(Fetched { reply, headers, bytes: came.into_bytes() });
@@ -219,7 +210,7 @@ impl Requester {
     async fn attempt(
         &self,
         wanted: &Wanted<'_>,
-        cause: Cause,
+        noted: Option<&Noted<'_>>,
         latest: Option<Instant>,
         came: &mut Arrival,
         asked: &mut Mirrors,
@@ -236,7 +227,7 @@ impl Requester {
         let host = host_of(&target);
         let limit = self.shared.limits.of(&host);
         *self.host.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
-        let outcome = self.request(&target, &limit, wanted, (cause, latest), came).await;
+        let outcome = self.request(&target, &limit, wanted, (noted, latest), came).await;
         let Err(fault) = outcome else { return outcome };
         match &fault.kind {
             FaultKind::Transient { retry_after, is_congestion: true } => {
@@ -266,12 +257,11 @@ impl Requester {
         target: &Target,
         limit: &Arc<HostLimit>,
         wanted: &Wanted<'_>,
-        (cause, latest): (Cause, Option<Instant>),
+        (noted, latest): (Option<&Noted<'_>>, Option<Instant>),
         came: &mut Arrival,
     ) -> Result<Outcome, Fault> {
         let queued = Instant::now();
-        let place = limit.queue(cause != Cause::Prefetch);
-        let _noted = (cause == Cause::Prefetch).then(|| self.note(wanted.range, limit, place.id()));
+        let place = noted.map_or_else(|| limit.queue(true), |noted| noted.queue(limit));
         let slot = limit.acquire(place, latest).await.map_err(paused_until)?;
         self.counters.took(Stage::Queue, queued.elapsed());
         tokio::select! {
@@ -281,13 +271,6 @@ impl Requester {
             }
             () = slot.wanted_by_demand() => Ok(Outcome::MadeWay),
         }
-    }
-
-    /// Notes a request that no reader waits for, until the result is dropped.
-    fn note(&self, range: ByteRange, limit: &Arc<HostLimit>, id: u64) -> Noted<'_> {
-        let request = Background { range, limit: Arc::clone(limit), id };
-        self.background.lock().unwrap_or_else(PoisonError::into_inner).push(request);
-        Noted { requester: self, id }
     }
 
     async fn exchange(
@@ -340,19 +323,6 @@ impl Mirrors {
             self.refused.push(last);
         }
         self.refused.len() < count
-    }
-}
-
-/// A request in the list of requests that no reader waits for. Dropping it removes it from the list.
-struct Noted<'a> {
-    requester: &'a Requester,
-    id: u64,
-}
-
-impl Drop for Noted<'_> {
-    fn drop(&mut self) {
-        let mut background = self.requester.background.lock().unwrap_or_else(PoisonError::into_inner);
-        background.retain(|request| request.id != self.id);
     }
 }
 

@@ -66,7 +66,10 @@ struct State {
 #[derive(Debug)]
 struct Half {
     file: Arc<File>,
+    /// The end of the ranges that are reserved.
     end: u64,
+    /// The end of the last range that is written.
+    written_end: u64,
     blocks: HashMap<Key, Entry>,
 }
 
@@ -142,7 +145,7 @@ impl SpillFile {
     }
 
     /// Spills a block, unless it is there already or too large. A failed write (a full or broken disk) ends spilling
-    /// permanently.
+    /// permanently, and so does a file that was truncated: the write would turn the lost blocks into zeros.
     pub(crate) fn store(&self, block: &StoredBlock, cached: &CachedBlock) {
         let len = cached.bytes().len() as u64;
         let key = Key::of(block);
@@ -154,15 +157,16 @@ impl SpillFile {
         if state.newer.as_ref().is_none_or(|half| half.end + len > self.budget_bytes / 2) {
             let file = state.directory.as_ref().and_then(|directory| nameless(directory).ok());
             let Some(file) = file else { return state.directory = None };
-            let half = Half { file: Arc::new(file), end: 0, blocks: HashMap::new() };
+            let half = Half { file: Arc::new(file), end: 0, written_end: 0, blocks: HashMap::new() };
             state.older = state.newer.replace(half);
         }
         let Some(half) = &mut state.newer else { return };
         // The range is reserved before the write, and the block becomes visible only after it.
-        let (file, offset) = (Arc::clone(&half.file), half.end);
+        let (file, offset, written_end) = (Arc::clone(&half.file), half.end, half.written_end);
         half.end += len;
         drop(state);
-        let is_written = file.write_all_at(cached.bytes(), offset).is_ok();
+        let is_whole = file.metadata().is_ok_and(|metadata| metadata.len() >= written_end);
+        let is_written = is_whole && file.write_all_at(cached.bytes(), offset).is_ok();
         let state = &mut *self.state();
         if !is_written {
             *state = State::default();
@@ -171,10 +175,23 @@ impl SpillFile {
         let half =
             [&mut state.newer, &mut state.older].into_iter().flatten().find(|half| Arc::ptr_eq(&half.file, &file));
         let Some(half) = half else { return };
+        half.written_end = half.written_end.max(offset + len);
         half.blocks.insert(key, Entry { offset, len: len as usize, is_complete: cached.is_complete() });
         self.is_empty.store(false, Relaxed);
         self.stored_blocks.fetch_add(1, Relaxed);
         self.stored_bytes.fetch_add(len, Relaxed);
+    }
+
+    /// Forgets a block that could not be read. It may be spilled again.
+    pub(crate) fn forget(&self, block: &StoredBlock, spilled: &SpilledBlock) {
+        let key = Key::of(block);
+        let state = &mut *self.state();
+        for half in [&mut state.newer, &mut state.older].into_iter().flatten() {
+            let is_it = |entry: &Entry| Arc::ptr_eq(&half.file, &spilled.file) && entry.offset == spilled.offset;
+            if half.blocks.get(&key).is_some_and(is_it) {
+                half.blocks.remove(&key);
+            }
+        }
     }
 
     pub(crate) fn counters(&self) -> SpillFileCounters {
@@ -284,8 +301,21 @@ mod tests {
         }
         assert_eq!(spill_file.counters().stored_blocks, 20);
         let last = spill_file.find(&block(19)).expect("it was stored");
+        spill_file.forget(&block(18), &last);
+        assert!(spill_file.find(&block(18)).is_some(), "another block could not be read");
         let error = last.copy(&block(19), PAGE_BYTES, &mut byte, Blocking::Allowed).expect_err("it ends there");
         assert!(error.to_string().contains("ends before"), "{error}");
+        last.file.set_len(0).expect("ours");
+        let error = last.copy(&block(19), 0, &mut byte, Blocking::Allowed).expect_err("the disk lost it");
+        assert!(matches!(error, Error::Io { .. }), "{error}");
+        spill_file.forget(&block(19), &last);
+        assert!(spill_file.find(&block(19)).is_none());
+        spill_file.store(&block(19), &cached(19));
+        let again = spill_file.find(&block(19)).expect("it may be stored again");
+        again.copy(&block(19), 0, &mut byte, Blocking::Allowed).expect("in another file");
+        again.file.set_len(0).expect("ours");
+        spill_file.store(&block(20), &cached(20));
+        assert!(spill_file.find(&block(19)).is_none() && spill_file.find(&block(20)).is_none(), "that is the end");
     }
 
     #[test]

@@ -31,14 +31,13 @@ impl Arenas {
     pub(crate) fn take(&self, page_count: usize) -> Option<PageRun> {
         let mut state = self.lock();
         let current = Arc::clone(state.current.as_ref()?);
-        if state.limit < current.page_count() || !state.former.is_empty() {
-            let used = state.former_used() + current.used_count();
-            if used + page_count > state.limit {
-                return None;
-            }
+        if state.limit >= current.page_count() && state.former.is_empty() {
+            drop(state);
+            return current.take(page_count);
         }
-        drop(state);
-        current.take(page_count)
+        // The lock is held until the pages are taken. Otherwise, two threads could find room for the same pages.
+        let used = state.former_used() + current.used_count();
+        if used + page_count > state.limit { None } else { current.take(page_count) }
     }
 
     /// Replaces the current arena, and sets the number of pages that may be in use.

@@ -212,7 +212,8 @@ impl PagePool {
     }
 
     /// Whether the cache has consumed more than half of the pages that were backed ahead of it, and no thread is
-    /// backing more. A caller that gets `true` must call [`PagePool::back_ahead`] on a thread that may wait.
+    /// backing more. A caller that gets `true` must call [`PagePool::back_ahead`] on a thread that may wait, or
+    /// [`PagePool::leave_unbacked`] if there is none.
     pub(crate) fn wants_backing_ahead(&self) -> bool {
         let ahead_count = self.ahead_count();
         if ahead_count == 0 || self.is_backing_ahead.load(Relaxed) {
@@ -233,6 +234,11 @@ impl PagePool {
             self.ahead_pages.fetch_add(count as u64, Relaxed);
             self.ahead_ns.fetch_add(latency.as_nanos() as u64, Relaxed);
         }
+        self.leave_unbacked();
+    }
+
+    /// Notes that no thread backs the pages that the block cache will take next.
+    pub(crate) fn leave_unbacked(&self) {
         self.is_backing_ahead.store(false, Relaxed);
     }
 

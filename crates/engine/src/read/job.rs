@@ -44,6 +44,15 @@ pub(crate) enum Costly {
     HandOff,
 }
 
+/// The outcome of a step that decodes nothing.
+enum Ran {
+    Done,
+    /// It would have to wait.
+    Waits(Step),
+    /// The spill file could not be read. The step now decodes the block.
+    Lost(Step),
+}
+
 /// The output that a job fills.
 pub(crate) trait Output {
     /// The bytes of one step.
@@ -69,15 +78,16 @@ impl Job<'_> {
     /// # Errors
     /// The image is corrupt or cannot be read, or memory is exhausted.
     pub(crate) fn run<O: Output + ?Sized>(&self, steps: &mut Vec<Step>, output: &mut O) -> Result<Vec<Step>> {
-        let mut left = Vec::new();
+        let (mut left, mut lost) = (Vec::new(), Vec::new());
         let mut cost = Duration::ZERO;
         let mut rest = steps.drain(..);
         while !rest.as_slice().is_empty() {
             let Some(batch) = Batch::at(self.engine, rest.as_slice())? else {
-                if let Some(step) = rest.next()
-                    && !self.run_step(&step, output)?
-                {
-                    left.push(step);
+                let Some(step) = rest.next() else { break };
+                match self.run_step(step, output)? {
+                    Ran::Done => {}
+                    Ran::Waits(step) => left.push(step),
+                    Ran::Lost(step) => lost.push(step),
                 }
                 continue;
             };
@@ -118,6 +128,10 @@ impl Job<'_> {
                 let target = if self.ahead.is_some() { &mut [] } else { output.part(step.output.clone()) };
                 self.decode_step(&batch, step, stored.bytes(), target)?;
             }
+        }
+        drop(rest);
+        if !lost.is_empty() {
+            left.extend(self.run(&mut lost, output)?);
         }
         Ok(left)
     }
@@ -205,8 +219,8 @@ impl Job<'_> {
         }
     }
 
-    /// Runs a step that decodes nothing. Returns `false` if it would have to wait.
-    fn run_step<O: Output + ?Sized>(&self, step: &Step, output: &mut O) -> Result<bool> {
+    /// Runs a step that decodes nothing.
+    fn run_step<O: Output + ?Sized>(&self, step: Step, output: &mut O) -> Result<Ran> {
         let blocking = self.blocking;
         let result = match &step.source {
             BlockSource::Hole => {
@@ -218,13 +232,20 @@ impl Job<'_> {
             }
             BlockSource::Cached { cached, block, skip } => copy(cached, block, *skip, output.part(step.output.clone())),
             BlockSource::Spilled { spilled, block, skip } => {
-                spilled.copy(block, *skip, output.part(step.output.clone()), blocking)
+                match spilled.copy(block, *skip, output.part(step.output.clone()), blocking) {
+                    Err(Error::Io { .. }) => {
+                        self.engine.spill_file.forget(block, spilled);
+                        let source = BlockSource::DecodeInto { block: *block, skip: *skip };
+                        return Ok(Ran::Lost(Step { output: step.output, source }));
+                    }
+                    copied => copied,
+                }
             }
             _ => Err(Error::WouldBlock),
         };
         match result {
-            Ok(()) => Ok(true),
-            Err(Error::WouldBlock) => Ok(false),
+            Ok(()) => Ok(Ran::Done),
+            Err(Error::WouldBlock) => Ok(Ran::Waits(step)),
             Err(error) => Err(error),
         }
     }
@@ -250,8 +271,10 @@ impl Job<'_> {
         let pages = engine.blocks.make_room(&engine.pool, len, effort);
         engine.watch_growth();
         if engine.pool.wants_backing_ahead() {
-            let engine = Arc::clone(engine);
-            self.engine.workers.run_around(Box::new(move || engine.pool.back_ahead()));
+            let backed = Arc::clone(engine);
+            if !engine.workers.run_around(Box::new(move || backed.pool.back_ahead())) {
+                engine.pool.leave_unbacked();
+            }
         }
         let elsewhere = || (effort == Effort::Demand).then(|| engine.pool.unreserved(len)).flatten();
         let mut pages = pages.or_else(elsewhere).ok_or(Error::NoMemory)?;

@@ -167,11 +167,13 @@ impl Reader {
         if let Some((cluster, held)) = held {
             // Otherwise the one thread that stores clusters would wait for the source, one cluster after the other.
             self.will_need(nid, cluster);
-            self.store_after_reply(move |reader| {
+            let is_accepted = self.store_after_reply(move |reader| {
                 // Errors are ignored: a read of the same range receives them.
                 drop((reader.store_cluster(nid, wanted, cluster), held));
             });
-            self.prefetch().note_cluster(nid, cluster);
+            if is_accepted {
+                self.prefetch().note_cluster(nid, cluster);
+            }
         }
         for neighbour in neighbours.blocks {
             if wanted.contains(neighbour.range) && !self.is_kept(&neighbour) {
@@ -211,7 +213,7 @@ impl Reader {
         }
     }
 
-    /// Schedules the storing of the rest of a block. Returns whether there is room to hold the block until then.
+    /// Schedules the storing of the rest of a block. Returns whether there is room to hold the block until then, and a thread.
     fn store_soon(&self, nid: Nid, wanted: ByteRange, neighbour: Neighbour, cached: &Arc<CachedBlock>) -> bool {
         let len = cached.bytes().len() as u64;
         let Some(held) = cached.hold(|| self.prefetch().hold(len)) else { return false };
@@ -222,15 +224,14 @@ impl Reader {
                 reader.engine().spill_file.store(&neighbour.block, &cached);
             }
             drop((cached, held));
-        });
-        true
+        })
     }
 
-    /// Runs `work`, which stores bytes in the page cache that a reader is likely to want soon.
+    /// Runs `work`, which stores bytes in the page cache that a reader is likely to want soon. Returns whether it will run.
     ///
     /// The real-time thread `floe-store` would take the CPU from the reader that just got its reply. So it gets work only
     /// while earlier work still waits.
-    fn store_after_reply(&self, work: impl FnOnce(&Self) + Send + 'static) {
+    fn store_after_reply(&self, work: impl FnOnce(&Self) + Send + 'static) -> bool {
         let (storing, is_alone) = self.prefetch().stores();
         let reader = self.clone();
         let work = Box::new(move || {
@@ -339,15 +340,15 @@ impl Reader {
         });
     }
 
-    /// Runs `work` on the thread `floe-around`, and returns whether it will: not if too many work items are waiting.
+    /// Runs `work` on the thread `floe-around`, and returns whether it will: not if too many work items are waiting, or if the
+    /// thread cannot be started.
     fn run_around(&self, work: impl FnOnce(&Self) + Send + 'static) -> bool {
         let Some(admitted) = self.prefetch().admit() else { return false };
         let reader = self.clone();
         self.engine().workers.run_around(Box::new(move || {
             drop(admitted);
             work(&reader);
-        }));
-        true
+        }))
     }
 
     /// Decodes a window ahead of a sequential reader into the block cache.

@@ -4,7 +4,7 @@ use std::{
     cell::RefCell,
     io,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
@@ -53,7 +53,8 @@ pub(crate) struct Workers {
 #[derive(Default)]
 struct LazyThread {
     queue: Arc<TaskQueue>,
-    thread: OnceLock<Option<Arc<WorkerRecord>>>,
+    /// `None` until the thread runs.
+    thread: Mutex<Option<Arc<WorkerRecord>>>,
 }
 
 /// An adopted thread, as remembered by that thread. The engine did not start it.
@@ -156,7 +157,7 @@ impl Workers {
             let others = others.lock().unwrap_or_else(PoisonError::into_inner);
             others.iter().for_each(|record| record.reschedule(priority));
         }
-        self.storing.record().inspect(|record| record.reschedule(priority));
+        self.storing.thread().iter().for_each(|record| record.reschedule(priority));
     }
 
     /// Executes `work` on a decompression thread: the one of this CPU if it is idle, else another idle one, else the
@@ -200,16 +201,16 @@ impl Workers {
         }
     }
 
-    /// Executes `work` on the thread that reads around. Drops `work` if that thread cannot be started.
-    pub(crate) fn run_around(&self, work: Work) {
-        self.around.run("floe-around", Priority::Normal, self, work);
+    /// Executes `work` on the thread that reads around. Drops `work` and returns `false` if that thread cannot be started now.
+    pub(crate) fn run_around(&self, work: Work) -> bool {
+        self.around.run("floe-around", Priority::Normal, self, work)
     }
 
-    /// Executes `work`, which may wait, on the thread that stores decoded bytes elsewhere. Drops `work` if that thread
-    /// cannot be started. The thread has the priority of the decompression threads, so that they cannot keep it from
-    /// running for long.
-    pub(crate) fn store(&self, work: Work) {
-        self.storing.run("floe-store", self.priority(), self, work);
+    /// Executes `work`, which may wait, on the thread that stores decoded bytes elsewhere. Drops `work` and returns `false` if
+    /// that thread cannot be started now. The thread has the priority of the decompression threads, so that they cannot keep it
+    /// from running for long.
+    pub(crate) fn store(&self, work: Work) -> bool {
+        self.storing.run("floe-store", self.priority(), self, work)
     }
 
     /// Adopts the calling thread, which the engine did not start: schedules it like the decompression threads under CPU
@@ -248,7 +249,9 @@ impl Workers {
         for others in [&self.fetch_threads, &self.adopted_threads] {
             all.extend(others.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|record| record.status()));
         }
-        all.extend([&self.around, &self.storing].into_iter().filter_map(|single| Some(single.record()?.status())));
+        all.extend(
+            [&self.around, &self.storing].into_iter().filter_map(|single| Some(single.thread().as_ref()?.status())),
+        );
         all
     }
 
@@ -341,22 +344,24 @@ impl Workers {
 }
 
 impl LazyThread {
-    /// Executes `work` on the thread, which the first call starts. Drops `work` if the thread cannot be started.
-    fn run(&self, name: &str, priority: Priority, workers: &Workers, work: Work) {
-        let thread = self.thread.get_or_init(|| {
+    /// Executes `work` on the thread, which is started if it does not run. Drops `work` and returns `false` if it cannot be
+    /// started; the next call tries again.
+    fn run(&self, name: &str, priority: Priority, workers: &Workers, work: Work) -> bool {
+        let mut thread = self.thread();
+        if thread.is_none() {
             let record = WorkerRecord::new(name.to_owned(), None, priority, None);
             let (queue, latencies) = (Arc::clone(&self.queue), Arc::clone(&workers.latencies));
             let pressure = Some(Arc::clone(&workers.cpu_pressure));
             let spawned = worker::spawn(Arc::clone(&record), queue, latencies, pressure);
-            spawned.ok().map(|()| record)
-        });
-        if thread.is_some() {
-            let _ = self.queue.push(Task::new(work));
+            *thread = spawned.ok().map(|()| record);
         }
+        let is_running = thread.is_some();
+        drop(thread);
+        is_running && self.queue.push(Task::new(work)).is_ok()
     }
 
-    fn record(&self) -> Option<&Arc<WorkerRecord>> {
-        self.thread.get().and_then(Option::as_ref)
+    fn thread(&self) -> MutexGuard<'_, Option<Arc<WorkerRecord>>> {
+        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The extra devices of an image (docs/format/erofs.md, Devices).
 
-use floe_image::{BlockReader, DeviceId, Error, Place, Result};
+use floe_image::{BlockReader, ByteRange, DeviceId, Error, Place, Result};
 
 use super::{
     block_size::BlockSize,
@@ -116,6 +116,15 @@ impl Devices {
         (DeviceId(0), position)
     }
 
+    /// Whether `range` of the unified address space belongs to an extra device.
+    pub(super) fn is_mapped(&self, range: ByteRange) -> bool {
+        self.slots.iter().filter(|slot| slot.uniaddr != 0).any(|slot| {
+            let (start, len) = (self.block_size.position(slot.uniaddr), self.block_size.position(slot.blocks));
+            let end = start.zip(len).and_then(|(start, len)| start.checked_add(len));
+            start.zip(end).is_some_and(|(start, end)| ByteRange::between(start, end).contains(range))
+        })
+    }
+
     /// The source and offset of byte `position` of the device that a chunk refers to; `None` if there is no such
     /// device.
     pub(super) fn resolve_on(&self, stored_id: u16, position: u64) -> Option<(DeviceId, u64)> {
@@ -148,6 +157,16 @@ mod tests {
             let (device, offset) = devices(false).resolve(block * 4096 + 7);
             assert_eq!((device.0, offset), (expected.0, expected.1 * 4096 + 7), "block {block}");
             assert_eq!(devices(true).resolve(block * 4096), (DeviceId(0), block * 4096));
+        }
+    }
+
+    #[test]
+    fn mapped_devices_contain_whole_ranges() {
+        for (first, last, expected) in
+            [(99, 100, false), (100, 109, true), (105, 110, false), (110, 110, false), (200, 200, true), (0, 4, false)]
+        {
+            let range = ByteRange::between(first * 4096, (last + 1) * 4096);
+            assert_eq!(devices(true).is_mapped(range), expected, "blocks {first} to {last}");
         }
     }
 

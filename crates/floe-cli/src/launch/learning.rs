@@ -46,10 +46,9 @@ impl Learning {
         Arc::new(move |touch| recorder.note(touch))
     }
 
-    /// Waits until a launch is over, and writes its profile.
-    pub(super) fn run(&self, image: &Image) {
+    /// Waits until a launch is over.
+    pub(super) fn wait_until_over(&self) {
         self.recorder.wait_until_quiet(QUIET, TIME_MAX);
-        self.end(image);
     }
 
     /// Ends the recording and writes the profile, unless nothing was read.

@@ -6,4 +6,5 @@ mod support;
 
 mod front;
 mod front_damage;
+mod front_numbers;
 mod front_trouble;

@@ -20,5 +20,6 @@ mod installed;
 mod local_times;
 mod pseudo_files;
 mod standard_output;
+mod tar_index;
 mod unsquashfs_options;
 mod unsquashfs_reports;

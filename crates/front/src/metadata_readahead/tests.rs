@@ -1,5 +1,7 @@
 //! Tests of the orders of readahead.
 
+use rustix::time::{ClockId, clock_gettime};
+
 use super::*;
 
 fn noted(readahead: &MetadataReadahead, block: u64) -> Range<u64> {
@@ -155,4 +157,26 @@ fn a_cycle_of_directories_ends() {
     readahead.note_children(4, vec![3]);
     readahead.note_children(3, vec![]);
     assert_eq!(readahead.next_directory(3), None);
+}
+
+#[test]
+fn readers_do_not_wait_for_the_end_of_a_cycle() {
+    const CALLS: usize = 1000;
+    const CPU_SECONDS_MAX: i64 = 2;
+    for (tail_len, cycle_len) in [(0, 1), (0, 10), (7, 10), (100, 3)] {
+        let readahead = MetadataReadahead::default();
+        let last = tail_len + cycle_len - 1;
+        // Each directory has the next one as its parent. That of the last one begins the cycle.
+        for number in 0..last {
+            readahead.note_children(number + 1, vec![number]);
+        }
+        lock(&readahead.tree).places.insert(last, (tail_len, 0));
+        lock(&readahead.tree).children.insert(0, vec![]);
+        let began = clock_gettime(ClockId::ThreadCPUTime);
+        for _ in 0..CALLS {
+            assert_eq!(readahead.next_directory(0), None);
+        }
+        let took_s = clock_gettime(ClockId::ThreadCPUTime).tv_sec - began.tv_sec;
+        assert!(took_s < CPU_SECONDS_MAX, "{took_s} s for a cycle of {cycle_len} behind {tail_len} directories");
+    }
 }

@@ -67,6 +67,12 @@ impl FileSystem for Squashfs {
         u64::from(self.superblock.inode_count)
     }
 
+    fn misnumbered_nid_max(&self) -> Option<Nid> {
+        // A reference has 32 bits for the block of the inode, and 16 for the offset in it.
+        let block = self.inode_table.end.saturating_sub(self.inode_table.start).min(u32::MAX.into());
+        Some(Nid(block.wrapping_shl(16) | u64::from(u16::MAX)))
+    }
+
     fn outline(&self, nid: Nid) -> Result<Outline> {
         let inode = self.inode(nid)?;
         let has_holes = match &inode.data {

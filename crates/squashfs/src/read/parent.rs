@@ -12,8 +12,8 @@ const INODES_MAX: usize = 1 << 22;
 
 const TOO_MANY_INODES: &str = "lookups by number in a SquashFS image with more than 4194304 inodes and no export table";
 
-/// The inodes of an image without an export table, sorted by number, up to the first that cannot be read. Filled on first use; a
-/// transient error is not kept.
+/// The inodes of an image without a correct export table, sorted by number, up to the first that cannot be read. Filled on first
+/// use; a transient error is not kept.
 pub(super) type InodeNumbers = OnceLock<Numbers>;
 
 /// Inodes by their numbers.
@@ -36,6 +36,12 @@ impl Squashfs {
             };
             return export.cursor_at(&self.metadata, index)?.read_u64().map(|reference| Some(Nid(reference)));
         }
+        self.scanned(number)
+    }
+
+    /// The inode with this number in the inode table; `None` if there is none. The first call with a number other than 0, which no
+    /// inode has, reads the whole table.
+    fn scanned(&self, number: u32) -> Result<Option<Nid>> {
         if usize::try_from(self.superblock.inode_count).is_ok_and(|count| count > INODES_MAX) {
             return Err(Error::unsupported(TOO_MANY_INODES));
         }
@@ -69,12 +75,21 @@ impl Squashfs {
         if directory.parent == 0 {
             return Err(corrupt("directory whose parent is inode 0"));
         }
-        let parent = self.numbered(directory.parent)?.ok_or(corrupt("directory whose parent does not exist"))?;
-        let inode = self.inode(parent)?;
-        if inode.number != directory.parent || inode.directory().is_err() {
-            return Err(corrupt("directory whose parent number leads to another inode"));
+        let find = |found: Result<Option<Nid>>| {
+            let parent = found?.ok_or(corrupt("directory whose parent does not exist"))?;
+            let inode = self.inode(parent)?;
+            if inode.number != directory.parent || inode.directory().is_err() {
+                return Err(corrupt("directory whose parent number leads to another inode"));
+            }
+            Ok(parent)
+        };
+        match find(self.numbered(directory.parent)) {
+            // The export table is wrong, as some programs write it.
+            Err(error) if self.export.is_some() && !error.is_transient() => {
+                find(self.scanned(directory.parent)).map_err(|other| if other.is_transient() { other } else { error })
+            }
+            found => found,
         }
-        Ok(parent)
     }
 
     /// # Errors

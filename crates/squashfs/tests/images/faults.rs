@@ -64,6 +64,32 @@ fn a_failed_search_for_a_parent_is_repeated() {
 }
 
 #[test]
+fn a_parent_is_found_despite_a_wrong_export_table() {
+    let corpus = Corpus::fixtures();
+    // Its inodes and its export table are not compressed.
+    let image = corpus.bytes(&corpus.image("sqfs-cbase-noI").image);
+    let raw = format::SuperBlock::from_prefix(&image).expect("a superblock");
+    let at = raw.lookup_table_start as usize;
+    let block = u64::from_le_bytes(image[at..at + 8].try_into().expect("eight bytes")) as usize;
+    let entries = block + 2..block + 2 + 8 * raw.inodes as usize;
+    let sound = Squashfs::open(Arc::new(DirectReader::of(image.clone())) as Arc<dyn BlockReader>).expect("opened");
+    let (directory, parent) = deep_directory(&sound);
+    type Change = fn(&mut [u8]);
+    let rows: [(&str, Change); 4] = [
+        ("as it was", |_| {}),
+        ("zeros", |entries| entries.fill(0)),
+        ("ones", |entries| entries.fill(0xff)),
+        ("the next inode", |entries| entries.rotate_left(8)),
+    ];
+    for (name, change) in rows {
+        let mut changed = image.clone();
+        change(&mut changed[entries.clone()]);
+        let squashfs = Squashfs::open(Arc::new(DirectReader::of(changed)) as Arc<dyn BlockReader>).expect("opened");
+        assert_eq!(squashfs.lookup(directory, b"..").ok(), Some(Some(parent)), "{name}");
+    }
+}
+
+#[test]
 fn inodes_before_an_unreadable_one_are_found_by_number() {
     let open =
         |bytes: Vec<u8>| Squashfs::open(Arc::new(DirectReader::of(bytes)) as Arc<dyn BlockReader>).expect("opened");

@@ -107,7 +107,8 @@ impl Walker {
     }
 
     fn content(&mut self, location: &Path, metadata: &Metadata) -> io::Result<(String, Option<Vec<Segment>>)> {
-        if let Some(known) = self.contents.get(&metadata.ino()) {
+        // In a corrupt image, different files can have one number.
+        if let Some(known) = self.contents.get(&metadata.ino()).filter(|_| metadata.nlink() > 1) {
             return Ok(known.clone());
         }
         let mut file = File::open(location)?;

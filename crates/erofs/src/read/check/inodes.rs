@@ -258,7 +258,7 @@ impl Walker<'_> {
         if range.end() > self.volume.reader.device_len(device)? {
             return Err(Error::corrupt("data past the end of the image", place));
         }
-        if device == DeviceId(0) {
+        if device == DeviceId(0) && !self.volume.devices.is_mapped(range) {
             self.data_end = self.data_end.max(range.end());
         }
         let is_chunk = matches!(inode.layout, Layout::Chunked(_));

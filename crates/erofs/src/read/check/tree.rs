@@ -169,7 +169,7 @@ pub(super) struct Walker<'walk> {
     pending: Vec<(Nid, usize)>,
     /// The number of directories above the entries that the walk visits.
     depth: usize,
-    /// The end of the last data of the image itself.
+    /// The end of the last data of the image itself, without that of extra devices behind it.
     pub(super) data_end: u64,
 }
 

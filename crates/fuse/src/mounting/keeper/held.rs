@@ -84,11 +84,13 @@ impl Held {
     fn walk(&mut self, priority: Priority) -> io::Result<(OwnedFd, u32)> {
         let mount = self.mounted.clone().filter(|_| self.walk.is_none()).ok_or(io::ErrorKind::NotConnected)?;
         let (socket, walker) = LaunchWalker::new(mount)?;
-        self.walk = Some(walker.pause());
+        let pause = walker.pause();
         let thread = started(LaunchWalker::THREAD, move || {
             schedule_this_thread(priority);
             walker.run();
         })?;
+        // If no thread can be started, a later question may ask again.
+        self.walk = Some(pause);
         Ok((socket, thread))
     }
 

@@ -1,0 +1,120 @@
+//! The requests that no reader waited for when they were made.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use floe_image::ByteRange;
+
+use crate::host_limit::{HostLimit, Slot};
+
+/// The requests in progress that no reader waited for when they were made.
+#[derive(Default)]
+pub(crate) struct BackgroundRequests {
+    requests: Mutex<Vec<Arc<Background>>>,
+}
+
+/// A request in the list. Dropping it removes it from there.
+pub(crate) struct Noted<'list> {
+    list: &'list BackgroundRequests,
+    request: Arc<Background>,
+}
+
+/// A request with all of its attempts.
+struct Background {
+    range: ByteRange,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whether a reader waits for it by now.
+    is_urgent: bool,
+    /// The place of the last attempt.
+    attempt: Option<(Arc<HostLimit>, u64)>,
+}
+
+impl BackgroundRequests {
+    /// Adds a request for `range`.
+    pub(crate) fn note(&self, range: ByteRange) -> Noted<'_> {
+        let request = Arc::new(Background { range, state: Mutex::default() });
+        lock(&self.requests).push(Arc::clone(&request));
+        Noted { list: self, request }
+    }
+
+    /// Makes the requests for parts of `range` urgent, with all of their further attempts.
+    pub(crate) fn hurry(&self, range: ByteRange) {
+        for request in lock(&self.requests).iter().filter(|request| !request.range.intersection(range).is_empty()) {
+            let mut state = lock(&request.state);
+            state.is_urgent = true;
+            if let Some((limit, id)) = &state.attempt {
+                limit.promote(*id);
+            }
+        }
+    }
+}
+
+impl Noted<'_> {
+    /// Puts an attempt in the queue of a host.
+    pub(crate) fn queue(&self, limit: &Arc<HostLimit>) -> Slot {
+        let mut state = lock(&self.request.state);
+        let place = limit.queue(state.is_urgent);
+        state.attempt = Some((Arc::clone(limit), place.id()));
+        place
+    }
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        lock(&self.list.requests).retain(|request| !Arc::ptr_eq(request, &self.request));
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        pin::pin,
+        task::{Context, Poll, Waker},
+    };
+
+    use super::*;
+    use crate::host_limit::HostLimits;
+
+    /// Whether the next attempt is sent at once. A request in flight leaves a place for demand alone.
+    fn is_sent(noted: &Noted<'_>, limit: &Arc<HostLimit>) -> bool {
+        let place = pin!(limit.acquire(noted.queue(limit), None));
+        matches!(place.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(_)))
+    }
+
+    #[test]
+    fn all_attempts_are_urgent_once_a_reader_waits() {
+        let limits = HostLimits::new(2);
+        let (limit, other_host) = (limits.of("a host"), limits.of("another host"));
+        let in_flight = [&limit, &other_host].map(|limit| {
+            let place = Box::pin(limit.acquire(limit.queue(true), None));
+            match pin!(place).poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Ok(slot)) => slot,
+                _ => panic!("there is a place"),
+            }
+        });
+        let requests = BackgroundRequests::default();
+        let noted = requests.note(ByteRange::new(100, 50));
+        assert!(!is_sent(&noted, &limit));
+        requests.hurry(ByteRange::new(150, 50));
+        assert!(!is_sent(&noted, &limit), "the reader waits for other bytes");
+        // Between two attempts.
+        requests.hurry(ByteRange::new(149, 50));
+        assert!(is_sent(&noted, &limit) && is_sent(&noted, &limit) && is_sent(&noted, &other_host));
+        let later = requests.note(ByteRange::new(100, 50));
+        assert!(!is_sent(&later, &limit), "nobody waits for this one");
+        // While an attempt waits.
+        let place = later.queue(&limit);
+        requests.hurry(ByteRange::new(0, 1000));
+        let sent = pin!(limit.acquire(place, None)).poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        assert!(sent && is_sent(&later, &limit));
+        drop((noted, later, in_flight));
+        assert!(lock(&requests.requests).is_empty());
+    }
+}
