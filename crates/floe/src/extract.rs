@@ -7,13 +7,14 @@ mod names;
 mod piece;
 mod planner;
 mod selection;
+mod target;
 mod task;
 mod tree;
 mod worker;
 
 use std::{
     fmt, io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::AtomicBool,
@@ -34,6 +35,7 @@ use ledger::Ledger;
 pub use ledger::{ExtractSummary, ExtractWarning, ExtractWarningCause};
 use planner::Planner;
 use selection::Selected;
+pub use target::ExtractTarget;
 use task::Task;
 use tree::{Directories, TreeDirectory};
 use worker::Worker;
@@ -210,7 +212,7 @@ pub enum ExtractError {
 pub fn extract(
     image: &Image,
     parts: Parts<'_>,
-    target: &Path,
+    target: impl Into<ExtractTarget>,
     options: &ExtractOptions,
     tell: &(dyn Fn(ExtractEvent<'_>) + Sync),
     cancel: &AtomicBool,
@@ -221,7 +223,9 @@ pub fn extract(
         Parts::Where(filter) => (vec![Selected::ROOT], Some(filter)),
         Parts::Below(paths) => (selection::select(image, root_nid, paths).map_err(ExtractError::Path)?, None),
     };
-    let at_target = |error: io::Error| ExtractError::Target { path: target.to_owned(), error };
+    let target = target.into();
+    let target_path = target.path().to_owned();
+    let at_target = |error: io::Error| ExtractError::Target { path: target_path.clone(), error };
     let root_attr = image.attr(root_nid).map_err(|error| ExtractError::Path(error.into()))?;
     if root_attr.file_type != FileType::Directory {
         return Err(ExtractError::Path(crate::PathError::NotADirectory { path: b"/".to_vec() }));

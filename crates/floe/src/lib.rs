@@ -57,6 +57,7 @@ mod image_files;
 mod launch_ahead;
 mod likeness;
 mod memory_limit;
+mod named_files;
 mod open_error;
 mod open_options;
 mod part_source;
@@ -72,8 +73,8 @@ pub use check::{CheckOptions, CheckSummary, check, check_files};
 pub use directory::{DirectoryEntry, ReadDir};
 pub use entry_limit::EntryLimit;
 pub use extract::{
-    Choice, ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, ExtractWarning, ExtractWarningCause, Parts,
-    XattrFilter, XattrSelection, extract,
+    Choice, ExtractError, ExtractEvent, ExtractOptions, ExtractSummary, ExtractTarget, ExtractWarning,
+    ExtractWarningCause, Parts, XattrFilter, XattrSelection, extract,
 };
 pub use floe_engine::{
     BadValue, Counters, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, Reader, SyncDecompress,
@@ -92,6 +93,7 @@ pub use image::Image;
 pub use image_files::ImageFiles;
 pub use likeness::Likeness;
 pub use memory_limit::keep_address_space;
+pub use named_files::NamedFiles;
 pub use open_error::OpenError;
 pub use open_options::{Offset, OpenOptions};
 pub use path_error::PathError;

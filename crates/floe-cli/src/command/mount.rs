@@ -112,6 +112,15 @@ impl Order {
         let (image, directory) = (image.into(), directory.into());
         Self { image, directory, settings, in_background: false, idle: None, says_ready: true, notify_pipe: None }
     }
+
+    /// The files that are read.
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        let profile = match &self.settings.profile {
+            ProfileChoice::File(path) => Some(path),
+            _ => None,
+        };
+        [&self.image].into_iter().chain(&self.settings.open.devices).chain(profile).map(PathBuf::as_path)
+    }
 }
 
 /// Runs the command.
@@ -161,7 +170,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
 /// The image cannot be mounted.
 pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
     let in_background = order.in_background || is_upgrade();
-    let report = match in_background.then(|| daemon::start(&order.image, order.says_ready)).transpose()? {
+    let report = match in_background.then(|| daemon::start(order.files(), order.says_ready)).transpose()? {
         None => None,
         Some(Role::Background(report)) => Some(report),
         Some(Role::Foreground(code)) => return Ok(code),
@@ -227,7 +236,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let mut policy = mem::take(&mut needs.policy);
     let remote = remote::start(&path, &settings.open.remote)?;
     let launch = LaunchPlan::prepare(&path, &mut settings, remote.as_deref(), &mut policy)?;
-    let Opened { files, enforced, remote } =
+    let Opened { files, enforced, remote, .. } =
         confinement::open_from(remote, &path, &settings.open, policy, settings.sandbox)??;
     let image = Image::of(files, &settings.open.engine)?;
     if let Some(marks) = marks {
@@ -307,8 +316,8 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     if let Some(idle) = idle {
         unmount_when_idle(image, unmounter, idle);
     }
-    if let Some(pipe) = notify_pipe {
-        notify(&pipe, true);
+    if let Some(pipe) = &needs.notify_pipe {
+        notify(pipe.path(), true);
     }
     let ended = mount.wait();
     launches.end();

@@ -22,7 +22,8 @@ use std::{
 };
 
 use floe::{
-    ExtractEvent, ExtractOptions, ExtractSummary, ExtractWarningCause, FormatImage, Image, Parts, WalkEntry, extract,
+    ExtractEvent, ExtractOptions, ExtractSummary, ExtractTarget, ExtractWarningCause, FormatImage, Image, Parts,
+    WalkEntry, extract,
 };
 use floe_sandbox::Mode;
 
@@ -30,7 +31,7 @@ use floe_engine::Blocking;
 
 use crate::{
     cancellation,
-    confinement::{self, OutputFile, Target},
+    confinement::{self, Opened, OutputFile, Target},
     fail::Fail,
     output::{Output, remark},
     shown::Shown,
@@ -78,8 +79,8 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         _ => confinement::reading(),
     };
     let options = arguments.open_options();
-    let opened = confinement::open(&arguments.image, &options, policy, sandbox)?;
-    let image = match opened.and_then(|opened| Image::of(opened.files, &options.engine)) {
+    let (files, tree) = Opened::split(confinement::open(&arguments.image, &options, policy, sandbox)?);
+    let image = match files.and_then(|files| Image::of(files, &options.engine)) {
         Ok(image) => image,
         Err(floe::OpenError::File { path, error }) => {
             say!("Could not open {}, because {error}", path.display());
@@ -97,7 +98,6 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     if let Err(exit) = arguments.follow_links(&image) {
         return Ok(exit);
     }
-    target.into_iter().for_each(Target::keep);
     match arguments.task {
         Task::Superblock => Output::run(|output| {
             superblock::write(
@@ -116,7 +116,10 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         Task::Pseudo => pseudo::write(&image, &arguments, pseudo_file),
         Task::Cat => cat::write(&image, &arguments),
         Task::List => list(&image, &arguments, owners, zone),
-        Task::Extract => extract_all(&image, &arguments, owners, zone),
+        Task::Extract => {
+            let target = target.unwrap_or_else(|| Target::new(&arguments.target));
+            extract_all(&image, &arguments, target.keep(tree), owners, zone)
+        }
     }
 }
 
@@ -137,7 +140,13 @@ fn list(image: &Image, arguments: &Arguments, owners: Owners, zone: Zone) -> Res
     })
 }
 
-fn extract_all(image: &Image, arguments: &Arguments, owners: Owners, zone: Zone) -> Result<u8, Fail> {
+fn extract_all(
+    image: &Image,
+    arguments: &Arguments,
+    target: ExtractTarget,
+    owners: Owners,
+    zone: Zone,
+) -> Result<u8, Fail> {
     let cancel = cancellation::on_signals()?;
     let options = extract_options(arguments);
     let mut selector = Selector::new(arguments);
@@ -168,7 +177,7 @@ fn extract_all(image: &Image, arguments: &Arguments, owners: Owners, zone: Zone)
         }
         _ => {}
     };
-    let extracted = extract(image, Parts::Where(&mut choose), &arguments.target, &options, &tell, &cancel);
+    let extracted = extract(image, Parts::Where(&mut choose), target, &options, &tell, &cancel);
     let summary = match extracted {
         Ok(summary) => summary,
         Err(error) => {

@@ -18,6 +18,7 @@ mod mount_all;
 mod mounted;
 mod mounting;
 mod mounting_as_user;
+mod named_paths;
 mod not_unmounted;
 mod random_reads;
 mod sandbox;

@@ -33,7 +33,11 @@ impl Mountpoint {
     /// # Errors
     /// The path is not a directory, is the root directory, is a dead mount, or has a mount that a program serves already.
     pub fn find(path: &Path) -> Result<Self, MountError> {
-        if let Ok(number) = path.strip_prefix("/dev/fd") {
+        // A descriptor can also be that of a directory.
+        if let Ok(number) = path.strip_prefix("/dev/fd")
+            && number.components().count() == 1
+            && !fs::metadata(path).is_ok_and(|metadata| metadata.is_dir())
+        {
             return match number.to_str().and_then(|number| number.parse().ok()).ok_or(libc::EBADF) {
                 Ok(number) => wire::duplicate(number).and_then(|descriptor| {
                     check_device(&descriptor)?;
