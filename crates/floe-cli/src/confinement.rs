@@ -250,3 +250,29 @@ impl Drop for OutputFile {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+
+    #[test]
+    fn the_mode_of_a_drop_in_program_is_one_word() {
+        for (arguments, expected) in [
+            ("-f image", Some((Mode::Auto, "-f image"))),
+            ("--no-sandbox image", Some((Mode::Off, "image"))),
+            ("--sandbox=require image", Some((Mode::Require, "image"))),
+            ("--sandbox=off --sandbox=auto image", Some((Mode::Auto, "image"))),
+            ("-- --sandbox=off", Some((Mode::Auto, "-- --sandbox=off"))),
+            ("--sandbox off", Some((Mode::Auto, "--sandbox off"))),
+            ("--sandbox=--sandbox=off", None),
+            ("--sandbox=", None),
+            ("--sandbox=no", None),
+        ] {
+            let words: Vec<OsString> = arguments.split(' ').map(Into::into).collect();
+            let taken = take_mode(&words).ok().map(|(mode, rest)| (mode, rest.join(" ".as_ref())));
+            assert_eq!(taken, expected.map(|(mode, rest)| (mode, rest.into())), "{arguments}");
+        }
+    }
+}
