@@ -7,7 +7,10 @@ use std::{
 };
 
 use floe_fuse_wire as wire;
-use rustix::mount::{MountFlags, mount};
+use rustix::{
+    mount::{MountFlags, mount},
+    thread::{CapabilitySet, capabilities},
+};
 
 use crate::{Access, MountError, MountOptions, MountTable, mounting::fusermount, mounting::fusermount::AutoUnmount};
 
@@ -97,8 +100,7 @@ pub(crate) fn resolve(path: &Path) -> io::Result<PathBuf> {
 /// # Errors
 /// The device cannot be opened, or the kernel or fusermount3 refuses.
 pub(crate) fn connect(directory: &Path, options: &MountOptions) -> Result<Connected, MountError> {
-    let may_mount = rustix::process::geteuid().is_root();
-    if !may_mount || options.auto_unmount {
+    if !may_mount() || options.auto_unmount {
         return fusermount::mount(directory, options);
     }
     let device = wire::open().map_err(MountError::Device)?;
@@ -110,6 +112,12 @@ pub(crate) fn connect(directory: &Path, options: &MountOptions) -> Result<Connec
         },
         Err(error) => Err(MountError::Refused { path: directory.to_owned(), error }),
     }
+}
+
+/// Whether the kernel may let this process mount: for root, or for the capability, which other users have in a user namespace.
+fn may_mount() -> bool {
+    let has_capability = || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
+    rustix::process::geteuid().is_root() || has_capability()
 }
 
 fn mount_directly(directory: &Path, device: &OwnedFd, options: &MountOptions) -> io::Result<()> {
