@@ -5,6 +5,7 @@
 mod support;
 
 mod answers;
+mod callers;
 mod containers;
 mod descriptors;
 mod devices;

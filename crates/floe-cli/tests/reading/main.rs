@@ -19,3 +19,4 @@ mod local_times;
 mod pseudo_files;
 mod standard_output;
 mod unsquashfs_options;
+mod usage;
