@@ -65,6 +65,7 @@ mod path_error;
 mod read_many;
 mod resolve;
 mod sources;
+mod subdirectory;
 #[cfg(feature = "mkfs")]
 mod verify;
 mod walk;

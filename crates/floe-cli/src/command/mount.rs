@@ -193,6 +193,12 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
             mountpoint @ Mountpoint::Directory(_) => (mountpoint, absolute(&directory)),
         },
     };
+    if settings.subdirectory.is_some() {
+        if settings.learn || matches!(settings.profile, ProfileChoice::File(_)) {
+            return Err(Fail::usage("a profile is of the whole image: omit subdir=, or profile= and learn"));
+        }
+        settings.profile = ProfileChoice::Off;
+    }
     if let Some(taken) = &taken {
         settings.tune(&taken.state.tuned);
         // The launch happened before the takeover.
@@ -238,7 +244,12 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let launch = LaunchPlan::prepare(&path, &mut settings, remote.as_deref(), &mut policy)?;
     let Opened { files, enforced, remote, .. } =
         confinement::open_from(remote, &path, &settings.open, policy, settings.sandbox)??;
-    let image = Image::of(files, &settings.open.engine)?;
+    let mut image = Image::of(files, &settings.open.engine)?;
+    if let Some(subdirectory) = &settings.subdirectory {
+        image = image.below(subdirectory.as_os_str().as_encoded_bytes()).map_err(|error| {
+            Fail::failed(format!("{}: subdir={}: {error}", shown_path.display(), subdirectory.display()))
+        })?;
+    }
     if let Some(marks) = marks {
         image.reader().engine().mark_decodes(marks);
     }
