@@ -41,12 +41,12 @@ pub(crate) struct Report {
     nowhere: File,
 }
 
-/// Starts the background process for a mount of `image`, or continues as one. The foreground process prints the report if it
-/// `says_ready`.
+/// Starts the background process for a mount that reads `files`, or continues as one. The foreground process prints the report if
+/// it `says_ready`.
 ///
 /// # Errors
 /// The program cannot be started again, or `/dev/null` cannot be opened.
-pub(crate) fn start(image: &Path, says_ready: bool) -> Result<Role, Fail> {
+pub(crate) fn start<'a>(mut files: impl Iterator<Item = &'a Path>, says_ready: bool) -> Result<Role, Fail> {
     let failed = |error: io::Error| Fail::failed(format!("cannot start in the background: {error}"));
     if is_background() {
         // This succeeds for a process that does not lead its process group, such as this child.
@@ -60,7 +60,7 @@ pub(crate) fn start(image: &Path, says_ready: bool) -> Result<Role, Fail> {
         .arg0(name)
         .args(arguments)
         .env(VARIABLE, "1")
-        .stdin(if is_input(image) { Stdio::inherit() } else { Stdio::null() })
+        .stdin(if files.any(is_input) { Stdio::inherit() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|error| failed(start_error(error)))?;

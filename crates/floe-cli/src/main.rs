@@ -40,6 +40,7 @@ mod output;
 mod own_program;
 mod owners;
 mod quantity;
+mod reachable_path;
 mod remote;
 mod report_file;
 mod root_hash_file;

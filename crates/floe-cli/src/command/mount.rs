@@ -112,6 +112,15 @@ impl Order {
         let (image, directory) = (image.into(), directory.into());
         Self { image, directory, settings, in_background: false, idle: None, says_ready: true, notify_pipe: None }
     }
+
+    /// The files that are read.
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        let profile = match &self.settings.profile {
+            ProfileChoice::File(path) => Some(path),
+            _ => None,
+        };
+        [&self.image].into_iter().chain(&self.settings.open.devices).chain(profile).map(PathBuf::as_path)
+    }
 }
 
 /// Runs the command.
@@ -161,7 +170,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
 /// The image cannot be mounted.
 pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
     let in_background = order.in_background || is_upgrade();
-    let report = match in_background.then(|| daemon::start(&order.image, order.says_ready)).transpose()? {
+    let report = match in_background.then(|| daemon::start(order.files(), order.says_ready)).transpose()? {
         None => None,
         Some(Role::Background(report)) => Some(report),
         Some(Role::Foreground(code)) => return Ok(code),
@@ -188,6 +197,12 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
             (Some(mountpoint), shown)
         }
     };
+    if settings.subdirectory.is_some() {
+        if settings.learn || matches!(settings.profile, ProfileChoice::File(_)) {
+            return Err(Fail::usage("a profile is of the whole image: omit subdir=, or profile= and learn"));
+        }
+        settings.profile = ProfileChoice::Off;
+    }
     if let Some(taken) = &taken {
         settings.tune(&taken.state.tuned);
         // The launch happened before the takeover.
@@ -231,9 +246,14 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let mut policy = mem::take(&mut needs.policy);
     let remote = remote::start(&path, &settings.open.remote)?;
     let launch = LaunchPlan::prepare(&path, &mut settings, remote.as_deref(), &mut policy)?;
-    let Opened { files, enforced, remote } =
+    let Opened { files, enforced, remote, .. } =
         confinement::open_from(remote, &path, &settings.open, policy, settings.sandbox)??;
-    let image = Image::of(files, &settings.open.engine)?;
+    let mut image = Image::of(files, &settings.open.engine)?;
+    if let Some(subdirectory) = &settings.subdirectory {
+        image = image.below(subdirectory.as_os_str().as_encoded_bytes()).map_err(|error| {
+            Fail::failed(format!("{}: subdir={}: {error}", shown_path.display(), subdirectory.display()))
+        })?;
+    }
     if let Some(marks) = marks {
         image.reader().engine().mark_decodes(marks);
     }
@@ -313,8 +333,8 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     if let Some(idle) = idle {
         unmount_when_idle(image, unmounter, idle);
     }
-    if let Some(pipe) = notify_pipe {
-        notify(&pipe, true);
+    if let Some(pipe) = &needs.notify_pipe {
+        notify(pipe.path(), true);
     }
     let ended = mount.wait();
     launches.end();

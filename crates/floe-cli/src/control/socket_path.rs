@@ -20,6 +20,9 @@ use rustix::fs::{Access, AtFlags, CWD, StatxFlags, access, statx};
 /// The directory for the directories of users without a place of their own.
 const SHARED: &str = "/tmp";
 
+/// `AT_STATX_DONT_SYNC`: statx reports what is known. rustix has no name for it with musl.
+const DONT_SYNC: AtFlags = AtFlags::from_bits_retain(0x4000);
+
 /// The maximum number of names with a user's prefix that are examined. Other users can create as many as they like.
 const PROPOSED_MAX: usize = 1 << 20;
 
@@ -126,7 +129,7 @@ pub(super) fn of_all_users(mounting: impl Iterator<Item = u32>) -> BTreeMap<u32,
 /// The owner of a directory in [`SHARED`]; `None` if something is mounted on it: a file system in user space can state any owner.
 /// Does not wait for the program that serves such a file system.
 fn owner(path: &Path) -> Option<u32> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | DONT_SYNC;
     let stat = |path: &Path| statx(CWD, path, flags, StatxFlags::UID | StatxFlags::TYPE).ok();
     let (stat, shared) = (stat(path)?, stat(Path::new(SHARED))?);
     let is_mountpoint = (stat.stx_dev_major, stat.stx_dev_minor) != (shared.stx_dev_major, shared.stx_dev_minor);

@@ -10,7 +10,11 @@ use std::{
 use floe::{EngineOptions, ImageFiles, Offset, OpenError, OpenOptions, SuperblockChecksum, WorkerMode};
 use floe_sandbox::{Mode, Policy};
 
-use crate::{confinement, fail::Fail, output::Output};
+use crate::{
+    confinement::{self, Opened},
+    fail::Fail,
+    output::Output,
+};
 
 /// The tools' option for the offset of an image.
 const OFFSET_OPTION: &str = "--offset=";
@@ -191,8 +195,12 @@ impl Wanted {
 
     /// Opens the files of the image and confines the process to `policy`. The outer error is the sandbox's.
     pub(super) fn open_files(&self, image: &Path, policy: Policy) -> Result<Result<ImageFiles, OpenError>, Fail> {
-        let opened = confinement::open(image, &self.open_options(), policy, self.sandbox)?;
-        Ok(opened.map(|opened| opened.files))
+        Ok(self.open_confined(image, policy)?.map(|opened| opened.files))
+    }
+
+    /// As [`open_files`](Self::open_files), with the directory of an extraction.
+    pub(super) fn open_confined(&self, image: &Path, policy: Policy) -> Result<Result<Opened, OpenError>, Fail> {
+        confinement::open(image, &self.open_options(), policy, self.sandbox)
     }
 
     /// The options for opening the image.

@@ -23,3 +23,4 @@ mod standard_output;
 mod tar_index;
 mod unsquashfs_options;
 mod unsquashfs_reports;
+mod usage;

@@ -15,7 +15,7 @@ use crate::{
     Detach, MountEntry, MountTable, UnmountError,
     mounting::directory::{Directory, HeldName},
     mounting::fusermount,
-    mounting::mount_id_sys::{MountId, listed_id},
+    mounting::mount_id_sys::{DONT_SYNC, MountId, listed_id},
 };
 
 /// How often an unmount looks for a mount whose path changes at that moment.
@@ -204,14 +204,14 @@ pub(crate) fn flags(detach: Detach) -> UnmountFlags {
 
 /// The identity of the directory with a name.
 fn inode_of(name: &HeldName) -> Option<(u32, u32, u64)> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT | DONT_SYNC;
     let stat = statx(name.parent(), c"", flags, StatxFlags::INO).ok()?;
     Some((stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino))
 }
 
 /// The device number of the files under a name.
 fn device_of(name: &HeldName) -> Option<(u32, u32)> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | DONT_SYNC;
     let stat = statx(name.parent(), name.name(), flags, StatxFlags::empty()).ok()?;
     Some((stat.stx_dev_major, stat.stx_dev_minor))
 }

@@ -97,8 +97,9 @@ pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>, len: u64) -> Re
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let path = arguments.image.as_path();
     let profile = arguments.profile.as_deref().map(read_profile).transpose()?;
-    let file = FileSource::open(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
-    Sandbox::enter(confinement::reading(), Mode::Auto)?.seal()?;
+    let (sandbox, file) = Sandbox::enter(confinement::reading(), Mode::Auto, || FileSource::open(path))?;
+    sandbox.seal()?;
+    let file = file.map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
     let groups = found(path, file, profile.as_ref())?;
     let pair = |range: &ByteRange| (range.offset(), range.end());
     let groups: Vec<Vec<(u64, u64)>> = groups.iter().map(|group| group.iter().map(pair).collect()).collect();

@@ -18,7 +18,11 @@ use super::{
     pattern::{self, Matching},
     progress, time,
 };
-use crate::{output::Output, quantity, shown::Shown};
+use crate::{
+    output::{Output, remark},
+    quantity,
+    shown::Shown,
+};
 
 pub(crate) const HELP: &str = "\
 SYNTAX: unsquashfs [OPTIONS] FILESYSTEM [files to extract, to exclude (with -excludes) or to print (with -cat)]
@@ -243,7 +247,7 @@ impl Arguments {
             parsed.progress = None;
         }
         let mut operands = operands.into_iter();
-        parsed.image = operands.next().ok_or_else(|| wrong("no input filesystem specified on command line"))?.into();
+        parsed.image = operands.next().ok_or_else(without_operands)?.into();
         if are_excludes && parsed.task != Task::Cat {
             excluded.extend(operands)
         } else {
@@ -362,6 +366,13 @@ impl XattrNames {
 /// Prints a text; returns the exit code.
 fn told(text: &str) -> u8 {
     Output::print(text).unwrap_or_else(|fail| wrong(&fail.to_string()))
+}
+
+/// Reports that the image is missing, with the usage, in which callers look for options.
+fn without_operands() -> u8 {
+    say!("unsquashfs: no input filesystem specified on command line");
+    remark(HELP);
+    FATAL
 }
 
 /// Reports an error in the command line.
