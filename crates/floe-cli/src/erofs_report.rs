@@ -9,7 +9,8 @@ use std::{
 use floe::{Attr, FileType, Nid};
 use floe_erofs::{Erofs, dump, format};
 
-use crate::{iso_time::IsoTime, shown::Shown, zone::Zone};
+use crate::{iso_time::IsoTime, zone::Zone};
+use floe_image::Shown;
 
 /// The features, with the first kernel that supports each: major times 100 plus minor.
 const FEATURES: &[(bool, u32, u32, &str)] = &[

@@ -42,7 +42,6 @@ mod quantity;
 mod remote;
 mod report_file;
 mod root_hash_file;
-mod shown;
 mod source_date_epoch;
 mod status;
 mod transport;

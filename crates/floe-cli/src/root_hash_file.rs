@@ -9,7 +9,7 @@ use std::{
 use floe_mkfs::Companion;
 use floe_remote_cache::{parse_sidecar, sidecar_path};
 
-use crate::shown::Shown;
+use floe_image::Shown;
 
 /// The maximum length of such a file in bytes.
 const LEN_MAX: u64 = 64 << 10;

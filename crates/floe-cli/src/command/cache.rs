@@ -12,7 +12,8 @@ use floe_remote_cache::{Cache, CacheOptions, CheckReport, Digest, ObjectReport};
 use indicatif::HumanBytes;
 use serde::Serialize;
 
-use crate::{exit::Exit, fail::Fail, output::Output, quantity, shown::Shown};
+use crate::{exit::Exit, fail::Fail, output::Output, quantity};
+use floe_image::Shown;
 
 /// List, verify and remove the content of the cache of remote images
 #[derive(Args)]

@@ -23,8 +23,8 @@ use crate::{
     image_arguments::ImageArguments,
     output::Output,
     remote,
-    shown::{Shown, json_name},
 };
+use floe_image::{Shown, json_name};
 
 /// The maximum number of findings that are printed; the rest are counted.
 const PRINTED_MAX: u64 = 10_000;

@@ -27,8 +27,8 @@ use crate::{
     fail::Fail,
     image_arguments::ImageArguments,
     output::Output,
-    shown::Shown,
 };
+use floe_image::Shown;
 
 /// The maximum number of warnings that are printed; the rest are counted.
 const PRINTED_MAX: u64 = 100;

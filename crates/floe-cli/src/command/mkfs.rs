@@ -30,9 +30,9 @@ use crate::{
     output::Output,
     quantity,
     root_hash_file::{StaleRootHashes, root_hash_paths},
-    shown::Shown,
     source_date_epoch,
 };
+use floe_image::Shown;
 
 /// How long a build may continue after a signal before it checks for cancellation.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);

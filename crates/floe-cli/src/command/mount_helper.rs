@@ -15,8 +15,8 @@ use crate::{
     mount_options::{self, Settings, Strictness},
     output::remark,
     remote,
-    shown::json_name,
 };
+use floe_image::json_name;
 
 /// The option for the offset of an image, under this name and those of FUSE programs.
 pub(crate) const OFFSET_OPTION: &str = "-o offset=";

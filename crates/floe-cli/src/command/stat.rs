@@ -17,8 +17,8 @@ use crate::{
     iso_time::IsoTime,
     mode_text::ModeText,
     output::Output,
-    shown::{Shown, json_name},
 };
+use floe_image::{Shown, json_name};
 
 /// Show attributes of files in an image, or without PATH the properties of the image
 ///

@@ -21,8 +21,8 @@ use crate::{
     confinement::{self, Target},
     exit::Exit,
     fail::Fail,
-    shown::Shown,
 };
+use floe_image::Shown;
 
 pub(super) const HELP: &str = "\
 Usage: fsck.erofs [OPTIONS] IMAGE

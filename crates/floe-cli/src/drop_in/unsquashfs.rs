@@ -33,11 +33,11 @@ use crate::{
     confinement::{self, OutputFile, Target},
     fail::Fail,
     output::{Output, remark},
-    shown::Shown,
     zone::Zone,
 };
 pub(super) use arguments::HELP;
 use arguments::{Arguments, Task};
+use floe_image::Shown;
 use listing::{Form, Listing, Owners};
 use selection::{Selection, Selector};
 

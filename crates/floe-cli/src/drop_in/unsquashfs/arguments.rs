@@ -18,7 +18,8 @@ use super::{
     pattern::{self, Matching},
     time,
 };
-use crate::{output::Output, quantity, shown::Shown};
+use crate::{output::Output, quantity};
+use floe_image::Shown;
 
 pub(crate) const HELP: &str = "\
 SYNTAX: unsquashfs [OPTIONS] FILESYSTEM [files to extract, to exclude (with -excludes) or to print (with -cat)]

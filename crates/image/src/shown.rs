@@ -1,10 +1,18 @@
-//! Prints names from images as text. Names may contain any bytes, and may be hostile.
+//! Names and paths as text. They may contain any bytes, and may be hostile.
 
-use std::fmt;
+use std::{ffi::OsStr, fmt};
 
-/// A name for display: unchanged if it is plain text, otherwise quoted for shells, `$'two\nlines'`, so that no name can
-/// send control sequences to the terminal or imitate another name.
-pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
+/// A name or path for display: unchanged if it is plain text, otherwise quoted for shells, `$'two\nlines'`, so that no name
+/// can send control sequences to the terminal or imitate another name. Every name in every message is displayed in this way.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a>(pub &'a [u8]);
+
+impl<'a> Shown<'a> {
+    /// A path, or any other name of the operating system.
+    pub fn of<N: AsRef<OsStr> + ?Sized>(name: &'a N) -> Self {
+        Self(name.as_ref().as_encoded_bytes())
+    }
+}
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -39,15 +47,20 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Characters that are invisible: control characters, and those that change the text direction.
+/// Characters that act on the terminal instead of being visible: control characters, those that change the text direction
+/// or end a line, and invisible ones. The joiners of words (U+200C, U+200D) are part of ordinary text.
 fn is_harmful(character: char) -> bool {
     character.is_control()
-        || matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(
+            character,
+            '\u{61c}' | '\u{200b}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+                | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+        )
 }
 
 /// A name in JSON output: text stays unchanged, but `%`, control characters and bytes that are not UTF-8 become `%XX`.
 /// Decoding `%XX` restores the exact bytes.
-pub(crate) fn json_name(name: &[u8]) -> String {
+pub fn json_name(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());
     let push_byte = |text: &mut String, byte: u8| {
         text.push('%');
@@ -83,6 +96,7 @@ mod tests {
             (b"100%", "100%", "100%25"),
             (b"it's\\\x07", "$'it\\'s\\\\\\x07'", "it's\\%07"),
             (b"$'x'", "$'$\\'x\\''", "$'x'"),
+            ("\u{9b}31m\u{feff}".as_bytes(), "$'\\xc2\\x9b31m\\xef\\xbb\\xbf'", "%C2%9B31m%EF%BB%BF"),
             ("a\u{202e}b".as_bytes(), "$'a\\xe2\\x80\\xaeb'", "a%E2%80%AEb"),
             (b"", "$''", ""),
         ] {
