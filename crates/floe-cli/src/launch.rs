@@ -137,7 +137,13 @@ impl LaunchPlan {
                 Some(Profile::read(file).map_err(|error| failed(&error))?)
             }
             ProfileChoice::Image => {
-                let place = LearnedPlace::of(image, &settings.open, remote)?;
+                let place = match LearnedPlace::of(image, &settings.open, remote)? {
+                    Ok(place) => place,
+                    Err(error) => {
+                        say!("floe: {error}; no launch is learned or replayed");
+                        return nothing(LaunchState::Unavailable, &error.to_string());
+                    }
+                };
                 progress.set_source(&place.path().to_string_lossy());
                 let Some(profile) = place.read() else {
                     place.allow(policy);
