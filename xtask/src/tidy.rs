@@ -1,6 +1,7 @@
 //! Checks beyond those of the compiler.
 
 mod dependencies;
+mod documents;
 mod library;
 mod rooms;
 mod source_files;
@@ -10,6 +11,7 @@ use crate::task_error::{Outcome, TaskError};
 /// Runs all checks.
 pub(crate) fn run() -> Outcome {
     let mut lines = dependencies::violations()?;
+    lines.extend(documents::violations()?);
     lines.extend(library::violations()?);
     lines.extend(rooms::violations()?);
     lines.extend(source_files::violations()?);
