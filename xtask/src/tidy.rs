@@ -5,6 +5,7 @@ mod documents;
 mod library;
 mod rooms;
 mod source_files;
+mod temporary_files;
 
 use crate::task_error::{Outcome, TaskError};
 
@@ -15,6 +16,7 @@ pub(crate) fn run() -> Outcome {
     lines.extend(library::violations()?);
     lines.extend(rooms::violations()?);
     lines.extend(source_files::violations()?);
+    lines.extend(temporary_files::violations()?);
     TaskError::from_lines("not tidy", &lines)
 }
 

@@ -16,7 +16,7 @@ use super::captured_stderr::CapturedStderr;
 use super::variant::{ImageKind, Programs, Reader, Variant};
 use crate::error::ErrorContext;
 use crate::load::{Load, end};
-use crate::machine::{Change, PendingChange, Undo};
+use crate::machine::{Change, PendingChange, PrivateDirectory, Undo};
 use crate::process_sys::die_with_parent;
 use crate::{Error, Result};
 
@@ -29,8 +29,7 @@ const END_TIME_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct MountPoints {
     undo: Undo,
-    root: PathBuf,
-    _change: PendingChange,
+    root: PrivateDirectory,
 }
 
 /// A mounted image; unmounted when dropped.
@@ -55,10 +54,7 @@ pub(crate) struct Extras {
 
 impl MountPoints {
     pub(crate) fn new(undo: &Undo) -> Result<Self> {
-        let root = std::env::temp_dir().join(format!("floe-lab-{}-{:08x}", std::process::id(), fastrand::u32(..)));
-        let change = undo.record(Change::Directory { path: root.clone() })?;
-        fs::create_dir(&root).context(|| format!("cannot make {}", root.display()))?;
-        Ok(Self { undo: undo.clone(), root, _change: change })
+        Ok(Self { undo: undo.clone(), root: PrivateDirectory::create(undo)? })
     }
 
     /// Mounts the image according to the variant.
@@ -74,14 +70,14 @@ impl MountPoints {
             let path = variant.image.canonicalize().context(|| format!("cannot find {}", variant.image.display()))?;
             return Ok(Mounted { path, server: None, is_mounted: false, account: None, _changes: Vec::new() });
         }
-        let path = self.root.join(index.to_string());
+        let path = self.root.path().join(index.to_string());
         let directory = self.undo.record(Change::Directory { path: path.clone() })?;
         fs::create_dir_all(&path).context(|| format!("cannot make {}", path.display()))?;
         let mount = self.undo.record(Change::Mount { path: path.clone() })?;
         let mut changes = vec![mount, directory];
         let mut account = None;
         if extras.wants_account && variant.reader == Reader::Floe && programs.is_own_floe() {
-            let path = self.root.join(format!("account-{index}"));
+            let path = self.root.path().join(format!("account-{index}"));
             changes.push(self.undo.record(Change::File { path: path.clone() })?);
             account = Some(path);
         }
@@ -92,12 +88,6 @@ impl MountPoints {
         }
         mounted.is_mounted = true;
         Ok(mounted)
-    }
-}
-
-impl Drop for MountPoints {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.root);
     }
 }
 
