@@ -1,16 +1,27 @@
 //! Names and paths as text. They may contain any bytes, and may be hostile.
 
-use std::{ffi::OsStr, fmt};
+use std::{ffi::OsStr, fmt, path::Path};
 
 /// A name or path for display: unchanged if it is plain text, otherwise quoted for shells, `$'two\nlines'`, so that no name
 /// can send control sequences to the terminal or imitate another name. Every name in every message is displayed in this way.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a>(pub &'a [u8]);
 
-impl<'a> Shown<'a> {
-    /// A path, or any other name of the operating system.
-    pub fn of<N: AsRef<OsStr> + ?Sized>(name: &'a N) -> Self {
-        Self(name.as_ref().as_encoded_bytes())
+/// A path or another name of the operating system, which [`Shown`] displays.
+pub trait ShownName {
+    /// The name for display.
+    fn shown(&self) -> Shown<'_>;
+}
+
+impl ShownName for OsStr {
+    fn shown(&self) -> Shown<'_> {
+        Shown(self.as_encoded_bytes())
+    }
+}
+
+impl ShownName for Path {
+    fn shown(&self) -> Shown<'_> {
+        self.as_os_str().shown()
     }
 }
 

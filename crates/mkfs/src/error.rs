@@ -3,6 +3,7 @@
 use std::{fmt, io, path::PathBuf};
 
 use floe_codec::encode::EncodeError;
+use floe_image::ShownName;
 
 /// The reason for which an image was not built. The output path then has no new image.
 #[derive(Debug)]
@@ -110,21 +111,17 @@ impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Source { path, action, error } | Self::Companion { path, action, error } => {
-                write!(formatter, "cannot {action} {}: {error}", path.display())
+                write!(formatter, "cannot {action} {}: {error}", path.shown())
             }
             Self::Incomplete { path, error } => {
-                write!(formatter, "{} has no image any more: overwriting it failed: {error}", path.display())
+                write!(formatter, "{} has no image any more: overwriting it failed: {error}", path.shown())
             }
             Self::Changed { path } => {
-                write!(
-                    formatter,
-                    "{} changed while it was read; try again when no program writes to it",
-                    path.display()
-                )
+                write!(formatter, "{} changed while it was read; try again when no program writes to it", path.shown())
             }
-            Self::Unfit { path, reason } => write!(formatter, "{}: {reason}", path.display()),
+            Self::Unfit { path, reason } => write!(formatter, "{}: {reason}", path.shown()),
             Self::Output { path, action, error } => {
-                write!(formatter, "cannot {action} the image {}: {error}", path.display())
+                write!(formatter, "cannot {action} the image {}: {error}", path.shown())
             }
             Self::Option(reason) | Self::Layout(reason) => formatter.write_str(reason),
             Self::Thread(error) => write!(formatter, "cannot start a thread: {error}"),

@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use floe_image::Shown;
+use floe_image::ShownName;
 
 use crate::{
     BootId, Digest, ObjectKey, about::About, budget::Budget, stored_object::StoredObject,
@@ -187,7 +187,7 @@ impl Cache {
     pub(crate) fn store_failed(&self, error: &io::Error) {
         self.failing_until_ms.store(self.now_ms() + FAILURE_PAUSE_MS, Ordering::Relaxed);
         if !self.has_told.swap(true, Ordering::Relaxed) {
-            let root = Shown::of(self.root.path());
+            let root = self.root.path().shown();
             (self.notice)(&format!(
                 "cannot write to the cache {root}: {error}; continuing without the cache while this lasts"
             ));

@@ -11,7 +11,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use floe_image::Shown;
+use floe_image::ShownName;
 use rustix::{
     fs::{
         FileType, Mode, OFlags, Stat, fstat, fstatfs, major, minor, mkdirat, open as open_at_root, openat, readlinkat,
@@ -105,7 +105,7 @@ pub(crate) fn check_own(directory: &OwnedFd, path: &Path) -> io::Result<()> {
 
 /// The error for a directory that cannot be trusted.
 pub(crate) fn refusal(path: &Path, problem: &str, remedy: &str) -> io::Error {
-    let message = format!("{}: {problem}, so its content cannot be trusted; {remedy}", Shown::of(path));
+    let message = format!("{}: {problem}, so its content cannot be trusted; {remedy}", path.shown());
     io::Error::new(io::ErrorKind::PermissionDenied, message)
 }
 
@@ -199,7 +199,7 @@ fn writable(status: &Stat, path: &Path) -> io::Error {
 
 fn at(path: &Path, error: Errno) -> io::Error {
     let error = io::Error::from(error);
-    io::Error::new(error.kind(), format!("{}: {error}", Shown::of(path)))
+    io::Error::new(error.kind(), format!("{}: {error}", path.shown()))
 }
 
 fn names_of(path: &Path) -> VecDeque<OsString> {

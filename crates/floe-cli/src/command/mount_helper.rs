@@ -16,7 +16,7 @@ use crate::{
     output::remark,
     remote,
 };
-use floe_image::json_name;
+use floe_image::{ShownName, json_name};
 
 /// The option for the offset of an image, under this name and those of FUSE programs.
 pub(crate) const OFFSET_OPTION: &str = "-o offset=";
@@ -110,7 +110,7 @@ pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     if !daemon::is_background() && is_mounted(&order) {
         if order.says_ready {
             let image = remote::without_credentials(&order.image);
-            remark(format_args!("{} is already mounted on {}\n", image.display(), order.directory.display()));
+            remark(format_args!("{} is already mounted on {}\n", image.shown(), order.directory.shown()));
         }
         return Ok(Exit::Done.code());
     }

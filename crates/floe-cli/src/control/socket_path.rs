@@ -9,6 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use floe_image::ShownName;
+
 /// The directories that can contain sockets of this user, best first.
 fn directories(user_id: u32) -> Vec<PathBuf> {
     let mut directories = Vec::new();
@@ -113,7 +115,7 @@ fn check(directory: &Path, user_id: u32) -> io::Result<()> {
     if metadata.is_dir() && metadata.uid() == user_id && metadata.mode() & 0o077 == 0 {
         return Ok(());
     }
-    let path = directory.display();
+    let path = directory.shown();
     Err(io::Error::other(format!("{path} is not a directory that only user {user_id} can access")))
 }
 

@@ -8,6 +8,7 @@ use std::{
 
 use floe::{FormatImage, Image, Nid, SuperblockChecksum};
 use floe_erofs::Erofs;
+use floe_image::ShownName;
 use floe_sandbox::Mode;
 
 use super::erofs_tool::{ErofsTool, Options, Wanted};
@@ -146,7 +147,7 @@ fn find(tool: &ErofsTool, shown: &Shown, image: &Image) -> Option<Nid> {
         (Some(path), _) => {
             let found = image.resolve_link(path.as_encoded_bytes());
             if found.is_err() {
-                tool.say(&format!("read inode failed @ {}", path.display()));
+                tool.say(&format!("read inode failed @ {}", path.shown()));
             }
             found.ok()
         }

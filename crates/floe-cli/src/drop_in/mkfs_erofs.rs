@@ -17,6 +17,7 @@ use std::{
 };
 
 use floe::{ImageVerifier, Thoroughness};
+use floe_image::ShownName;
 use floe_mkfs::{
     Coding, Fragments, Hint, InodeForm, Metabox, Options as BuildOptions, OverlayMarks, Phase, Progress, Source,
     Summary, Times, Whiteouts, build_unnamed,
@@ -326,7 +327,7 @@ impl Order {
             return if self.is_tar { Ok(Source::TarFromInput) } else { Err("missing argument: SOURCE(s)".into()) };
         };
         if let Some(unexpected) = operands.next() {
-            return Err(format!("unexpected argument: {}", unexpected.display()));
+            return Err(format!("unexpected argument: {}", unexpected.shown()));
         }
         match self.is_tar {
             true => Ok(Source::Tar(source.into())),
@@ -338,7 +339,7 @@ impl Order {
     }
 
     fn hints_of(&self, path: &Path) -> Result<Vec<Hint>, String> {
-        let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.shown());
         let text = std::fs::read(path).map_err(|error| told(&error))?;
         if self.algorithms.is_empty() {
             return Ok(Vec::new());

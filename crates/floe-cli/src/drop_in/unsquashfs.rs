@@ -37,7 +37,7 @@ use crate::{
 };
 pub(super) use arguments::HELP;
 use arguments::{Arguments, Task};
-use floe_image::Shown;
+use floe_image::{Shown, ShownName};
 use listing::{Form, Listing, Owners};
 use selection::{Selection, Selector};
 
@@ -82,7 +82,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let image = match opened.and_then(|opened| Image::of(opened.files, &options.engine)) {
         Ok(image) => image,
         Err(floe::OpenError::File { path, error }) => {
-            say!("Could not open {}, because {error}", path.display());
+            say!("Could not open {}, because {error}", path.shown());
             return Ok(FATAL);
         }
         Err(error) => {
@@ -91,7 +91,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         }
     };
     let FormatImage::Squashfs(squashfs) = image.format_image() else {
-        say!("FATAL ERROR: Can't find a valid SQUASHFS superblock on {}", arguments.image.display());
+        say!("FATAL ERROR: Can't find a valid SQUASHFS superblock on {}", arguments.image.shown());
         return Ok(FATAL);
     };
     if let Err(exit) = arguments.follow_links(&image) {

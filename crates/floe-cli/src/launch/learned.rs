@@ -8,7 +8,7 @@ use std::{
 };
 
 use floe::{Offset, OpenOptions, remote::RemoteProcess};
-use floe_image::Shown;
+use floe_image::ShownName;
 use floe_mkfs::Profile;
 use floe_remote_cache::{CacheOptions, TrustedDirectory};
 use floe_sandbox::{Access, Policy};
@@ -59,7 +59,7 @@ impl LearnedPlace {
             }
             None => identity_of(image, options.offset),
         };
-        let identity = identity.map_err(|error| Fail::failed(format!("cannot read {}: {error}", Shown::of(image))))?;
+        let identity = identity.map_err(|error| Fail::failed(format!("cannot read {}: {error}", image.shown())))?;
         let directory = TrustedDirectory::create(&cache.join(DIRECTORY), &identity);
         Ok(directory.map(|directory| Self { directory }))
     }
@@ -76,7 +76,7 @@ impl LearnedPlace {
             Ok(profile) if !profile.is_empty() => Some(profile),
             Ok(_) => None,
             Err(error) => {
-                say!("floe: {}: {error}; the next launch will be learned", Shown::of(&self.path()));
+                say!("floe: {}: {error}; the next launch will be learned", self.path().shown());
                 None
             }
         }

@@ -9,6 +9,7 @@ use std::{
     },
 };
 
+use floe_image::ShownName;
 use rustix::mount::UnmountFlags;
 
 use crate::{
@@ -65,15 +66,15 @@ pub enum UnmountError {
 impl fmt::Display for UnmountError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotMounted(path) => write!(formatter, "{} is not a mountpoint", path.display()),
+            Self::NotMounted(path) => write!(formatter, "{} is not a mountpoint", path.shown()),
             Self::NotFuse { path, file_system } => {
-                let path = path.display();
+                let path = path.shown();
                 write!(formatter, "{path} is a mount of {file_system}, not one of Floe: run umount {path}")
             }
-            Self::Busy(path) => write!(formatter, "{} is in use", path.display()),
-            Self::Covered(path) => write!(formatter, "{} is covered by another mount", path.display()),
-            Self::NoPermission { path, reason } => write!(formatter, "cannot unmount {}: {reason}", path.display()),
-            Self::Failed { path, error } => write!(formatter, "cannot unmount {}: {error}", path.display()),
+            Self::Busy(path) => write!(formatter, "{} is in use", path.shown()),
+            Self::Covered(path) => write!(formatter, "{} is covered by another mount", path.shown()),
+            Self::NoPermission { path, reason } => write!(formatter, "cannot unmount {}: {reason}", path.shown()),
+            Self::Failed { path, error } => write!(formatter, "cannot unmount {}: {error}", path.shown()),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use floe_image::ShownName;
 use rustix::fs::Advice;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Signal;
@@ -67,12 +68,12 @@ impl MountPoints {
         extras: &Extras,
     ) -> Result<Mounted> {
         if variant.reader == Reader::Directory {
-            let path = variant.image.canonicalize().context(|| format!("cannot find {}", variant.image.display()))?;
+            let path = variant.image.canonicalize().context(|| format!("cannot find {}", variant.image.shown()))?;
             return Ok(Mounted { path, server: None, is_mounted: false, account: None, _changes: Vec::new() });
         }
         let path = self.root.path().join(index.to_string());
         let directory = self.undo.record(Change::Directory { path: path.clone() })?;
-        fs::create_dir_all(&path).context(|| format!("cannot make {}", path.display()))?;
+        fs::create_dir_all(&path).context(|| format!("cannot make {}", path.shown()))?;
         let mount = self.undo.record(Change::Mount { path: path.clone() })?;
         let mut changes = vec![mount, directory];
         let mut account = None;
@@ -109,7 +110,7 @@ impl Mounted {
     /// Starts the process that reads the image and waits for its mount.
     fn serve(&mut self, variant: &Variant, programs: &Programs, load: &Load, extras: &Extras) -> Result<()> {
         let device = |path: &Path| fs::symlink_metadata(path).map(|status| status.dev());
-        let before = device(&self.path).context(|| format!("cannot access {}", self.path.display()))?;
+        let before = device(&self.path).context(|| format!("cannot access {}", self.path.shown()))?;
         let mut more = Vec::new();
         if let Some(account) = &self.account {
             more.push(format!("account={}", account.display()));
@@ -193,15 +194,15 @@ impl Drop for Mounted {
 
 /// Drops the image from the page cache. The image must not be mounted.
 pub(crate) fn forget_image(image: &Path) -> Result<()> {
-    let file = fs::File::open(image).context(|| format!("cannot open {}", image.display()))?;
+    let file = fs::File::open(image).context(|| format!("cannot open {}", image.shown()))?;
     // Dirty pages cannot be dropped.
     let _ = file.sync_data();
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)
-        .context(|| format!("cannot drop {} from memory", image.display()))
+        .context(|| format!("cannot drop {} from memory", image.shown()))
 }
 
 fn mount_in_kernel(variant: &Variant, path: &Path) -> Result<()> {
-    let context = || format!("cannot mount {} in the kernel", variant.image.display());
+    let context = || format!("cannot mount {} in the kernel", variant.image.shown());
     let kind = ImageKind::of(&variant.image)?;
     // The option `loop` reads through a loop device, as from a disk.
     let through_loop = variant.options.split(',').any(|option| option == "loop");

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::undo::{Change, PendingChange, Undo};
 use crate::Result;
 use crate::error::ErrorContext;
+use floe_image::ShownName;
 
 /// How many names are tried. Names are random, so even the second is rarely needed.
 const NAME_ATTEMPTS_MAX: u32 = 16;
@@ -35,7 +36,7 @@ impl PrivateDirectory {
             match fs::DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempts_left > 0 => {}
                 created => {
-                    created.context(|| format!("cannot make {}", path.display()))?;
+                    created.context(|| format!("cannot make {}", path.shown()))?;
                     return Ok(Self { path, _change: change });
                 }
             }

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use floe_image::Shown;
+use floe_image::ShownName;
 use floe_lab::machine::{Change, PendingChange, PrivateDirectory, Undo};
 
 use super::failed;
@@ -30,7 +30,7 @@ impl DemoImage {
         let path = directory.path().join("demo.erofs");
         let change = undo.record(Change::File { path: path.clone() }).map_err(failed)?;
         fs::write(&path, demo::IMAGE)
-            .map_err(|error| Fail::failed(format!("cannot write {}: {error}", Shown::of(&path))))?;
+            .map_err(|error| Fail::failed(format!("cannot write {}: {error}", path.shown())))?;
         Ok(Self { path, _change: change, _directory: directory })
     }
 
