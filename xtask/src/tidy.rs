@@ -4,6 +4,7 @@ mod dependencies;
 mod documents;
 mod library;
 mod rooms;
+mod shown_names;
 mod source_files;
 mod temporary_files;
 
@@ -15,6 +16,7 @@ pub(crate) fn run() -> Outcome {
     lines.extend(documents::violations()?);
     lines.extend(library::violations()?);
     lines.extend(rooms::violations()?);
+    lines.extend(shown_names::violations()?);
     lines.extend(source_files::violations()?);
     lines.extend(temporary_files::violations()?);
     TaskError::from_lines("not tidy", &lines)

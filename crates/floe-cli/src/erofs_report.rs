@@ -49,7 +49,7 @@ pub(crate) struct With<'a> {
     pub(crate) entries: bool,
     /// The locations of its bytes.
     pub(crate) extents: bool,
-    /// Whether names are quoted. Otherwise they are printed as they are stored.
+    /// Whether names are quoted. Otherwise they are printed as they are stored, which is not for terminals.
     pub(crate) quotes: bool,
     /// The time zone of times.
     pub(crate) zone: &'a Zone,

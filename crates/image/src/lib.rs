@@ -33,7 +33,7 @@ pub use finding::{Finding, Severity};
 pub use range::ByteRange;
 pub use range_set::ByteRangeSet;
 pub use reader::{BlockReader, DecodedBlock};
-pub use shown::{Shown, ShownName, json_name};
+pub use shown::{Shown, ShownName, harmless, json_name};
 pub use source::ImageSource;
 pub use start_error::start_error;
 pub use xattr::Xattr;

@@ -1,6 +1,6 @@
 //! Names and paths as text. They may contain any bytes, and may be hostile.
 
-use std::{ffi::OsStr, fmt, path::Path};
+use std::{borrow::Cow, ffi::OsStr, fmt, path::Path};
 
 /// A name or path for display: unchanged if it is plain text, otherwise quoted for shells, `$'two\nlines'`, so that no name
 /// can send control sequences to the terminal or imitate another name. Every name in every message is displayed in this way.
@@ -69,6 +69,25 @@ fn is_harmful(character: char) -> bool {
         )
 }
 
+/// A text of several names or from another program, with `\xXX` in the place of harmful characters other than line feeds and
+/// tabs. Names are displayed with [`Shown`]; this is for messages that contain what no type tells apart.
+pub fn harmless(text: &str) -> Cow<'_, str> {
+    let is_kept = |character: char| matches!(character, '\n' | '\t') || !is_harmful(character);
+    if text.chars().all(is_kept) {
+        return text.into();
+    }
+    let mut harmless = String::with_capacity(text.len());
+    for character in text.chars() {
+        if is_kept(character) {
+            harmless.push(character);
+        } else {
+            let mut bytes = [0; 4];
+            character.encode_utf8(&mut bytes).bytes().for_each(|byte| harmless.push_str(&format!("\\x{byte:02x}")));
+        }
+    }
+    harmless.into()
+}
+
 /// A name in JSON output: text stays unchanged, but `%`, control characters and bytes that are not UTF-8 become `%XX`.
 /// Decoding `%XX` restores the exact bytes.
 pub fn json_name(name: &[u8]) -> String {
@@ -95,6 +114,16 @@ pub fn json_name(name: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_keep_their_lines_and_lose_control_sequences() {
+        for (text, expected) in [
+            ("two\n\tlines, größe", "two\n\tlines, größe"),
+            ("\u{1b}[2J\u{9b}m\r\u{202e}", "\\x1b[2J\\xc2\\x9bm\\x0d\\xe2\\x80\\xae"),
+        ] {
+            assert_eq!(harmless(text), expected);
+        }
+    }
 
     #[test]
     fn hostile_names_are_quoted() {

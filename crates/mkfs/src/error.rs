@@ -3,7 +3,7 @@
 use std::{fmt, io, path::PathBuf};
 
 use floe_codec::encode::EncodeError;
-use floe_image::ShownName;
+use floe_image::{Shown, ShownName};
 
 /// The reason for which an image was not built. The output path then has no new image.
 #[derive(Debug)]
@@ -73,15 +73,17 @@ pub enum Error {
     Cancelled,
 }
 
-/// How many characters of a name an error message shows.
-const SHOWN_MAX: usize = 200;
+/// How many bytes of a name an error message shows.
+const SHOWN_BYTES_MAX: usize = 200;
 
 /// A name from a source for an error message: in one line, and shortened.
 pub(crate) fn shown(name: &[u8]) -> String {
-    let name = String::from_utf8_lossy(name);
-    let shown: String = name.chars().take(SHOWN_MAX).flat_map(char::escape_debug).collect();
-    let dots = if name.chars().nth(SHOWN_MAX).is_some() { "…" } else { "" };
-    shown + dots
+    if name.len() <= SHOWN_BYTES_MAX {
+        return Shown(name).to_string();
+    }
+    let is_inside = |at: usize| name.get(at).is_some_and(|byte| byte & 0xc0 == 0x80);
+    let end = (SHOWN_BYTES_MAX - 3..=SHOWN_BYTES_MAX).rev().find(|at| !is_inside(*at)).unwrap_or(SHOWN_BYTES_MAX);
+    format!("{}…", Shown(name.get(..end).unwrap_or(name)))
 }
 
 /// A result whose error is [`Error`].

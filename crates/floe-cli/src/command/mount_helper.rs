@@ -89,7 +89,11 @@ pub(crate) fn command_line() -> Command {
 /// The image cannot be mounted.
 pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let arguments = Arguments::try_parse_from(arguments).unwrap_or_else(|error| {
-        let _ = error.print();
+        if error.use_stderr() {
+            say!("{}", error.render().to_string().trim_end());
+        } else {
+            let _ = error.print();
+        }
         // To mount(8), exit code 1 means wrong usage.
         std::process::exit(if error.use_stderr() { 1 } else { 0 })
     });

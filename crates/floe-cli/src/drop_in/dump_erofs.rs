@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsString,
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     path::Path,
 };
 
@@ -136,7 +136,7 @@ fn show(
         return Ok(0);
     }
     if has_inode && let Some(nid) = find(tool, shown, image) {
-        let with = With { entries: shown.list, extents: shown.extents, quotes: false, zone };
+        let with = With { entries: shown.list, extents: shown.extents, quotes: io::stdout().is_terminal(), zone };
         write_inode(with, erofs, nid, output, complain)?;
     }
     Ok(0)

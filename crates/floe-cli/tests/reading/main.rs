@@ -14,6 +14,7 @@ mod extraction;
 mod extraction_limits;
 mod faults;
 mod hostile;
+mod hostile_names;
 mod installed;
 mod local_times;
 mod pseudo_files;

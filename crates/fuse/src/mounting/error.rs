@@ -2,7 +2,7 @@
 
 use std::{fmt, io, path::PathBuf};
 
-use floe_image::{ShownName, start_error};
+use floe_image::{Shown, ShownName, start_error};
 
 use crate::FrontRefusal;
 
@@ -80,6 +80,7 @@ impl fmt::Display for MountError {
                 )
             }
             Self::Mounted { path, source } => {
+                let source = Shown(source.as_bytes());
                 let path = path.shown();
                 write!(formatter, "{source} is already mounted on {path}: to replace it, run floe umount {path} first")
             }
