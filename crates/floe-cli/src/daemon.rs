@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use floe_image::start_error;
+use floe_image::{ShownName, start_error};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::{fail::Fail, output::remark, own_program::own_program};
@@ -90,7 +90,7 @@ pub(crate) fn start<'a>(mut files: impl Iterator<Item = &'a Path>, says_ready: b
 /// The program cannot be started or fails; the message is its own, if it has one.
 pub(crate) fn launch(mut command: Command) -> Result<String, Fail> {
     let program = Path::new(command.get_program()).to_owned();
-    let failed = |error: io::Error| Fail::failed(format!("cannot start {}: {error}", program.display()));
+    let failed = |error: io::Error| Fail::failed(format!("cannot start {}: {error}", program.shown()));
     command.env(VARIABLE, "1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(start_error(error)))?;
     let (sender, remarks) = mpsc::channel();
@@ -112,7 +112,7 @@ pub(crate) fn launch(mut command: Command) -> Result<String, Fail> {
         None => Ok(remarks),
         Some(status) => {
             let reason = remarks.lines().last().map(|line| line.strip_prefix("floe: ").unwrap_or(line));
-            let silent = || format!("{} ended early: {status}", program.display());
+            let silent = || format!("{} ended early: {status}", program.shown());
             Err(Fail::failed(reason.map_or_else(silent, str::to_owned)))
         }
     }

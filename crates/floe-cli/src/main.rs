@@ -44,7 +44,6 @@ mod reachable_path;
 mod remote;
 mod report_file;
 mod root_hash_file;
-mod shown;
 mod source_date_epoch;
 mod status;
 mod transport;

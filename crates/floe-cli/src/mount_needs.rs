@@ -10,6 +10,7 @@ use std::{
 
 use floe::OpenOptions;
 use floe_fuse::{Directory, Keeper, Kept, Mountpoint, Relay};
+use floe_remote_cache::TrustedDirectory;
 use floe_sandbox::{Access, Calls, Capability, Mode, Policy};
 
 use crate::{
@@ -117,7 +118,14 @@ fn own_spill_file_directory(image: &Path, open: &mut OpenOptions) -> Option<(Pat
         return None;
     }
     let beside = || image.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
-    let parent = open.engine.spill_file_directory.clone().unwrap_or_else(beside);
+    let named = open.engine.spill_file_directory.clone();
+    if let Some(Err(error)) = named.as_deref().map(TrustedDirectory::check) {
+        say!("floe: continuing without a spill file: {error}");
+        open.engine.spill_file_bytes = 0;
+        return None;
+    }
+    // The owner of the directory of the image can exchange the image as well.
+    let parent = named.unwrap_or_else(beside);
     let made = tempfile::Builder::new().prefix("floe-").tempdir_in(parent).ok()?.keep();
     let directory = ReachablePath::new(&made).ok()?;
     open.engine.spill_file_directory = Some(directory.path().to_owned());

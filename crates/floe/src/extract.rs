@@ -24,7 +24,7 @@ use std::{
     thread,
 };
 
-use floe_image::start_error;
+use floe_image::{ShownName, start_error};
 
 use crate::{
     Attr, FileType, Image, Nid, Timestamp, WalkEntry,
@@ -305,7 +305,7 @@ fn next(receiver: &Mutex<Receiver<Task>>) -> Option<Task> {
 impl fmt::Display for ExtractError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Target { path, error } => write!(formatter, "{}: {error}", path.display()),
+            Self::Target { path, error } => write!(formatter, "{}: {error}", path.shown()),
             Self::Path(error) => error.fmt(formatter),
             Self::Cancelled => formatter.write_str("cancelled; incomplete files were removed"),
         }

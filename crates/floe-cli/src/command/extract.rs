@@ -28,8 +28,8 @@ use crate::{
     fake,
     image_arguments::ImageArguments,
     output::Output,
-    shown::Shown,
 };
+use floe_image::Shown;
 
 /// The maximum number of warnings that are printed; the rest are counted.
 const PRINTED_MAX: u64 = 100;

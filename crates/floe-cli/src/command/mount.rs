@@ -15,6 +15,7 @@ use std::{
 
 use floe::{Image, Offset};
 use floe_fuse::{Access, Detach, Ended, Mount, MountError, Mountpoint};
+use floe_image::ShownName;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -238,7 +239,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let account = settings.account.take().map(AccountFile::create).transpose()?;
     let marks = settings.decode_marks.take().map(|path| {
         let marks = std::fs::OpenOptions::new().write(true).open(&path);
-        marks.map_err(|error| Fail::failed(format!("cannot open {}: {error}", path.display())))
+        marks.map_err(|error| Fail::failed(format!("cannot open {}: {error}", path.shown())))
     });
     let marks = marks.transpose()?;
     #[cfg(debug_assertions)]
@@ -251,7 +252,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let mut image = Image::of(files, &settings.open.engine)?;
     if let Some(subdirectory) = &settings.subdirectory {
         image = image.below(subdirectory.as_os_str().as_encoded_bytes()).map_err(|error| {
-            Fail::failed(format!("{}: subdir={}: {error}", shown_path.display(), subdirectory.display()))
+            Fail::failed(format!("{}: subdir={}: {error}", shown_path.shown(), subdirectory.shown()))
         })?;
     }
     if let Some(marks) = marks {
@@ -326,7 +327,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         let _ = unmounter.unmount(Detach::Lazily);
         Fail::failed(format!("the foreground process is gone: {error}"))
     })?;
-    log.event(&format!("{} ({}) is mounted on {}", source.path.display(), image.format(), shown.display()));
+    log.event(&format!("{} ({}) is mounted on {}", source.path.shown(), image.format(), shown.shown()));
     if let Some(manager) = &manager {
         manager.ready();
     }
@@ -340,7 +341,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     launches.end();
     if matches!(ended, Ended::HandedOver) {
         // The control socket, the account file and the mount are the other process's now: nothing is cleaned up.
-        log.event(&format!("{} is served by another process", shown.display()));
+        log.event(&format!("{} is served by another process", shown.shown()));
         drop(needs);
         process::exit(Exit::Done.code().into());
     }
@@ -353,11 +354,11 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     }
     match ended {
         Ended::Unmounted | Ended::HandedOver => {
-            log.event(&format!("{} is unmounted", shown.display()));
+            log.event(&format!("{} is unmounted", shown.shown()));
             Ok(Exit::Done)
         }
         Ended::Stuck => {
-            let image = source.path.display();
+            let image = source.path.shown();
             log.error(&format!("{image}: the source of the image is stuck; waiting requests are abandoned"));
             // Returning from `main` would not end threads that wait for the source.
             process::exit(Exit::Done.code().into())
@@ -391,7 +392,7 @@ fn say_ready(
     report: Option<Report>,
     says_ready: bool,
 ) -> io::Result<()> {
-    let message = format!("{} ({format}) is mounted on {}", image.display(), directory.display());
+    let message = format!("{} ({format}) is mounted on {}", image.shown(), directory.shown());
     match report {
         Some(report) => report.works(&message),
         None => {

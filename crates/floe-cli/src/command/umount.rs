@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use floe_fuse::{Detach, UnmountError, unmount};
+use floe_image::ShownName;
 
 use crate::{exit::Exit, fail::Fail, mount_users::MountUsers};
 
@@ -30,7 +31,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
             UnmountError::Busy(path) => Fail::failed(format!(
                 "{path} is in use {}: end these processes, or run floe umount --lazy {path}",
                 MountUsers::of(&path),
-                path = path.display()
+                path = path.shown()
             )),
             error => error.into(),
         };

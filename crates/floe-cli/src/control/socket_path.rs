@@ -15,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use floe_image::ShownName;
 use rustix::fs::{Access, AtFlags, CWD, StatxFlags, access, statx};
 
 /// The directory for the directories of users without a place of their own.
@@ -184,7 +185,7 @@ pub(super) fn for_new(user_id: u32) -> io::Result<PathBuf> {
 /// Checks that a path is a directory which this user owns, and no other user can enter.
 fn check(directory: &Path, user_id: u32) -> io::Result<()> {
     let failed = || {
-        let path = directory.display();
+        let path = directory.shown();
         io::Error::other(format!("{path} is not a directory that only user {user_id} can access"))
     };
     if directory.parent() == Some(Path::new(SHARED)) && owner(directory) != Some(user_id) {

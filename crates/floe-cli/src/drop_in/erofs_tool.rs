@@ -8,6 +8,7 @@ use std::{
 };
 
 use floe::{EngineOptions, ImageFiles, Offset, OpenError, OpenOptions, SuperblockChecksum, WorkerMode};
+use floe_image::ShownName;
 use floe_sandbox::{Mode, Policy};
 
 use crate::{
@@ -74,7 +75,7 @@ impl ErofsTool<'_> {
     /// Reports a missing operand, or too many operands.
     pub(super) fn wrong_operands(&self, operands: &[OsString], missing: &str) -> Result<u8, Fail> {
         match operands.get(1) {
-            Some(unexpected) => self.wrong(&format!("unexpected argument: {}", unexpected.display())),
+            Some(unexpected) => self.wrong(&format!("unexpected argument: {}", unexpected.shown())),
             None => self.wrong(&format!("missing argument: {missing}")),
         }
     }
@@ -94,7 +95,7 @@ impl ErofsTool<'_> {
         let exit = if self.usage_exit == 1 { 1 } else { u8::try_from(256 - errno.clamp(1, 255)).unwrap_or(1) };
         let message = match error {
             OpenError::MissingDevice { path, index, .. } => {
-                format!("{}: needs extra device {index}: give its file with --device", path.display())
+                format!("{}: needs extra device {index}: give its file with --device", path.shown())
             }
             error => Fail::from(error).with_offset_option(OFFSET_OPTION).to_string(),
         };
@@ -182,7 +183,7 @@ impl Wanted {
         match option.name.as_str() {
             "offset" => {
                 let value = options.value(option).unwrap_or_default();
-                self.offset = number(&value).ok_or_else(|| format!("invalid disk offset {}", value.display()))?;
+                self.offset = number(&value).ok_or_else(|| format!("invalid disk offset {}", value.shown()))?;
             }
             "device" => {
                 let value = options.value(option).ok_or("option '--device' requires an argument")?;

@@ -24,8 +24,8 @@ use crate::{
     exit::Exit,
     fail::Fail,
     fake,
-    shown::Shown,
 };
+use floe_image::{Shown, ShownName};
 
 pub(super) const HELP: &str = "\
 Usage: fsck.erofs [OPTIONS] IMAGE
@@ -351,7 +351,7 @@ fn find(image: &Image, order: &Order) -> Result<Option<Nid>, String> {
         Some(Root::Nid(nid)) => Ok(Some(Nid(*nid))),
         Some(Root::Path(path)) => {
             let found = image.resolve_link(path.as_encoded_bytes());
-            found.map(Some).map_err(|_| format!("failed to lookup {}", path.display()))
+            found.map(Some).map_err(|_| format!("failed to lookup {}", path.shown()))
         }
     }
 }

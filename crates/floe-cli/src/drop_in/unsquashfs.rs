@@ -32,11 +32,11 @@ use crate::{
     fail::Fail,
     fake,
     output::Output,
-    shown::Shown,
     zone::Zone,
 };
 pub(super) use arguments::HELP;
 use arguments::{Arguments, Task};
+use floe_image::{Shown, ShownName};
 use listing::{Form, Listing, Owners};
 use selection::Selection;
 
@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let image = match files.and_then(|files| Image::of(files, &options.engine)) {
         Ok(image) => image,
         Err(floe::OpenError::File { path, error }) => {
-            say!("Could not open {}, because {error}", path.display());
+            say!("Could not open {}, because {error}", path.shown());
             return Ok(FATAL);
         }
         Err(error) => {
@@ -96,7 +96,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         }
     };
     let FormatImage::Squashfs(squashfs) = image.format_image() else {
-        say!("FATAL ERROR: Can't find a valid SQUASHFS superblock on {}", arguments.image.display());
+        say!("FATAL ERROR: Can't find a valid SQUASHFS superblock on {}", arguments.image.shown());
         return Ok(FATAL);
     };
     if let Err(exit) = arguments.follow_links(&image) {

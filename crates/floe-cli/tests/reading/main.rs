@@ -16,6 +16,7 @@ mod faults;
 mod fsck_reports;
 mod hard_links;
 mod hostile;
+mod hostile_names;
 mod installed;
 mod local_times;
 mod pseudo_files;

@@ -36,7 +36,7 @@ const COMMAND_LINES: [&[&str]; 8] = [
     &["--no-such-option"],
     &["-Z"],
     &["/nonexistent/image"],
-    &["IMAGE", "/tmp", "more"],
+    &["IMAGE", "/", "more"],
     &["-o"],
 ];
 

@@ -21,8 +21,8 @@ use super::{
 use crate::{
     output::{Output, remark},
     quantity,
-    shown::Shown,
 };
+use floe_image::{Shown, ShownName};
 
 pub(crate) const HELP: &str = "\
 SYNTAX: unsquashfs [OPTIONS] FILESYSTEM [files to extract, to exclude (with -excludes) or to print (with -cat)]
@@ -269,7 +269,7 @@ impl Arguments {
     fn set_patterns(&mut self, excluded: Vec<OsString>) -> Result<(), u8> {
         let patterns = |names: &[OsString]| {
             if let Some(name) = names.iter().find(|name| pattern::names(name.as_bytes()).next().is_none()) {
-                return Err(wrong(&format!("'{}' names no file", name.display())));
+                return Err(wrong(&format!("'{}' names no file", name.shown())));
             }
             PathPatterns::new(names, self.matching).map_err(|error| wrong(&error))
         };
@@ -387,7 +387,7 @@ fn expression(option: &str, value: &OsString) -> Result<Regex, u8> {
 
 fn count(option: &str, value: &OsString) -> Result<usize, u8> {
     let number = value.to_str().and_then(|value| value.parse().ok());
-    number.ok_or_else(|| wrong(&format!("{option}: '{}' is not a number", value.display())))
+    number.ok_or_else(|| wrong(&format!("{option}: '{}' is not a number", value.shown())))
 }
 
 fn bytes(option: &str, value: &OsString) -> Result<u64, u8> {
