@@ -281,6 +281,7 @@ pub fn extract(
     for directory in planned.made.iter().rev() {
         worker.finish_directory(directory);
     }
+    worker.check_special_files();
     ledger.into_summary().map_err(|error| match error {
         Some(error) => at_target(error),
         None => ExtractError::Cancelled,

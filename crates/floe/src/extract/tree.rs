@@ -132,7 +132,7 @@ pub(super) struct Directories {
 impl Directories {
     /// Keeps at most `open_max` directories open; at least 1.
     pub(super) fn new(open_max: usize) -> Self {
-        Self { open: HashMap::new(), open_max: open_max.max(1), walks: env::var_os("LD_PRELOAD").is_some() }
+        Self { open: HashMap::new(), open_max: open_max.max(1), walks: is_preloaded() }
     }
 
     /// Opens a directory for lookups in it. Each name on the path must be a real directory, and the last one must be
@@ -186,6 +186,11 @@ impl Directories {
         }
         reached.ok_or(Errno::NOENT)
     }
+}
+
+/// Whether a preloaded library may replace functions of the C library.
+pub(super) fn is_preloaded() -> bool {
+    env::var_os("LD_PRELOAD").is_some()
 }
 
 /// Opens a chain of `names`, each in the one before it, as far as one call can; or only the first if `walks` is set. Returns
