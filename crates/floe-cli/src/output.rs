@@ -54,3 +54,9 @@ pub(crate) fn remark(text: impl fmt::Display) {
     let mut stdout = io::stdout().lock();
     let _ = write!(stdout, "{}", harmless(&text.to_string())).and_then(|()| stdout.flush());
 }
+
+/// Prints a text over the current line of a terminal, like [`remark`].
+pub(crate) fn redraw(text: impl fmt::Display) {
+    let mut stdout = io::stdout().lock();
+    let _ = write!(stdout, "\r{}", harmless(&text.to_string())).and_then(|()| stdout.flush());
+}

@@ -34,6 +34,12 @@ const LINKS_MAX: u32 = 40;
 const FUSE_MAGIC: u64 = 0x6573_5546;
 const FUSE_SERVER_OPTION: &str = "user_id=";
 
+/// The number that `statfs` returns for `/proc`.
+const PROC_MAGIC: u64 = 0x9fa0;
+
+/// The maximum number of directories above one.
+const DEPTH_MAX: usize = 4096;
+
 /// The flags that open a component of the path.
 const COMPONENT: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -69,6 +75,12 @@ pub(crate) fn open(path: &Path, missing: Missing) -> io::Result<OwnedFd> {
         let path = parent_path.join(&name);
         match open_component(parent.as_fd(), &name, missing).map_err(|error| at(&path, error))? {
             Opened::Directory(directory) => way.push((directory, path)),
+            Opened::Link(link) if u64::try_from(fstatfs(&link)?.f_type) == Ok(PROC_MAGIC) => {
+                way = way_to(parent.as_fd(), &name, &path).map_err(|error| at(&path, error))?;
+                for (directory, _) in &way {
+                    trusted.check(directory.as_fd(), &path)?;
+                }
+            }
             Opened::Link(link) => {
                 links += 1;
                 if links > LINKS_MAX {
@@ -134,6 +146,26 @@ impl Owners {
 /// his own: such owners cannot be told apart.
 fn owner_of_root(root: &OwnedFd) -> io::Result<u32> {
     Ok(fstat(root)?.st_uid)
+}
+
+/// Follows a link in `/proc`, which may lead where its text does not (`/proc/PID/cwd`, `/proc/PID/fd/N`). Returns the directory
+/// and those above it, from their root.
+fn way_to(parent: BorrowedFd<'_>, name: &OsString, path: &Path) -> Result<Vec<(OwnedFd, PathBuf)>, Errno> {
+    let follow = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut last = openat(parent, name, follow, Mode::empty())?;
+    let mut way = VecDeque::new();
+    loop {
+        let above = openat(&last, "..", COMPONENT | OFlags::DIRECTORY, Mode::empty())?;
+        let (status, of_above) = (fstat(&last)?, fstat(&above)?);
+        way.push_front((last, path.to_owned()));
+        if (status.st_dev, status.st_ino) == (of_above.st_dev, of_above.st_ino) {
+            return Ok(way.into());
+        }
+        if way.len() == DEPTH_MAX {
+            return Err(Errno::LOOP);
+        }
+        last = above;
+    }
 }
 
 enum Opened {
