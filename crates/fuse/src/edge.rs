@@ -130,6 +130,12 @@ impl FuseEdge {
         self.threads.permit_blocking();
     }
 
+    /// Notes that the kernel has ended the connection.
+    pub(crate) fn end(&self) {
+        self.served.end();
+        self.threads.end();
+    }
+
     /// Answers the requests of a ring until the file system is unmounted. Must be called on the thread that started the
     /// ring.
     ///

@@ -208,6 +208,8 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         MountNeeds::prepare(&path, &mountpoint, &mut settings, pipe, taken.as_ref(), continuity, datagrams)?;
     let log = Arc::new(log);
     settings.mount.faults = Some(log.faults());
+    // The profile of a launch is made from the image, after the unmount at the latest.
+    settings.mount.closes_image = !settings.learn;
     // After the start of the keeper, which must share no memory with the rings.
     let transport = TransportPlan::new(settings.transport, &mut settings.mount, continuity, settings.front)?;
     needs.policy.calls.rings = settings.mount.rings.is_some();
@@ -280,6 +282,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         front,
         transport,
         requests: mount.request_counts(),
+        unmounter: unmounter.clone(),
         launches: Arc::clone(&launches),
         started: Instant::now(),
         enforced,
@@ -312,6 +315,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     }
     let ended = mount.wait();
     launches.end();
+    source.image.reader().engine().close();
     if matches!(ended, Ended::HandedOver) {
         // The control socket, the account file and the mount are the other process's now: nothing is cleaned up.
         log.event(&format!("{} is served by another process", shown.display()));
@@ -324,6 +328,9 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     drop(control);
     if let Some(account) = account {
         account.write(&source)?;
+    }
+    if let Some(remote) = &source.remote {
+        remote.end_and_wait();
     }
     match ended {
         Ended::Unmounted | Ended::HandedOver => {

@@ -1,6 +1,6 @@
 //! The sockets of all mounts of a machine.
 
-use std::{io, path::PathBuf};
+use std::{io, os::unix::net::UnixStream, path::PathBuf, time::Duration};
 
 use super::{
     Answer, AnswerLimits, Question,
@@ -25,12 +25,20 @@ impl Endpoint {
         socket_path::of_user(user_id).map(move |(device, path)| Self { path, user_id, device })
     }
 
+    /// Connects to the process that listens.
+    ///
+    /// # Errors
+    /// No program of the user listens, or it takes longer than `patience` to accept.
+    pub(super) fn connect(&self, patience: Duration) -> io::Result<UnixStream> {
+        connect(&self.path, self.user_id, patience)
+    }
+
     /// Asks the mount.
     ///
     /// # Errors
     /// No program of the user listens, or it exceeds the limits, refuses, or is another version of Floe.
     pub(crate) fn ask(&self, question: &Question, limits: AnswerLimits) -> io::Result<Answer> {
-        let connection = connect(&self.path, self.user_id, limits.time)?;
+        let connection = self.connect(limits.time)?;
         match converse(&connection, question, limits)? {
             Answer::Refused(reason) => Err(io::Error::other(reason)),
             answer => Ok(answer),

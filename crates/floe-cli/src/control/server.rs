@@ -150,8 +150,8 @@ fn converse(connection: UnixStream, service: &Arc<dyn Service>) -> io::Result<()
     let line = read_line(&connection, QUESTION_BYTES_MAX)?;
     let user = socket_peercred(&connection)?.uid;
     let answer = match serde_json::from_str(&line) {
-        // Root collects metrics of all users.
-        Ok(Question::Status) if user.is_root() => service.answer(Question::Status),
+        // Root collects metrics of all users, and unmounts their mounts.
+        Ok(question @ (Question::Status | Question::Connection)) if user.is_root() => service.answer(question),
         _ if user != geteuid() => Answer::Refused("only the user who mounted the image can query it".to_owned()),
         Ok(Question::HandOver) => {
             let service = Arc::clone(service);

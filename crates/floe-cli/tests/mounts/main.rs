@@ -20,6 +20,7 @@ mod mounting;
 mod mounting_as_user;
 mod not_unmounted;
 mod random_reads;
+mod released;
 mod sandbox;
 mod service_manager;
 mod spill_file;

@@ -56,16 +56,9 @@ impl Place {
         self.path.join(path)
     }
 
-    /// Waits until no process has a file of the mount open. A process that another test starts holds copies of all open
-    /// files until it executes its program.
+    /// As the function [`wait_until_unused`].
     pub(crate) fn wait_until_unused(&self) {
-        let is_used_by = |process: &fs::DirEntry| {
-            let files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-            files.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.starts_with(&self.path))
-        };
-        until("the files are closed", || {
-            !fs::read_dir("/proc").expect("/proc").flatten().any(|process| is_used_by(&process))
-        });
+        wait_until_unused(&self.path);
     }
 }
 
@@ -251,6 +244,18 @@ pub(crate) fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(work()));
     receiver.recv_timeout(PATIENCE).expect("it ends in time")
+}
+
+/// Waits until no process has a file of the mount on `directory` open. A process that another test starts holds copies of all
+/// open files until it executes its program.
+pub(crate) fn wait_until_unused(directory: &Path) {
+    let is_used_by = |process: &fs::DirEntry| {
+        let files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
+        files.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.starts_with(directory))
+    };
+    until("the files are closed", || {
+        !fs::read_dir("/proc").expect("/proc").flatten().any(|process| is_used_by(&process))
+    });
 }
 
 /// Waits until a condition holds.

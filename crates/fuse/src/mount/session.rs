@@ -61,10 +61,15 @@ impl Session {
         }
     }
 
-    /// Serves requests. A panic is an error.
+    /// Serves requests. A panic is an error. The first thread to notice the end of the connection tells the others.
     fn attempt(&self, serve: impl FnOnce(&FuseEdge) -> io::Result<()>) -> io::Result<()> {
         let served = catch_unwind(AssertUnwindSafe(|| serve(&self.edge)));
-        served.unwrap_or_else(|_| Err(io::Error::other("a session thread panicked")))
+        let served = served.unwrap_or_else(|_| Err(io::Error::other("a session thread panicked")));
+        let (_, _, connection) = self.edge.parts();
+        if served.is_ok() || connection.connection_end().is_some() {
+            self.edge.end();
+        }
+        served
     }
 
     /// Keeps the first error.

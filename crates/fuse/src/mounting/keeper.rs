@@ -3,9 +3,10 @@
 mod held;
 mod incoming;
 mod kept;
-mod messages;
+pub(super) mod messages;
 
 use std::{
+    ffi::CStr,
     fmt, fs,
     io::{self, IoSlice},
     mem::MaybeUninit,
@@ -13,7 +14,7 @@ use std::{
     path::Path,
     sync::{Arc, Mutex, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use floe_engine::Priority;
@@ -42,11 +43,20 @@ use crate::{
     mounting::relay::Relay,
 };
 
+/// The name of the process.
+const NAME: &CStr = c"floe-keeper";
+
 /// How long fusermount3 has to unmount after the end of the process that serves the mount.
 const FUSERMOUNT_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// How long a process may need to set up a connection with rings, for which the kernel's parameter is changed.
 const RING_PERMISSION_TIME_MAX: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
+
+/// How long a keeper may take to end: the kernel may wait for the last requests of its mounts.
+const END_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// The pause between two looks at a keeper that is to end.
+const END_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A process that mounts and unmounts for the process that reads the image, which is usually confined. The keeper is not
 /// confined, and sees no byte of the image. It mounts or adopts one directory, once, unmounts only that mount, and ends with the process
@@ -72,15 +82,15 @@ impl Keeper {
         let mark = LifeMark::of_this_thread().ok();
         let parent = || Parent::new(mark?).ok();
         let served = getpid();
-        let process = fork_sys::fork(&numbers, move || {
+        let process = fork_sys::fork(NAME, &numbers, move || {
             let parent = parent().map(Arc::new);
             keep(Incoming { socket: theirs, relays, served }, kept, parent);
         })?;
         Ok(Arc::new(Self { socket: Mutex::new(Some(ours)), process }))
     }
 
-    /// Ends the keeper and waits until it has ended. Without this call, or if it no longer takes questions, it ends with
-    /// this process.
+    /// Ends the keeper and waits until it has ended, for a limited time. Without this call, or if it no longer takes questions,
+    /// it ends with this process.
     pub fn end(&self) {
         // A thread that waits for an answer may be stuck.
         let socket = self.socket.try_lock().ok().and_then(|mut socket| socket.take());
@@ -88,7 +98,10 @@ impl Keeper {
             && send(&socket, Question::End).is_ok()
         {
             drop(socket);
-            let _ = rustix::io::retry_on_intr(|| waitpid(Some(self.process), WaitOptions::empty()));
+            let until = Instant::now() + END_TIME_MAX;
+            while matches!(waitpid(Some(self.process), WaitOptions::NOHANG), Ok(None)) && Instant::now() < until {
+                thread::sleep(END_INTERVAL);
+            }
         }
     }
 
@@ -153,19 +166,9 @@ impl Keeper {
     /// Asks the keeper to unmount its mount.
     pub(crate) fn unmount(&self, directory: &Path, detach: Detach) -> Result<(), UnmountError> {
         let question = if detach == Detach::Lazily { Question::UnmountLazily } else { Question::Unmount };
-        let path = directory.to_owned();
-        let (answer, _) = match self.ask(question) {
-            Ok(answer) => answer,
-            Err(error) => return Err(UnmountError::Failed { path, error }),
-        };
-        match answer.kind {
-            DONE => Ok(()),
-            1 => Err(UnmountError::NotMounted(path)),
-            2 => Err(UnmountError::Busy(path)),
-            3 => Err(UnmountError::NoPermission { path, reason: answer.text }),
-            5 => Err(UnmountError::Covered(path)),
-            _ => Err(UnmountError::Failed { path, error: answer.error() }),
-        }
+        let failed = |error| UnmountError::Failed { path: directory.to_owned(), error };
+        let (answer, _) = self.ask(question).map_err(failed)?;
+        answer.into_unmount(directory)
     }
 
     /// Asks the keeper to set the kernel's readahead of the mount to the value in the options.
