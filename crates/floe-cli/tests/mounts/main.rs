@@ -18,6 +18,7 @@ mod mount_all;
 mod mounted;
 mod mounting;
 mod mounting_as_user;
+mod names;
 mod not_unmounted;
 mod random_reads;
 mod released;
