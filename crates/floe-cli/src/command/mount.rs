@@ -1,6 +1,7 @@
 //! `floe mount`: mounts an image and serves it.
 
 mod signalled_end;
+mod unproven_mount;
 
 use std::{
     fs::File,
@@ -20,7 +21,7 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use self::signalled_end::SignalledEnd;
+use self::{signalled_end::SignalledEnd, unproven_mount::UnprovenMount};
 use crate::{
     account::AccountFile,
     confinement::{self, Opened, SandboxArguments},
@@ -161,10 +162,16 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
 /// The image cannot be mounted.
 pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
     let in_background = order.in_background || is_upgrade();
+    let unproven = UnprovenMount::watch(&order.directory);
     let report = match in_background.then(|| daemon::start(&order.image, order.says_ready)).transpose()? {
         None => None,
         Some(Role::Background(report)) => Some(report),
-        Some(Role::Foreground(code)) => return Ok(code),
+        Some(Role::Foreground(code)) => {
+            if code != Exit::Done.code() {
+                unproven.clear();
+            }
+            return Ok(code);
+        }
     };
     serve(order, report).map(Exit::code)
 }
@@ -303,6 +310,8 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         let _ = unmounter.unmount(Detach::Lazily);
         Fail::failed(format!("the foreground process is gone: {error}"))
     })?;
+    // Without a keeper, the signal that ends the mount says so.
+    let _ = needs.keeper.note_works();
     log.event(&format!("{} ({}) is mounted on {}", source.path.display(), image.format(), shown.display()));
     if let Some(manager) = &manager {
         manager.ready();

@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use floe_image::start_error;
 use rustix::{
     fs::{CWD, RenameFlags, renameat_with},
     net::sockopt::socket_peercred,
@@ -104,7 +105,8 @@ impl Server {
         let path = server.path.with_file_name(socket_path::name(device));
         fs::rename(&server.path, &path)?;
         server.path = path;
-        thread::Builder::new().name("floe-control".to_owned()).spawn(move || serve(&listener, &service))?;
+        let thread = thread::Builder::new().name("floe-control".to_owned());
+        thread.spawn(move || serve(&listener, &service)).map_err(start_error)?;
         Ok(server)
     }
 }

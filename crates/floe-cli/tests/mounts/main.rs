@@ -27,4 +27,5 @@ mod service_manager;
 mod spill_file;
 mod status;
 mod stopped;
+mod too_few_processes;
 mod windows;

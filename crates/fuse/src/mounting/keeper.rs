@@ -55,6 +55,12 @@ const RING_PERMISSION_TIME_MAX: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 /// How long a keeper may take to end: the kernel may wait for the last requests of its mounts.
 const END_TIME_MAX: Duration = Duration::from_secs(2);
 
+/// How long a keeper tries to unmount a mount that its user does not know of.
+const UNPROVEN_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// The interval of these attempts while the process that served the mount has not ended.
+const UNPROVEN_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
 /// The pause between two looks at a keeper that is to end.
 const END_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -163,6 +169,15 @@ impl Keeper {
         }
     }
 
+    /// Tells the keeper that the mount works and that its user knows it. Until then, the keeper unmounts it at the end of this
+    /// process, however that ends.
+    ///
+    /// # Errors
+    /// The keeper has ended.
+    pub fn note_works(&self) -> io::Result<()> {
+        self.ask(Question::Works).map(drop)
+    }
+
     /// Asks the keeper to unmount its mount.
     pub(crate) fn unmount(&self, directory: &Path, detach: Detach) -> Result<(), UnmountError> {
         let question = if detach == Detach::Lazily { Question::UnmountLazily } else { Question::Unmount };
@@ -262,6 +277,11 @@ fn keep(mut incoming: Incoming, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
             break incoming.close();
         }
     };
+    if held.is_unproven
+        && let Some(mounted) = &held.mounted
+    {
+        unmount_unproven(mounted, held.parent.as_deref());
+    }
     // Otherwise the process has been killed: its threads may be stuck.
     if let (false, Some(parent)) = (is_told_to_end, held.parent.filter(|_| held.is_watched)) {
         parent.wait_for_end();
@@ -274,6 +294,19 @@ fn keep(mut incoming: Incoming, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
     }
     if let Some(passing) = kept.passing {
         let _ = fs::remove_dir(passing);
+    }
+}
+
+/// Unmounts a mount that its user does not know of. fusermount3 may not be started while the process that served it takes up all
+/// processes and threads that its user may have.
+fn unmount_unproven(mounted: &Unmounter, parent: Option<&Parent>) {
+    let until = Instant::now() + UNPROVEN_TIME_MAX;
+    while mounted.is_mounted() && mounted.unmount(Detach::Lazily).is_err() && Instant::now() < until {
+        match parent {
+            Some(parent) => drop(parent.ends_within(UNPROVEN_INTERVAL)),
+            None => thread::sleep(END_INTERVAL),
+        }
+        thread::sleep(END_INTERVAL);
     }
 }
 

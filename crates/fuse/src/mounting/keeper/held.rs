@@ -37,6 +37,8 @@ pub(super) struct Held {
     pub(super) mounted: Option<Unmounter>,
     /// Whether the mount is a front.
     pub(super) is_front: bool,
+    /// Whether this process has made the mount, and its user does not know yet that it works.
+    pub(super) is_unproven: bool,
     /// The process that this one serves.
     pub(super) parent: Option<Arc<Parent>>,
     /// Whether a thread aborts the connection if that process is killed and cannot end.
@@ -110,6 +112,7 @@ impl Held {
                 Some(directory) => match connect(directory, kept.options) {
                     Ok(Connected { device, auto_unmount }) => {
                         self.hold(directory);
+                        self.is_unproven = true;
                         let auto_unmount = auto_unmount.map(AutoUnmount::into_socket);
                         return (Answer::done(), [device].into_iter().chain(auto_unmount).collect());
                     }
@@ -147,7 +150,7 @@ impl Held {
                         Ok(transfer) => {
                             let mounted = Unmounter::new(Some(directory.to_owned()), Weak::new(), None);
                             self.mounted = Some(mounted.clone());
-                            self.is_front = true;
+                            (self.is_front, self.is_unproven) = (true, true);
                             // Without it, what is stored in the hidden image could keep a killed process from ending.
                             let transfer = transfer.filter(|(_, mover)| self.abort_when_stuck(mover.hidden_device()));
                             let priority = priority_from_number(priority);
@@ -190,6 +193,10 @@ impl Held {
             }
             Question::IsAdministrator(thread) if is_administrator(thread) => Answer::done(),
             Question::IsAdministrator(_) => Answer { kind: 1, ..Answer::done() },
+            Question::Works => {
+                self.is_unproven = false;
+                Answer::done()
+            }
             Question::End => Answer::done(),
         };
         (answer, Vec::new())
@@ -300,6 +307,6 @@ mod tests {
             assert_eq!(Question::from_bytes(&bytes[..4]), None, "{question:?} cut short");
         }
         assert_eq!(Question::from_bytes(&[0; 5]), None);
-        assert_eq!(Question::from_bytes(&[12, 0, 0, 0, 0]), None);
+        assert_eq!(Question::from_bytes(&[13, 0, 0, 0, 0]), None);
     }
 }

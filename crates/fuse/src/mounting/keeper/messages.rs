@@ -33,6 +33,8 @@ pub(super) enum Question {
     IsAdministrator(u32),
     /// Start the thread that looks up the names of a launch, with this priority.
     Walk(u32),
+    /// The mount works, and its user knows it: from now on it outlives the process.
+    Works,
     /// Stop. This has no answer.
     End,
 }
@@ -64,6 +66,7 @@ impl Question {
             Self::Walk(priority) => (9, priority),
             Self::Adopt => (10, 0),
             Self::End => (11, 0),
+            Self::Works => (12, 0),
         };
         let [first, second, third, fourth] = u32::to_le_bytes(argument);
         [kind, first, second, third, fourth]
@@ -84,6 +87,7 @@ impl Question {
             9 => Self::Walk(argument),
             10 => Self::Adopt,
             11 => Self::End,
+            12 => Self::Works,
             _ => return None,
         })
     }

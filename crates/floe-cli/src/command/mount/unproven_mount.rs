@@ -1,0 +1,54 @@
+//! A mount that a failed background process may have left behind.
+
+use std::{
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use floe_fuse::{Detach, MountTable, unmount};
+use rustix::{fs::statfs, io::Errno};
+
+/// How long the keeper of the failed process has to unmount. It may have to wait until the threads of that process have ended.
+const KEEPER_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// The pause between two looks at the mount.
+const LOOK_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The directory of a mount that the background process is to make. The process in the foreground is not confined, so it can
+/// unmount if both the background process and its keeper were killed.
+pub(super) struct UnprovenMount {
+    /// `None` if a mount that a program serves was there before.
+    directory: Option<PathBuf>,
+}
+
+impl UnprovenMount {
+    /// Notes which mount is on the directory before the background process starts.
+    pub(super) fn watch(directory: &Path) -> Self {
+        Self { directory: (!has_served_mount(directory)).then(|| directory.to_owned()) }
+    }
+
+    /// Waits until the keeper of the failed process has unmounted, and otherwise unmounts what is left if it is dead.
+    pub(super) fn clear(&self) {
+        let Some(directory) = &self.directory else { return };
+        let until = Instant::now() + KEEPER_TIME_MAX;
+        while is_dead(directory) && Instant::now() < until {
+            thread::sleep(LOOK_INTERVAL);
+        }
+        if is_dead(directory) {
+            // The failure was reported already.
+            let _ = unmount(directory, Detach::Lazily);
+        }
+    }
+}
+
+/// Whether the topmost mount on the directory is one that a program serves. Does not access the mount.
+fn has_served_mount(directory: &Path) -> bool {
+    let table = MountTable::read().unwrap_or_default();
+    table.find(directory).is_ok_and(|entry| entry.is_some_and(|entry| entry.is_served()))
+}
+
+/// Whether the mount on the directory is one whose program has ended.
+fn is_dead(directory: &Path) -> bool {
+    has_served_mount(directory) && statfs(directory).is_err_and(|error| error == Errno::NOTCONN)
+}
