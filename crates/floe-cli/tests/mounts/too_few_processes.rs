@@ -13,9 +13,11 @@ use floe_testkit::{
     skip::{self, Need},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::support::{
     front,
-    program::{Place, demo, processes_with, run, told, until, wait_until_unused},
+    program::{Place, Running, Serving, children_of, demo, floe, processes_with, run, told, until, wait_until_unused},
 };
 
 /// A number of processes and threads with which every mount works.
@@ -166,4 +168,76 @@ fn a_mount_of_a_user_with_too_few_processes_leaves_nothing_behind() {
         let name = place.path.to_str().expect("text");
         until("no process is left", || processes_with(name).is_empty());
     }
+}
+
+#[test]
+fn the_first_signal_unmounts_also_if_no_thread_can_be_started() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    let Some(group) = Group::new("signal") else { return };
+    let place = Place::new();
+    let mut command = Command::new("sh");
+    let entry = group.entry(ENOUGH);
+    command.arg("-c").arg(format!("{entry}; exec \"$@\"")).arg("sh").arg(env!("CARGO_BIN_EXE_floe"));
+    command.arg("mount").arg(demo()).arg(&place.path).args(["-o", "front=fuse"]);
+    let mut serving = Serving::start(command, place);
+    fs::write(group.directory.join("pids.max"), "1").expect("ours");
+    serving.place.wait_until_unused();
+    serving.signal(Signal::TERM);
+    let (status, errors) = serving.end();
+    assert_eq!((status.code(), errors.as_str(), serving.place.is_mounted()), (Some(0), "", false));
+}
+
+/// The process that serves the mount that `floe mount --daemon` is about to make, and its keeper, as far as they exist.
+fn starting(parent: u32) -> (Option<u32>, Option<u32>) {
+    let server = children_of(parent, "floe").into_iter().next();
+    let keeper = server.and_then(|server| children_of(server, "floe-keeper").into_iter().next());
+    (server, keeper)
+}
+
+#[test]
+fn a_mount_whose_processes_are_killed_while_it_starts_leaves_nothing_behind() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    let mut options = vec!["front=fuse"];
+    if front::ready() {
+        options.push("front=kernel");
+    }
+    let victims = ["server", "keeper", "both"];
+    let rows: Vec<_> = options.iter().flat_map(|options| victims.map(|victims| (*options, victims))).collect();
+    check_rows(
+        &rows,
+        |row| format!("{row:?}"),
+        |(options, victims)| {
+            let mut told_of = Vec::new();
+            for delay in (0..40).map(Duration::from_millis) {
+                let place = Place::new();
+                let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+                command.args(["mount", "-d", "-o", options]).arg(demo()).arg(&place.path);
+                let child = Running::start(&mut command);
+                std::thread::sleep(delay);
+                let (server, keeper) = starting(child.id());
+                let chosen = match *victims {
+                    "server" => [server, None],
+                    "keeper" => [keeper, None],
+                    _ => [server, keeper],
+                };
+                for victim in chosen.into_iter().flatten().filter_map(|victim| Pid::from_raw(victim.cast_signed())) {
+                    let _ = kill_process(victim, Signal::KILL);
+                }
+                let (code, errors) = child.end();
+                let name = place.path.to_str().expect("text").to_owned();
+                if code == Some(0) {
+                    // It was too late, or the mount works without the keeper.
+                    let _ = run(floe().args(["umount", "--lazy"]).arg(&place.path));
+                } else if place.is_mounted() {
+                    told_of.push(format!("after {delay:?} and exit code {code:?}, a mount is left: {errors:?}"));
+                }
+                until("no process is left", || processes_with(&name).is_empty());
+            }
+            told_of
+        },
+    );
 }

@@ -6,8 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_fuse::{Detach, MountTable, unmount};
+use floe_fuse::{Detach, MountEntry, MountTable, unmount};
 use rustix::{fs::statfs, io::Errno};
+
+use crate::control::ServingProcess;
 
 /// How long the keeper of the failed process has to unmount. It may have to wait until the threads of that process have ended.
 const KEEPER_TIME_MAX: Duration = Duration::from_secs(2);
@@ -44,11 +46,18 @@ impl UnprovenMount {
 
 /// Whether the topmost mount on the directory is one that a program serves. Does not access the mount.
 fn has_served_mount(directory: &Path) -> bool {
-    let table = MountTable::read().unwrap_or_default();
-    table.find(directory).is_ok_and(|entry| entry.is_some_and(|entry| entry.is_served()))
+    has_mount(directory, MountEntry::is_served)
 }
 
 /// Whether the mount on the directory is one whose program has ended.
 fn is_dead(directory: &Path) -> bool {
-    has_served_mount(directory) && statfs(directory).is_err_and(|error| error == Errno::NOTCONN)
+    let is_dead_fuse = || statfs(directory).is_err_and(|error| error == Errno::NOTCONN);
+    // The kernel's EROFS answers from its cache, whether or not the image behind it is served.
+    let is_dead_front = || has_mount(directory, MountEntry::is_front) && ServingProcess::of(directory).is_none();
+    has_served_mount(directory) && (is_dead_fuse() || is_dead_front())
+}
+
+fn has_mount(directory: &Path, is_meant: impl Fn(&MountEntry) -> bool) -> bool {
+    let table = MountTable::read().unwrap_or_default();
+    table.find(directory).is_ok_and(|entry| entry.is_some_and(is_meant))
 }
