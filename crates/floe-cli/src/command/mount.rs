@@ -15,7 +15,7 @@ use std::{
 };
 
 use floe::{Image, Offset};
-use floe_fuse::{Access, Detach, Ended, Mount, MountError, Mountpoint};
+use floe_fuse::{Access, Detach, Ended, Mount, MountError, Mountpoint, Rings};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -162,6 +162,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
 /// The image cannot be mounted.
 pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
     let in_background = order.in_background || is_upgrade();
+    Rings::restore_permission();
     let unproven = UnprovenMount::watch(&order.directory);
     let report = match in_background.then(|| daemon::start(&order.image, order.says_ready)).transpose()? {
         None => None,

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_fuse::{Detach, UnmountError, unmount_within};
+use floe_fuse::{Detach, Rings, UnmountError, unmount_within};
 
 use crate::{
     control::{ProcessEnd, ServingProcess},
@@ -42,6 +42,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let detach = if arguments.lazy { Detach::Lazily } else { Detach::Never };
     let mut last = Ok(Exit::Done.code());
+    Rings::restore_permission();
     for directory in &arguments.directories {
         let Err(error) = unmount_and_wait(directory, detach) else { continue };
         let fail = match error {

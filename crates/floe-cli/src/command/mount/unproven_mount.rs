@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_fuse::{Detach, MountEntry, MountTable, unmount};
+use floe_fuse::{Detach, MountEntry, MountTable, Rings, unmount};
 use rustix::{fs::statfs, io::Errno};
 
 use crate::control::ServingProcess;
@@ -32,6 +32,7 @@ impl UnprovenMount {
 
     /// Waits until the keeper of the failed process has unmounted, and otherwise unmounts what is left if it is dead.
     pub(super) fn clear(&self) {
+        Rings::restore_permission();
         let Some(directory) = &self.directory else { return };
         let until = Instant::now() + KEEPER_TIME_MAX;
         while is_dead(directory) && Instant::now() < until {
