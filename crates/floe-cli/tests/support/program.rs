@@ -128,7 +128,16 @@ impl Serving {
 
     /// The process that mounts and unmounts for the program.
     pub(crate) fn keeper(&self) -> Pid {
-        let pids = children_of(self.pid.as_raw_nonzero().get().unsigned_abs(), "floe-keeper");
+        self.child_named("floe-keeper")
+    }
+
+    /// The process that takes the place of the keeper if that is killed.
+    pub(crate) fn standby(&self) -> Pid {
+        self.child_named("floe-standby")
+    }
+
+    fn child_named(&self, name: &str) -> Pid {
+        let pids = children_of(self.pid.as_raw_nonzero().get().unsigned_abs(), name);
         assert_eq!(pids.len(), 1, "{pids:?}");
         Pid::from_raw(pids[0].cast_signed()).expect("a process")
     }

@@ -4,8 +4,10 @@ mod held;
 mod incoming;
 mod kept;
 pub(super) mod messages;
+mod standby;
 
 use std::{
+    collections::VecDeque,
     ffi::CStr,
     fmt, fs,
     io::{self, IoSlice},
@@ -43,8 +45,9 @@ use crate::{
     mounting::relay::Relay,
 };
 
-/// The name of the process.
+/// The names of the processes.
 const NAME: &CStr = c"floe-keeper";
+const STANDBY_NAME: &CStr = c"floe-standby";
 
 /// How long fusermount3 has to unmount after the end of the process that serves the mount.
 const FUSERMOUNT_TIME_MAX: Duration = Duration::from_millis(500);
@@ -66,11 +69,12 @@ const END_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A process that mounts and unmounts for the process that reads the image, which is usually confined. The keeper is not
 /// confined, and sees no byte of the image. It mounts or adopts one directory, once, unmounts only that mount, and ends with the process
-/// that it serves.
+/// that it serves. A second process stands by, and takes its place if it is killed.
 pub struct Keeper {
-    /// Locked for one question and its answer; `None` once the keeper has ended.
-    socket: Mutex<Option<OwnedFd>>,
-    process: Pid,
+    /// The sockets of the keeper and of the one that stands by, in this order. Locked for one question and its answer; empty once
+    /// the keepers have ended.
+    sockets: Mutex<VecDeque<OwnedFd>>,
+    processes: Vec<Pid>,
 }
 
 impl Keeper {
@@ -79,33 +83,45 @@ impl Keeper {
     /// # Errors
     /// Other threads run, or the process or its socket cannot be created.
     pub fn start(kept: Kept<'_>, relays: Vec<Relay>) -> io::Result<Arc<Self>> {
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let ((ours, theirs), (our_standby, their_standby)) = (pair()?, pair()?);
+        let (observing, noting) = standby::notes()?;
         // The kernel may drop the inode of `/proc/PID` from its cache. The sandbox's rule for it would not apply to the new
         // inode, so the keeper holds the directory open.
         let own = open("/proc/self", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
-        let numbers = [&theirs].into_iter().chain(&own).map(AsRawFd::as_raw_fd);
-        let numbers: Vec<RawFd> = numbers.chain(relays.iter().flat_map(Relay::numbers)).collect();
         let mark = LifeMark::of_this_thread().ok();
         let parent = || Parent::new(mark?).ok();
         let served = getpid();
+        let numbers = [their_standby.as_raw_fd(), observing.as_raw_fd()];
+        let standing_by = fork_sys::fork(STANDBY_NAME, &numbers, move || {
+            let parent = parent().map(Arc::new);
+            if let Some(held) = observing.until_killed(kept, parent) {
+                keep(Incoming { socket: their_standby, relays: Vec::new(), served }, kept, held);
+            }
+        })?;
+        let numbers = [theirs.as_raw_fd(), noting.as_raw_fd()].into_iter().chain(own.as_ref().map(AsRawFd::as_raw_fd));
+        let numbers: Vec<RawFd> = numbers.chain(relays.iter().flat_map(Relay::numbers)).collect();
         let process = fork_sys::fork(NAME, &numbers, move || {
             let parent = parent().map(Arc::new);
-            keep(Incoming { socket: theirs, relays, served }, kept, parent);
+            keep(Incoming { socket: theirs, relays, served }, kept, Held::new(parent, Some(noting)));
         })?;
-        Ok(Arc::new(Self { socket: Mutex::new(Some(ours)), process }))
+        let sockets = Mutex::new(VecDeque::from([ours, our_standby]));
+        Ok(Arc::new(Self { sockets, processes: vec![process, standing_by] }))
     }
 
     /// Ends the keeper and waits until it has ended, for a limited time. Without this call, or if it no longer takes questions,
     /// it ends with this process.
     pub fn end(&self) {
         // A thread that waits for an answer may be stuck.
-        let socket = self.socket.try_lock().ok().and_then(|mut socket| socket.take());
-        if let Some(socket) = socket
-            && send(&socket, Question::End).is_ok()
-        {
-            drop(socket);
-            let until = Instant::now() + END_TIME_MAX;
-            while matches!(waitpid(Some(self.process), WaitOptions::NOHANG), Ok(None)) && Instant::now() < until {
+        let sockets = self.sockets.try_lock().map(|mut sockets| std::mem::take(&mut *sockets)).unwrap_or_default();
+        let told = sockets.iter().filter(|socket| send(socket, Question::End).is_ok()).count();
+        drop(sockets);
+        if told == 0 {
+            return;
+        }
+        let until = Instant::now() + END_TIME_MAX;
+        for process in &self.processes {
+            while matches!(waitpid(Some(*process), WaitOptions::NOHANG), Ok(None)) && Instant::now() < until {
                 thread::sleep(END_INTERVAL);
             }
         }
@@ -220,17 +236,31 @@ impl Keeper {
         self.ask(Question::Users).map(|(answer, _)| answer.text)
     }
 
+    /// Asks the keeper, or, if it was killed, the one that stands by.
     fn ask(&self, question: Question) -> io::Result<(Answer, Vec<OwnedFd>)> {
-        let ended = || io::Error::new(io::ErrorKind::BrokenPipe, "the keeper process has ended");
-        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        let socket = socket.as_ref().ok_or_else(ended)?;
-        send(socket, question)?;
-        let mut bytes = vec![0; ANSWER_BYTES_MAX];
-        let (len, descriptors) = receive(socket.as_fd(), &mut bytes)?;
-        bytes.truncate(len);
-        let answer = Answer::from_bytes(&bytes).ok_or_else(ended)?;
-        Ok((answer, descriptors))
+        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(socket) = sockets.front() {
+            match ask_over(socket, question)? {
+                Some(answer) => return Ok(answer),
+                None => drop(sockets.pop_front()),
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::BrokenPipe, "the keeper process has ended"))
     }
+}
+
+/// Asks the process at the other end of a socket. Returns `None` if it has ended.
+fn ask_over(socket: &OwnedFd, question: Question) -> io::Result<Option<(Answer, Vec<OwnedFd>)>> {
+    let mut bytes = vec![0; ANSWER_BYTES_MAX];
+    let received = send(socket, question).map_err(io::Error::from).and_then(|_| receive(socket.as_fd(), &mut bytes));
+    let (len, descriptors) = match received {
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+            return Ok(None);
+        }
+        received => received?,
+    };
+    bytes.truncate(len);
+    Ok(Answer::from_bytes(&bytes).map(|answer| (answer, descriptors)))
 }
 
 impl fmt::Debug for Keeper {
@@ -247,8 +277,7 @@ fn send(socket: &OwnedFd, question: Question) -> rustix::io::Result<usize> {
 }
 
 /// Answers questions until it is told to end, or the other end of the socket is closed.
-fn keep(mut incoming: Incoming, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
-    let mut held = Held::new(parent);
+fn keep(mut incoming: Incoming, kept: Kept<'_>, mut held: Held) {
     let is_told_to_end = loop {
         let time_max = held.ring_permission.as_ref().map(|_| RING_PERMISSION_TIME_MAX);
         let question = match incoming.question(time_max) {
@@ -283,7 +312,7 @@ fn keep(mut incoming: Incoming, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
         unmount_unproven(mounted, held.parent.as_deref());
     }
     // Otherwise the process has been killed: its threads may be stuck.
-    if let (false, Some(parent)) = (is_told_to_end, held.parent.filter(|_| held.is_watched)) {
+    if let (false, Some(parent)) = (is_told_to_end, held.parent.as_ref().filter(|_| held.is_watched)) {
         parent.wait_for_end();
     }
     if let (true, Some(mounted)) = (kept.options.auto_unmount, &held.mounted) {
@@ -295,6 +324,7 @@ fn keep(mut incoming: Incoming, kept: Kept<'_>, parent: Option<Arc<Parent>>) {
     if let Some(passing) = kept.passing {
         let _ = fs::remove_dir(passing);
     }
+    held.note_end();
 }
 
 /// Unmounts a mount that its user does not know of. fusermount3 may not be started while the process that served it takes up all

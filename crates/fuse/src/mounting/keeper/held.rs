@@ -13,6 +13,7 @@ use floe_engine::{Priority, schedule_this_thread};
 use super::{
     Kept,
     messages::{Answer, Question, RINGS_ARE_PERMITTED, priority_from_number},
+    standby::{Note, Noting},
 };
 use crate::{
     Detach, MountTable, Unmounter,
@@ -45,29 +46,51 @@ pub(super) struct Held {
     pub(super) is_watched: bool,
     /// Stops the thread that looks up the names of a launch.
     walk: Option<Arc<WalkPause>>,
+    /// Tells the process that stands by what this one does; `None` if it is that process.
+    noting: Option<Noting>,
 }
 
 impl Held {
     /// Holds nothing yet. `parent` is the process that this one serves.
-    pub(super) fn new(parent: Option<Arc<Parent>>) -> Self {
-        Self { parent, ..Self::default() }
+    pub(super) fn new(parent: Option<Arc<Parent>>, noting: Option<Noting>) -> Self {
+        Self { parent, noting, ..Self::default() }
     }
 
     /// Holds the FUSE mount on a directory.
     fn hold(&mut self, directory: &Path) {
         let mount = Unmounter::new(Some(directory.to_owned()), Weak::new(), None);
         self.abort_when_stuck(mount.device());
+        self.keep(mount);
+    }
+
+    /// Keeps a mount, of which the process that stands by is told.
+    fn keep(&mut self, mount: Unmounter) {
+        self.note_with(mount.device(), Note::Mounted);
         self.mounted = Some(mount);
     }
 
+    fn note_with(&self, device: Option<(u32, u32)>, note: impl Fn((u32, u32)) -> Note) {
+        if let Some((device, noting)) = device.zip(self.noting.as_ref()) {
+            noting.note(note(device));
+        }
+    }
+
+    /// Tells the process that stands by that it is not needed.
+    pub(super) fn note_end(&self) {
+        if let Some(noting) = &self.noting {
+            noting.note(Note::Ends);
+        }
+    }
+
     /// Holds the mount on a directory if it has this device number and a program serves it. Returns whether it does.
-    fn adopt(&mut self, directory: &Path, device: (u32, u32)) -> bool {
+    pub(super) fn adopt(&mut self, directory: &Path, device: (u32, u32)) -> bool {
         let table = MountTable::read().unwrap_or_default();
-        let is_it = table.on(directory).is_some_and(|entry| entry.is_served() && entry.device == device);
-        if is_it {
+        let entry = table.on(directory).filter(|entry| entry.is_served() && entry.device == device);
+        if let Some(entry) = entry {
+            self.is_front = entry.is_front();
             self.hold(directory);
         }
-        is_it
+        entry.is_some()
     }
 
     /// Arranges that the connection of the mount with this device number is aborted if the parent is killed and cannot
@@ -149,7 +172,7 @@ impl Held {
                     Some((directory, hidden)) => match hidden.put_front(directory, kept.options) {
                         Ok(transfer) => {
                             let mounted = Unmounter::new(Some(directory.to_owned()), Weak::new(), None);
-                            self.mounted = Some(mounted.clone());
+                            self.keep(mounted.clone());
                             (self.is_front, self.is_unproven) = (true, true);
                             // Without it, what is stored in the hidden image could keep a killed process from ending.
                             let transfer = transfer.filter(|(_, mover)| self.abort_when_stuck(mover.hidden_device()));
@@ -195,6 +218,7 @@ impl Held {
             Question::IsAdministrator(_) => Answer { kind: 1, ..Answer::done() },
             Question::Works => {
                 self.is_unproven = false;
+                self.note_with(self.mounted.as_ref().and_then(Unmounter::device), Note::Works);
                 Answer::done()
             }
             Question::End => Answer::done(),
