@@ -307,12 +307,12 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     }
     launches.wait_for_replay();
     let says_ready = says_ready && !log.has_standard_output();
+    // From the report on, the mount outlives this process. Without a keeper, the signal that ends the mount says so.
+    let _ = needs.keeper.note_works();
     say_ready(&remote::without_credentials(&path), &shown, image.format(), report, says_ready).map_err(|error| {
         let _ = unmounter.unmount(Detach::Lazily);
         Fail::failed(format!("the foreground process is gone: {error}"))
     })?;
-    // Without a keeper, the signal that ends the mount says so.
-    let _ = needs.keeper.note_works();
     log.event(&format!("{} ({}) is mounted on {}", source.path.display(), image.format(), shown.display()));
     if let Some(manager) = &manager {
         manager.ready();

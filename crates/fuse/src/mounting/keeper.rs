@@ -92,21 +92,23 @@ impl Keeper {
         let mark = LifeMark::of_this_thread().ok();
         let parent = || Parent::new(mark?).ok();
         let served = getpid();
-        let numbers = [their_standby.as_raw_fd(), observing.as_raw_fd()];
-        let standing_by = fork_sys::fork(STANDBY_NAME, &numbers, move || {
-            let parent = parent().map(Arc::new);
-            if let Some(held) = observing.until_killed(kept, parent) {
-                keep(Incoming { socket: their_standby, relays: Vec::new(), served }, kept, held);
-            }
-        })?;
         let numbers = [theirs.as_raw_fd(), noting.as_raw_fd()].into_iter().chain(own.as_ref().map(AsRawFd::as_raw_fd));
         let numbers: Vec<RawFd> = numbers.chain(relays.iter().flat_map(Relay::numbers)).collect();
         let process = fork_sys::fork(NAME, &numbers, move || {
             let parent = parent().map(Arc::new);
             keep(Incoming { socket: theirs, relays, served }, kept, Held::new(parent, Some(noting)));
         })?;
+        let numbers = [their_standby.as_raw_fd(), observing.as_raw_fd()];
+        let standing_by = fork_sys::fork(STANDBY_NAME, &numbers, move || {
+            let parent = parent().map(Arc::new);
+            if let Some(held) = observing.until_killed(kept, parent) {
+                keep(Incoming { socket: their_standby, relays: Vec::new(), served }, kept, held);
+            }
+        });
+        // The mount also works without it.
+        let processes = [Ok(process), standing_by].into_iter().flatten().collect();
         let sockets = Mutex::new(VecDeque::from([ours, our_standby]));
-        Ok(Arc::new(Self { sockets, processes: vec![process, standing_by] }))
+        Ok(Arc::new(Self { sockets, processes }))
     }
 
     /// Ends the keeper and waits until it has ended, for a limited time. Without this call, or if it no longer takes questions,
