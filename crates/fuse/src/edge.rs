@@ -179,12 +179,8 @@ impl FuseEdge {
 
     fn take(&self, thread: usize, received: Received<'_>) {
         let Received { request, reply } = received;
-        match request {
-            Ok(Request { header, operation }) => {
-                self.dispatch(AcceptedRequest { edge: self, thread, header, reply }, operation)
-            }
-            Err(_) => reply.refuse(Errno::IO),
-        }
+        let Ok(Request { header, operation }) = request else { return reply.refuse(Errno::IO) };
+        self.dispatch(AcceptedRequest { edge: self, thread, header, reply }, operation);
     }
 
     fn dispatch(&self, request: AcceptedRequest<'_>, operation: Operation<'_>) {
