@@ -115,7 +115,9 @@ fn mounts_with_unusual_names_live_as_others() {
             let folder = tempfile::Builder::new().prefix("floe-names-").tempdir().expect("a folder");
             let folder = folder.path().canonicalize().expect("it is there");
             let name = OsStr::from_bytes(name);
-            let [image, directory] = ["images", "mounts"].map(|parent| {
+            // Other tests read the mount table as text.
+            let mountpoint = if name.to_str().is_some() { name } else { OsStr::new("directory") };
+            let [image, directory] = [("images", name), ("mounts", mountpoint)].map(|(parent, name)| {
                 fs::create_dir(folder.join(parent)).expect("ours");
                 PathBuf::from(parent).join(name)
             });
@@ -123,7 +125,7 @@ fn mounts_with_unusual_names_live_as_others() {
             fs::create_dir(folder.join(&directory)).expect("ours");
             let mut told_of = live(&folder, &image, &directory, options);
             // The bare name, in its folder.
-            let own = PathBuf::from(name);
+            let own = PathBuf::from(mountpoint);
             fs::create_dir(folder.join(&own)).expect("ours");
             told_of.extend(live(&folder, &folder.join(&image), &own, options));
             told_of

@@ -41,7 +41,7 @@ impl Place {
     }
 
     pub(crate) fn is_mounted(&self) -> bool {
-        let table = fs::read_to_string("/proc/self/mountinfo").expect("the mount table");
+        let table = String::from_utf8_lossy(&fs::read("/proc/self/mountinfo").expect("the mount table")).into_owned();
         table.lines().any(|line| line.split(' ').nth(4).is_some_and(|path| Path::new(path) == self.path))
     }
 

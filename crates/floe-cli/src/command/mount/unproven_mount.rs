@@ -35,7 +35,8 @@ impl UnprovenMount {
         Rings::restore_permission();
         let Some(directory) = &self.directory else { return };
         let until = Instant::now() + KEEPER_TIME_MAX;
-        while is_dead(directory) && Instant::now() < until {
+        // The kernel may end the connection of a killed process a moment after the process.
+        while has_served_mount(directory) && Instant::now() < until {
             thread::sleep(LOOK_INTERVAL);
         }
         if is_dead(directory) {
