@@ -29,6 +29,9 @@ const SPARE_MAX: usize = 16;
 /// How long the exporter may look for names of users without mounts in the mount table.
 const LISTING_TIME_MAX: Duration = Duration::from_secs(2);
 
+/// `AT_STATX_DONT_SYNC`: statx reports what is known. rustix has no name for it with musl.
+const DONT_SYNC: AtFlags = AtFlags::from_bits_retain(0x4000);
+
 /// The length of the random part of a name, which nobody can create first.
 const RANDOM_BYTES: usize = 16;
 
@@ -126,7 +129,7 @@ pub(super) fn of_all_users(mounting: impl Iterator<Item = u32>) -> BTreeMap<u32,
 /// The owner of a directory in [`SHARED`]; `None` if something is mounted on it: a file system in user space can state any owner.
 /// Does not wait for the program that serves such a file system.
 fn owner(path: &Path) -> Option<u32> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | DONT_SYNC;
     let stat = |path: &Path| statx(CWD, path, flags, StatxFlags::UID | StatxFlags::TYPE).ok();
     let (stat, shared) = (stat(path)?, stat(Path::new(SHARED))?);
     let is_mountpoint = (stat.stx_dev_major, stat.stx_dev_minor) != (shared.stx_dev_major, shared.stx_dev_minor);
