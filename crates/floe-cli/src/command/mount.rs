@@ -164,17 +164,15 @@ pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
     let in_background = order.in_background || is_upgrade();
     Rings::restore_permission();
     let unproven = UnprovenMount::watch(&order.directory);
-    let report = match in_background.then(|| daemon::start(&order.image, order.says_ready)).transpose()? {
-        None => None,
-        Some(Role::Background(report)) => Some(report),
-        Some(Role::Foreground(code)) => {
-            if code != Exit::Done.code() {
-                unproven.clear();
-            }
-            return Ok(code);
-        }
-    };
-    serve(order, report).map(Exit::code)
+    let role = in_background.then(|| daemon::start(&order.image, order.says_ready)).transpose();
+    if matches!(role, Err(_) | Ok(Some(Role::Foreground(1..)))) {
+        unproven.clear();
+    }
+    match role? {
+        None => serve(order, None).map(Exit::code),
+        Some(Role::Background(report)) => serve(order, Some(report)).map(Exit::code),
+        Some(Role::Foreground(code)) => Ok(code),
+    }
 }
 
 fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {

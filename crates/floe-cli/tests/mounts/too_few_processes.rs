@@ -212,7 +212,7 @@ fn a_mount_whose_processes_are_killed_while_it_starts_leaves_nothing_behind() {
         |row| format!("{row:?}"),
         |(options, victims)| {
             let mut told_of = Vec::new();
-            for delay in (0..40).map(Duration::from_millis) {
+            for delay in (0..40).step_by(2).map(Duration::from_millis) {
                 let place = Place::new();
                 let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
                 command.args(["mount", "-d", "-o", options]).arg(demo()).arg(&place.path);
