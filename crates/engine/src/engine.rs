@@ -266,11 +266,5 @@ pub(crate) fn stored_metadata_bytes(decoded: MetadataCacheDesign) -> usize {
 }
 
 pub(crate) fn decode_error(error: DecodeError, block: &StoredBlock) -> Error {
-    match error {
-        DecodeError::Corrupt(rule) => {
-            Error::corrupt(rule, Place { nid: None, device: block.device, offset: Some(block.offset) })
-        }
-        DecodeError::NoMemory => Error::NoMemory,
-        other => Error::unsupported(other.to_string()),
-    }
+    error.at(Place { nid: None, device: block.device, offset: Some(block.offset) })
 }

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use floe_image::start_error;
+use floe_image::{ShownName, start_error};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::{fail::Fail, output::remark, own_program::own_program};
@@ -41,12 +41,12 @@ pub(crate) struct Report {
     nowhere: File,
 }
 
-/// Starts the background process for a mount of `image`, or continues as one. The foreground process prints the report if it
-/// `says_ready`.
+/// Starts the background process for a mount that reads `files`, or continues as one. The foreground process prints the report if
+/// it `says_ready`.
 ///
 /// # Errors
 /// The program cannot be started again, or `/dev/null` cannot be opened.
-pub(crate) fn start(image: &Path, says_ready: bool) -> Result<Role, Fail> {
+pub(crate) fn start<'a>(mut files: impl Iterator<Item = &'a Path>, says_ready: bool) -> Result<Role, Fail> {
     let failed = |error: io::Error| Fail::failed(format!("cannot start in the background: {error}"));
     if is_background() {
         // This succeeds for a process that does not lead its process group, such as this child.
@@ -60,7 +60,7 @@ pub(crate) fn start(image: &Path, says_ready: bool) -> Result<Role, Fail> {
         .arg0(name)
         .args(arguments)
         .env(VARIABLE, "1")
-        .stdin(if is_input(image) { Stdio::inherit() } else { Stdio::null() })
+        .stdin(if files.any(is_input) { Stdio::inherit() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|error| failed(start_error(error)))?;
@@ -87,7 +87,7 @@ pub(crate) fn start(image: &Path, says_ready: bool) -> Result<Role, Fail> {
 /// The program cannot be started or fails; the message is its own, if it has one.
 pub(crate) fn launch(mut command: Command) -> Result<String, Fail> {
     let program = Path::new(command.get_program()).to_owned();
-    let failed = |error: io::Error| Fail::failed(format!("cannot start {}: {error}", program.display()));
+    let failed = |error: io::Error| Fail::failed(format!("cannot start {}: {error}", program.shown()));
     command.env(VARIABLE, "1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(start_error(error)))?;
     let (sender, remarks) = mpsc::channel();
@@ -105,7 +105,7 @@ pub(crate) fn launch(mut command: Command) -> Result<String, Fail> {
     match status {
         None => Ok(remarks),
         Some(status) => {
-            let silent = || format!("{} ended early: {status}", program.display());
+            let silent = || format!("{} ended early: {status}", program.shown());
             Err(Fail::failed(last_message(&remarks).map_or_else(silent, str::to_owned)))
         }
     }

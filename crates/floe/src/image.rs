@@ -6,13 +6,14 @@ use std::{
 };
 
 use floe_engine::{Blocking, Engine, EngineOptions, Reader};
-use floe_image::{Attr, ByteRange, DeviceId, FileSystem, Nid, Result};
+use floe_image::{Attr, ByteRange, DeviceId, FileSystem, FileType, ImageSource, Nid, Result};
 
 use crate::{
     Format, FormatImage, ImageFiles, OpenError, OpenOptions, PathError, ReadDir, Walk,
     devices::check_flat,
     launch_ahead::{GAP_MAX, stored_runs},
     resolve::resolve,
+    subdirectory::Subdirectory,
 };
 
 /// An image that is open for reading. May be used from many threads at once. Clones are cheap and share its caches.
@@ -65,7 +66,7 @@ impl Image {
         let remote = floe_remote::RemoteImage::open(url, &options.remote, |_| ());
         let remote = remote.map_err(|error| OpenError::Remote { error })?;
         let name = PathBuf::from(&remote.about().name);
-        let source: Arc<dyn floe_image::ImageSource> = Arc::new(remote);
+        let source: Arc<dyn ImageSource> = Arc::new(remote);
         Self::of(ImageFiles::of_source(&name, &source, options)?, &options.engine)
     }
 
@@ -147,6 +148,21 @@ impl Image {
     /// The inode of `/`.
     pub fn root(&self) -> Nid {
         self.file_system().root()
+    }
+
+    /// The same image with the directory at `path` as its root.
+    ///
+    /// # Errors
+    /// As [`Image::resolve`], and if the path leads to another type of file.
+    pub fn below(&self, path: impl AsRef<[u8]>) -> Result<Self, PathError> {
+        let path = path.as_ref();
+        let root = self.resolve(path)?;
+        if self.attr(root)?.file_type != FileType::Directory {
+            return Err(PathError::NotADirectory { path: path.to_vec() });
+        }
+        let file_system = Arc::new(Subdirectory { inner: Arc::clone(self.file_system()), root });
+        let reader = Reader::new(Arc::clone(self.reader.engine()), file_system);
+        Ok(Self { reader, ..self.clone() })
     }
 
     /// The attributes of an inode, as `stat` returns them.

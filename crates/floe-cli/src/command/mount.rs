@@ -16,6 +16,7 @@ use std::{
 
 use floe::{Image, Offset};
 use floe_fuse::{Access, Detach, Ended, Mount, MountError, Mountpoint, Rings};
+use floe_image::ShownName;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -113,6 +114,15 @@ impl Order {
         let (image, directory) = (image.into(), directory.into());
         Self { image, directory, settings, in_background: false, idle: None, says_ready: true, notify_pipe: None }
     }
+
+    /// The files that are read.
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        let profile = match &self.settings.profile {
+            ProfileChoice::File(path) => Some(path),
+            _ => None,
+        };
+        [&self.image].into_iter().chain(&self.settings.open.devices).chain(profile).map(PathBuf::as_path)
+    }
 }
 
 /// Runs the command.
@@ -164,7 +174,7 @@ pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
     let in_background = order.in_background || is_upgrade();
     Rings::restore_permission();
     let unproven = UnprovenMount::watch(&order.directory);
-    let role = in_background.then(|| daemon::start(&order.image, order.says_ready)).transpose();
+    let role = in_background.then(|| daemon::start(order.files(), order.says_ready)).transpose();
     if matches!(role, Err(_) | Ok(Some(Role::Foreground(1..)))) {
         unproven.clear();
     }
@@ -194,6 +204,12 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
             (Some(mountpoint), shown)
         }
     };
+    if settings.subdirectory.is_some() {
+        if settings.learn || matches!(settings.profile, ProfileChoice::File(_)) {
+            return Err(Fail::usage("a profile is of the whole image: omit subdir=, or profile= and learn"));
+        }
+        settings.profile = ProfileChoice::Off;
+    }
     if let Some(taken) = &taken {
         settings.tune(&taken.state.tuned);
         // The launch happened before the takeover.
@@ -231,7 +247,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let account = settings.account.take().map(AccountFile::create).transpose()?;
     let marks = settings.decode_marks.take().map(|path| {
         let marks = std::fs::OpenOptions::new().write(true).open(&path);
-        marks.map_err(|error| Fail::failed(format!("cannot open {}: {error}", path.display())))
+        marks.map_err(|error| Fail::failed(format!("cannot open {}: {error}", path.shown())))
     });
     let marks = marks.transpose()?;
     #[cfg(debug_assertions)]
@@ -239,9 +255,14 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let mut policy = mem::take(&mut needs.policy);
     let remote = remote::start(&path, &settings.open.remote)?;
     let launch = LaunchPlan::prepare(&path, &mut settings, remote.as_deref(), &mut policy)?;
-    let Opened { files, enforced, remote } =
+    let Opened { files, enforced, remote, .. } =
         confinement::open_from(remote, &path, &settings.open, policy, settings.sandbox)??;
-    let image = Image::of(files, &settings.open.engine)?;
+    let mut image = Image::of(files, &settings.open.engine)?;
+    if let Some(subdirectory) = &settings.subdirectory {
+        image = image.below(subdirectory.as_os_str().as_encoded_bytes()).map_err(|error| {
+            Fail::failed(format!("{}: subdir={}: {error}", shown_path.shown(), subdirectory.shown()))
+        })?;
+    }
     if let Some(marks) = marks {
         image.reader().engine().mark_decodes(marks);
     }
@@ -317,22 +338,22 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         let _ = unmounter.unmount(Detach::Lazily);
         Fail::failed(format!("the foreground process is gone: {error}"))
     })?;
-    log.event(&format!("{} ({}) is mounted on {}", source.path.display(), image.format(), shown.display()));
+    log.event(&format!("{} ({}) is mounted on {}", source.path.shown(), image.format(), shown.shown()));
     if let Some(manager) = &manager {
         manager.ready();
     }
     if let Some(idle) = idle {
         unmount_when_idle(image, unmounter, idle);
     }
-    if let Some(pipe) = notify_pipe {
-        notify(&pipe, true);
+    if let Some(pipe) = &needs.notify_pipe {
+        notify(pipe.path(), true);
     }
     let ended = mount.wait();
     launches.end();
     source.image.reader().engine().close();
     if matches!(ended, Ended::HandedOver) {
         // The control socket, the account file and the mount are the other process's now: nothing is cleaned up.
-        log.event(&format!("{} is served by another process", shown.display()));
+        log.event(&format!("{} is served by another process", shown.shown()));
         drop(needs);
         process::exit(Exit::Done.code().into());
     }
@@ -348,11 +369,11 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     }
     match ended {
         Ended::Unmounted | Ended::HandedOver => {
-            log.event(&format!("{} is unmounted", shown.display()));
+            log.event(&format!("{} is unmounted", shown.shown()));
             Ok(Exit::Done)
         }
         Ended::Stuck => {
-            let image = source.path.display();
+            let image = source.path.shown();
             log.error(&format!("{image}: the source of the image is stuck; waiting requests are abandoned"));
             // Returning from `main` would not end threads that wait for the source.
             process::exit(Exit::Done.code().into())
@@ -386,7 +407,7 @@ fn say_ready(
     report: Option<Report>,
     says_ready: bool,
 ) -> io::Result<()> {
-    let message = format!("{} ({format}) is mounted on {}", image.display(), directory.display());
+    let message = format!("{} ({format}) is mounted on {}", image.shown(), directory.shown());
     match report {
         Some(report) => report.works(&message),
         None => {

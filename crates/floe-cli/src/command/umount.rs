@@ -6,6 +6,7 @@ use std::{
 };
 
 use floe_fuse::{Detach, Rings, UnmountError, unmount_within};
+use floe_image::ShownName;
 
 use crate::{
     control::{ProcessEnd, ServingProcess},
@@ -49,7 +50,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
             UnmountError::Busy(path) => Fail::failed(format!(
                 "{path} is in use {}: end these processes, or run floe umount --lazy {path}",
                 MountUsers::of(&path),
-                path = path.display()
+                path = path.shown()
             )),
             error => error.into(),
         };
@@ -71,7 +72,7 @@ fn unmount_and_wait(directory: &Path, detach: Detach) -> Result<(), UnmountError
     let left = until.saturating_duration_since(Instant::now());
     let end = process.as_ref().map(|process| process.wait_for_end(left));
     if !is_done || end == Some(ProcessEnd::Stuck) {
-        let directory = directory.display();
+        let directory = directory.shown();
         let id = process.map_or_else(String::new, |process| format!(" (process {})", process.id.as_raw_nonzero()));
         say!(
             "floe: {directory} is unmounted, but the program that served it{id} does not end: it may still hold the image"

@@ -15,10 +15,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use floe_image::ShownName;
 use rustix::fs::{Access, AtFlags, CWD, StatxFlags, access, statx};
 
 /// The directory for the directories of users without a place of their own.
 const SHARED: &str = "/tmp";
+
+/// `AT_STATX_DONT_SYNC`: statx reports what is known. rustix has no name for it with musl.
+const DONT_SYNC: AtFlags = AtFlags::from_bits_retain(0x4000);
 
 /// The maximum number of names with a user's prefix that are examined. Other users can create as many as they like.
 const PROPOSED_MAX: usize = 1 << 20;
@@ -28,9 +32,6 @@ const SPARE_MAX: usize = 16;
 
 /// How long the exporter may look for names of users without mounts in the mount table.
 const LISTING_TIME_MAX: Duration = Duration::from_secs(2);
-
-/// `AT_STATX_DONT_SYNC`: statx reports what is known. rustix has no name for it with musl.
-const DONT_SYNC: AtFlags = AtFlags::from_bits_retain(0x4000);
 
 /// The length of the random part of a name, which nobody can create first.
 const RANDOM_BYTES: usize = 16;
@@ -184,7 +185,7 @@ pub(super) fn for_new(user_id: u32) -> io::Result<PathBuf> {
 /// Checks that a path is a directory which this user owns, and no other user can enter.
 fn check(directory: &Path, user_id: u32) -> io::Result<()> {
     let failed = || {
-        let path = directory.display();
+        let path = directory.shown();
         io::Error::other(format!("{path} is not a directory that only user {user_id} can access"))
     };
     if directory.parent() == Some(Path::new(SHARED)) && owner(directory) != Some(user_id) {

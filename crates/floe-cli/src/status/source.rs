@@ -24,9 +24,9 @@ use crate::{
     handover::{Giver, SealedInvocation, StateFile},
     launch::Launches,
     mount_options::Settings,
-    shown::json_name,
     transport::TransportReport,
 };
+use floe_image::json_name;
 
 /// The size of a page of the pool, in bytes.
 const PAGE_BYTES: u64 = 4096;

@@ -74,6 +74,18 @@ impl Drop for Place {
     }
 }
 
+/// Reads what a program prints on its standard error, on a thread.
+fn read_errors(child: &mut Child) -> mpsc::Receiver<String> {
+    let (sender, errors) = mpsc::channel();
+    let mut stderr = child.stderr.take().expect("it is piped");
+    thread::spawn(move || {
+        let mut text = String::new();
+        let _ = stderr.read_to_string(&mut text);
+        sender.send(text)
+    });
+    errors
+}
+
 /// A program that serves a mount in the foreground. It is killed when dropped.
 pub(crate) struct Serving {
     child: Option<Child>,
@@ -98,6 +110,16 @@ impl Serving {
             .unwrap_or_else(|(status, errors)| panic!("the mount failed with {status}: {errors}"))
     }
 
+    /// Runs a command that mounts on `place` without printing anything.
+    pub(crate) fn start_silent(mut command: Command, place: Place) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
+        let (pid, errors) = (Pid::from_child(&child), read_errors(&mut child));
+        let serving = Self { child: Some(child), pid, ready: String::new(), errors, place };
+        until("it is mounted", || serving.place.is_mounted());
+        serving
+    }
+
     /// Runs a command that may fail to mount on `place`.
     ///
     /// # Errors
@@ -105,14 +127,7 @@ impl Serving {
     pub(crate) fn attempt(mut command: Command, place: Place) -> Result<Self, (ExitStatus, String)> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
-        let pid = Pid::from_child(&child);
-        let (sender, errors) = mpsc::channel();
-        let mut stderr = child.stderr.take().expect("it is piped");
-        thread::spawn(move || {
-            let mut text = String::new();
-            let _ = stderr.read_to_string(&mut text);
-            sender.send(text)
-        });
+        let (pid, errors) = (Pid::from_child(&child), read_errors(&mut child));
         let stdout = child.stdout.take().expect("it is piped");
         let ready = within(move || {
             let mut line = String::new();

@@ -9,6 +9,8 @@ use std::{
     },
 };
 
+use floe_image::ShownName;
+
 use crate::{
     Keeper, MountTable,
     connection::pending::{ConnectionEnd, Pending},
@@ -61,15 +63,15 @@ pub enum UnmountError {
 impl fmt::Display for UnmountError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotMounted(path) => write!(formatter, "{} is not a mountpoint", path.display()),
+            Self::NotMounted(path) => write!(formatter, "{} is not a mountpoint", path.shown()),
             Self::NotFuse { path, file_system } => {
-                let path = path.display();
+                let path = path.shown();
                 write!(formatter, "{path} is a mount of {file_system}, not one of Floe: run umount {path}")
             }
-            Self::Busy(path) => write!(formatter, "{} is in use", path.display()),
-            Self::Covered(path) => write!(formatter, "{} is covered by another mount", path.display()),
-            Self::NoPermission { path, reason } => write!(formatter, "cannot unmount {}: {reason}", path.display()),
-            Self::Failed { path, error } => write!(formatter, "cannot unmount {}: {error}", path.display()),
+            Self::Busy(path) => write!(formatter, "{} is in use", path.shown()),
+            Self::Covered(path) => write!(formatter, "{} is covered by another mount", path.shown()),
+            Self::NoPermission { path, reason } => write!(formatter, "cannot unmount {}: {reason}", path.shown()),
+            Self::Failed { path, error } => write!(formatter, "cannot unmount {}: {error}", path.shown()),
         }
     }
 }

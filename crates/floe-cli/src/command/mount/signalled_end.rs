@@ -13,7 +13,7 @@ use std::{
 };
 
 use floe_fuse::{Abandoner, Detach, Keeper, UnmountError, Unmounter};
-use floe_image::start_error;
+use floe_image::{ShownName, start_error};
 use signal_hook::iterator::Signals;
 
 use crate::exit::Exit;
@@ -118,8 +118,8 @@ impl SignalledEnd {
             self.abandoner.abandon();
             return State::Unmounted;
         }
-        let place = elsewhere.map_or("in another mount namespace".to_owned(), |path| format!("on {}", path.display()));
-        let directory = self.directory.display();
+        let place = elsewhere.map_or("in another mount namespace".to_owned(), |path| format!("on {}", path.shown()));
+        let directory = self.directory.shown();
         say!(
             "floe: {directory} is no longer mounted, but its files still are {place}; still serving; signal again to stop now"
         );
@@ -157,7 +157,7 @@ impl SignalledEnd {
     }
 
     fn unmount(&self) -> State {
-        let directory = self.directory.display();
+        let directory = self.directory.shown();
         let result = match self.unmounter.unmount(Detach::Never) {
             Err(UnmountError::Busy(_)) => {
                 let users = self.users();
@@ -190,7 +190,7 @@ impl SignalledEnd {
 
     /// Ends the process, whose connection to the kernel ends with it.
     fn stop_now(&self, state: State) -> ! {
-        let directory = self.directory.display();
+        let directory = self.directory.shown();
         match state {
             State::Unmounted => {}
             State::Unmounting | State::Detached => {
