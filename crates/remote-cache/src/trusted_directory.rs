@@ -14,10 +14,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{
-        AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, Stat, fstat, mkdirat, openat, renameat_with, statat,
-        unlinkat,
-    },
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, renameat, statat, unlinkat},
     io::Errno,
 };
 
@@ -127,8 +124,7 @@ impl TrustedDirectory {
     /// # Errors
     /// It cannot be renamed.
     pub fn rename(&self, from: &str, to: &Self, name: &str) -> io::Result<()> {
-        // The other system call for it is not in the list of confined processes.
-        Ok(renameat_with(&self.directory, from, &to.directory, name, RenameFlags::empty())?)
+        Ok(renameat(&self.directory, from, &to.directory, name)?)
     }
 
     /// Removes a file.

@@ -128,6 +128,7 @@ const SERVE: &[i64] = &[
     libc::SYS_shutdown,
     libc::SYS_getsockopt,
     libc::SYS_setsockopt,
+    SYS_RENAMEAT,
     libc::SYS_renameat2,
     libc::SYS_unlinkat,
     libc::SYS_fallocate,
@@ -139,6 +140,7 @@ const CREATE: &[i64] = &[
     libc::SYS_linkat,
     libc::SYS_symlinkat,
     libc::SYS_unlinkat,
+    SYS_RENAMEAT,
     libc::SYS_renameat2,
     libc::SYS_fchown,
     libc::SYS_fchownat,
@@ -163,6 +165,12 @@ const CREATE: &[i64] = &[
 
 /// `fchmodat2` has the same number on all architectures; some C libraries do not define it.
 const SYS_FCHMODAT2: i64 = 452;
+
+/// glibc uses `renameat` for `renameat2` without flags. Some C libraries do not define its number on newer architectures.
+#[cfg(target_arch = "x86_64")]
+const SYS_RENAMEAT: i64 = libc::SYS_renameat;
+#[cfg(not(target_arch = "x86_64"))]
+const SYS_RENAMEAT: i64 = 38;
 
 /// Older variants of some calls. C libraries use them on the architectures that have them.
 #[cfg(target_arch = "x86_64")]
@@ -199,13 +207,9 @@ const CREATE_OLDER: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALWAYS_OLDER: &[i64] = &[];
 #[cfg(not(target_arch = "x86_64"))]
-const SERVE_OLDER: &[i64] = &[SYS_RENAMEAT];
+const SERVE_OLDER: &[i64] = &[];
 #[cfg(not(target_arch = "x86_64"))]
-const CREATE_OLDER: &[i64] = &[SYS_RENAMEAT];
-
-/// `renameat` on newer architectures; some C libraries do not define it.
-#[cfg(not(target_arch = "x86_64"))]
-const SYS_RENAMEAT: i64 = 38;
+const CREATE_OLDER: &[i64] = &[];
 
 /// The calls that are allowed with any arguments.
 pub(crate) fn named(calls: Calls) -> impl Iterator<Item = i64> {
