@@ -329,6 +329,7 @@ impl Options {
         if self.jobs.get() > Self::JOBS_MAX {
             return refuse(format!("the number of jobs must not exceed {}", Self::JOBS_MAX));
         }
+        self.xattrs.parsed_prefixes()?;
         self.codings().iter().try_for_each(|coding| coding.compression.encoder().map(|_| ()))?;
         Ok(())
     }
