@@ -1,97 +1,228 @@
-//! The layout of the image in its file, and optional features of the format.
+//! Lays out an EROFS image: the data of files first, then the metadata that locates it, then the superblock.
 
-use floe_erofs::format;
+mod allocation;
+mod assembly;
+mod data_area;
+mod known_data;
+mod metadata;
+mod packed;
+mod planned_inode;
+mod shared_extents;
+mod superblock;
+pub(crate) mod xattr_table;
+
+use data_area::DataArea;
+use floe_erofs::write::{Chunks, CompressedExtent, launch_list, launch_profile, superblock_bytes};
+use metadata::{BoxedInodes, MetadataPlan};
+use superblock::{Described, ImageTimes, head_len};
+use xattr_table::XattrTable;
 
 use crate::{
+    compress::piece::{PieceDigest, PieceOutput},
+    content::{ContentPlan, launch::Launch},
     error::{Error, Result},
-    hints::Coding,
+    files::image_file::ImageFile,
+    options::{Metabox, Options},
+    progress::{Phase, Progress, report},
+    tree::{Tree, Visit},
 };
 
-/// The largest reserved length of the root's xattrs in bytes.
-const ROOT_XATTR_LEN_MAX: u32 = 65_532;
+/// An EROFS image while it is laid out.
+pub(crate) struct ErofsLayout<'a> {
+    options: &'a Options,
+    times: ImageTimes,
+    xattrs: XattrTable,
+    data: DataArea<'a>,
+    /// The offset of the data in the image.
+    data_start: u64,
+    /// The offsets of directories in the packed inode, in image order; empty if they are not in it.
+    directories: Vec<u64>,
+    packed: Option<SpecialInode>,
+    /// The inodes in the metabox, and the metabox.
+    boxed: Option<(BoxedInodes, SpecialInode)>,
+}
 
-/// The layout of the image in its file, and optional features of the format.
+/// An image that is complete, apart from its name. Sizes are in bytes.
+pub(crate) struct CompleteLayout {
+    pub(crate) image: ImageFile,
+    /// The blob device, if any.
+    pub(crate) blob: Option<ImageFile>,
+    pub(crate) uuid: [u8; 16],
+    pub(crate) xattrs: XattrTable,
+    /// Digests of the pieces of files, in the order of storage.
+    pub(crate) pieces: Vec<PieceDigest>,
+    pub(crate) inode_count: u64,
+    pub(crate) data_bytes: u64,
+    pub(crate) metadata_bytes: u64,
+    pub(crate) packed_bytes: u64,
+    /// The part of the content that was found as duplicates, apart from whole files.
+    pub(crate) duplicate_bytes: u64,
+}
+
+/// Where the image has the data of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Layout {
-    /// The offset of the image in its file, in bytes. A regular file has zeros before it.
-    pub offset: u64,
-    /// The number of blocks is rounded up to a multiple of this power of two.
-    pub blocks_multiple: u32,
-    /// The data of each file with blocks is aligned to this many blocks.
-    pub data_unit_blocks: u32,
-    /// Whether the superblock has a checksum.
-    pub checksum: bool,
-    /// The maximum number of file bytes in one pcluster; at least the block size.
-    pub extent_bytes_max: Option<u32>,
-    /// The minimum length of the root's xattrs in bytes, to reserve space for additions in place.
-    pub root_xattr_bytes: u32,
-    /// Whether directories are stored, compressed, in the packed inode.
-    pub packs_directories: bool,
-    /// The coding of the packed inode; `None` uses that of files.
-    pub packed_coding: Option<Coding>,
-    /// Whether inodes are stored in the metabox inode, and its coding.
-    pub metabox: Metabox,
+pub(crate) enum DataLocation {
+    /// Contiguous blocks, and inline data after the inode.
+    Flat { start_block: Option<u64>, inline: Vec<u8> },
+    /// Pclusters.
+    Compressed {
+        /// A `COMPRESSION_` number.
+        algorithm: u8,
+        extents: Vec<CompressedExtent>,
+        /// The stored bytes of the last extent if it is inline.
+        inline: Vec<u8>,
+        fragment_offset: Option<u64>,
+    },
+    /// Entirely in the packed inode.
+    Fragment { offset: u64 },
+    /// Chunks.
+    Chunked { chunks: Chunks },
+    /// Shared with another file: its index in image order.
+    SameAs(usize),
 }
 
-/// The location of inodes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Metabox {
-    /// In blocks of the image.
-    #[default]
-    None,
-    /// In the metabox inode, with this coding or uncompressed.
-    Inode(Option<Coding>),
+/// An inode that does not belong to the tree: the packed inode or the metabox.
+pub(crate) struct SpecialInode {
+    pub(crate) location: DataLocation,
+    /// The size in bytes.
+    pub(crate) size: u64,
 }
 
-impl Default for Layout {
-    fn default() -> Self {
-        Self {
-            offset: 0,
-            blocks_multiple: 1,
-            data_unit_blocks: 1,
-            checksum: true,
-            extent_bytes_max: None,
-            root_xattr_bytes: 0,
-            packs_directories: false,
-            packed_coding: None,
-            metabox: Metabox::None,
+impl DataLocation {
+    /// A file without data.
+    pub(crate) const EMPTY: Self = Self::Flat { start_block: None, inline: Vec::new() };
+
+    /// Changes the offset in the packed inode.
+    pub(crate) fn move_fragment(&mut self, moved: impl Fn(u64) -> u64) {
+        match self {
+            Self::Fragment { offset } | Self::Compressed { fragment_offset: Some(offset), .. } => {
+                *offset = moved(*offset);
+            }
+            _ => {}
         }
     }
 }
 
-impl Layout {
-    /// The codings of special inodes.
-    pub(crate) fn codings(&self) -> impl Iterator<Item = Coding> {
-        let metabox = match self.metabox {
-            Metabox::Inode(coding) => coding,
-            Metabox::None => None,
-        };
-        self.packed_coding.into_iter().chain(metabox)
+impl<'a> ErofsLayout<'a> {
+    /// Creates the image, with room for its superblock.
+    pub(crate) fn create(tree: &Tree, visits: &[Visit], plan: &ContentPlan<'_>, options: &'a Options) -> Result<Self> {
+        let xattrs = XattrTable::new(tree, visits, &options.xattrs)?;
+        let times = ImageTimes::new(tree, visits, options);
+        let mut image = ImageFile::create(&options.output, options.layout.offset, &options.temporaries)?;
+        image.append(&vec![0; usize::try_from(head_len(options, times, &xattrs)).unwrap_or(0)])?;
+        image.pad(options.block_size())?;
+        let data_start = image.len();
+        let data = DataArea::new(image, plan, options)?;
+        Ok(Self { options, times, xattrs, data, data_start, directories: Vec::new(), packed: None, boxed: None })
     }
 
-    /// The minimum length of the root's xattrs in bytes.
-    pub(crate) fn root_xattr_len(&self) -> usize {
-        match usize::try_from(self.root_xattr_bytes).unwrap_or(usize::MAX) {
-            0 => 0,
-            wanted => wanted.next_multiple_of(4).max(format::XattrIbodyHeader::SIZE),
-        }
+    /// Adds the next piece of the files.
+    pub(crate) fn add(&mut self, piece: PieceOutput<'_>) -> Result<()> {
+        self.data.add(piece)
     }
 
-    /// Rejects values out of range.
-    pub(crate) fn check(&self, block_size: u64) -> Result<()> {
-        let refuse = |reason: String| Err(Error::Option(reason));
-        if !self.blocks_multiple.is_power_of_two() {
-            return refuse("the multiple of the number of blocks must be a power of two".into());
+    /// Adds the other data, once all files are complete: links, and the metadata that is compressed as data is.
+    pub(crate) fn add_rest(&mut self, tree: &Tree, visits: &[Visit], progress: &mut dyn Progress) -> Result<()> {
+        self.data.add_links(tree, visits)?;
+        let metabox = self.options.layout.metabox;
+        if self.options.layout.packs_directories {
+            let contents = self.metadata_plan(tree, visits).directory_contents(metabox != Metabox::None)?;
+            for content in contents {
+                self.directories.push(if content.is_empty() { 0 } else { self.data.pack(&content)? });
+            }
         }
-        if self.data_unit_blocks == 0 {
-            return refuse("the alignment of data must be at least 1 block".into());
-        }
-        if self.extent_bytes_max.is_some_and(|max| u64::from(max) < block_size) {
-            return refuse(format!("the maximum extent size must be at least the block size of {block_size} bytes"));
-        }
-        if self.root_xattr_bytes > ROOT_XATTR_LEN_MAX {
-            return refuse(format!("the xattrs of the root must not exceed {ROOT_XATTR_LEN_MAX} bytes"));
+        self.packed = self.data.add_packed(progress)?;
+        if let Metabox::Inode(coding) = metabox {
+            let mut boxed = self.metadata_plan(tree, visits).boxed(self.data.image_len())?;
+            self.data.add_directories(&std::mem::take(&mut boxed.directories))?;
+            let inode = self.data.add_metabox(&boxed.bytes, coding, progress)?;
+            self.boxed = Some((boxed, inode));
         }
         Ok(())
     }
+
+    /// Completes the image with its metadata, the list of a launch, and its superblock.
+    pub(crate) fn finish(
+        self,
+        tree: &Tree,
+        visits: &[Visit],
+        launch: Option<&Launch<'_>>,
+        progress: &mut dyn Progress,
+    ) -> Result<CompleteLayout> {
+        let Self { options, times, xattrs, data, data_start, directories, packed, boxed } = self;
+        let data = data.finish();
+        let mut image = data.image;
+        let plan = MetadataPlan {
+            tree,
+            visits,
+            files: &data.files,
+            directories: &directories,
+            xattrs: &xattrs,
+            options,
+            rules: times.inode_rules(options),
+        };
+        let metadata_start = image.len();
+        let xattr_block = block_number(&image, options)?;
+        image.append(xattrs.shared_bytes())?;
+        image.pad(options.block_size())?;
+        let metadata_block = block_number(&image, options)?;
+        let metadata = match boxed {
+            None => plan.write(packed.as_ref(), &mut image)?,
+            Some((boxed, metabox)) => plan.write_unboxed(boxed, packed.as_ref(), &metabox, &mut image)?,
+        };
+        let metadata_len = image.len() - metadata_start;
+        report(progress, Phase::Metadata, metadata_len, metadata_len)?;
+
+        image.pad(options.block_size() * u64::from(options.layout.blocks_multiple))?;
+        let described = Described {
+            options,
+            times,
+            xattrs: &xattrs,
+            blocks: image.len() / options.block_size(),
+            blob_blocks: data.blob.as_ref().map(|blob| blob.len() / options.block_size()),
+            xattr_block,
+            metadata_block,
+            metadata: &metadata,
+            has_xattrs: visits.iter().any(|visit| !tree.node(visit.node).xattrs.is_empty()),
+            has_chunks: data.files.iter().any(|file| matches!(file, DataLocation::Chunked { .. })),
+            data_digest: data.digest,
+        };
+        let superblock = described.superblock();
+        if let Some(launch) = launch {
+            // The list follows the last block. Other readers ignore these bytes.
+            image.append(&launch_list(&launch.ranges(&metadata.nids)))?;
+            image.append(&launch_profile(launch.profile.to_text().as_bytes()))?;
+        }
+        image.pad(options.block_size())?;
+        image.put_head(&superblock_bytes(&superblock))?;
+        Ok(CompleteLayout {
+            uuid: superblock.uuid,
+            xattrs,
+            pieces: data.pieces,
+            inode_count: metadata.inode_count,
+            data_bytes: metadata_start - data_start,
+            metadata_bytes: image.len() - metadata_start,
+            packed_bytes: packed.map_or(0, |packed| packed.size),
+            duplicate_bytes: data.duplicate_bytes,
+            image,
+            blob: data.blob,
+        })
+    }
+
+    fn metadata_plan<'p>(&'p self, tree: &'p Tree, visits: &'p [Visit]) -> MetadataPlan<'p> {
+        MetadataPlan {
+            tree,
+            visits,
+            files: &self.data.files,
+            directories: &self.directories,
+            xattrs: &self.xattrs,
+            options: self.options,
+            rules: self.times.inode_rules(self.options),
+        }
+    }
+}
+
+fn block_number(image: &ImageFile, options: &Options) -> Result<u32> {
+    let too_large = "the image has more than 4294967295 blocks: use larger blocks or the 48-bit layout";
+    u32::try_from(image.len() / options.block_size()).map_err(|_| Error::Layout(too_large.into()))
 }

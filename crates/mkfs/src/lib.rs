@@ -1,8 +1,10 @@
 //! Builds EROFS images.
 //!
-//! [`build()`] takes [`Options`] and sources (directories and tar archives). It scans the sources into a tree,
-//! compresses file content on several threads, lays out the metadata, and names the image when it is complete. Equal
-//! input and options give equal bytes, whatever the number of threads.
+//! [`build()`] takes [`Options`] and sources (directories and tar archives). Data passes through five folders, each of
+//! which uses only those before it: `scan` lists the sources into a tree; `content` decides what is stored of the files,
+//! in which order, and how; `compress` reads and compresses on several threads; `layout` writes data, metadata and
+//! superblock; `output` has the image verified, and names it. Only `layout` knows the structures of EROFS; `content` and
+//! `compress` know the rules of its pclusters. Equal input and options give equal bytes, whatever the number of threads.
 //!
 //! An image has three parts: the superblock's block; the data in the order of the tree, followed by the data of the
 //! packed inode; and the metadata, which consists of shared xattrs, inodes with their bodies, and directory blocks. The
@@ -20,70 +22,35 @@
 //! segment is compressed independently, and one thread consumes the results in order and decides their placement.
 #![forbid(unsafe_code)]
 
-mod allocation;
-mod archive;
-mod assembly;
 mod build;
-mod changed;
-mod chunks;
-mod complete_image;
-mod compressors;
+mod compress;
 mod content;
-mod data;
-mod duplicates;
 mod error;
-mod excludes;
-mod expected;
-mod file_split;
-mod file_xattrs;
-mod grains;
-mod hints;
-mod image_file;
-mod kinds;
-mod launch;
+mod files;
 mod layout;
 mod memory;
-mod metadata;
-mod naming;
 mod options;
-mod output_file;
-mod overlay;
-mod overwritten_file;
-mod packed;
-mod piece;
-mod planned_inode;
+mod output;
 mod profile;
 mod progress;
-mod repeats;
-mod replaced_file;
 mod scan;
-mod segment;
-mod shared_extents;
-mod source_root;
-mod storage_method;
-mod stored_blocks;
-mod stored_contents;
-mod stored_file;
-mod summary;
-mod temporaries;
 mod tree;
-mod whiteout;
 mod workers;
-mod xattrs;
 
-pub use archive::is_archive;
 pub use build::{build, build_unnamed, build_verified};
-pub use complete_image::CompleteImage;
+pub use compress::piece::PieceDigest;
 pub use error::Error;
-pub use expected::{Expected, ExpectedInode, PieceDigest, Verified, Verifier, VerifyError};
+pub use files::temporaries::Temporaries;
 pub use floe_codec::encode::{Compression, LZ4_WINDOW_MAX, LZMA_DICTIONARY_USUAL_MAX};
 pub use floe_erofs::write::InodeForm;
-pub use hints::{Coding, Hint};
-pub use layout::{Layout, Metabox};
-pub use naming::Companion;
-pub use options::{Fragments, Options, Ownership, Source, Times, Whiteouts, Xattrs};
-pub use overlay::OverlayMarks;
+pub use options::{
+    Coding, Fragments, Hint, Layout, Metabox, Options, OverlayMarks, Ownership, Source, Times, Whiteouts, Xattrs,
+};
+pub use output::{
+    CompleteImage, Summary,
+    expected::{Expected, ExpectedInode, Verified, Verifier, VerifyError},
+    naming::Companion,
+};
 pub use profile::{NameUsage, Profile, ProfileName, ProfileRange, ProfileStep, RecordedStep};
 pub use progress::{NoProgress, Phase, Progress};
-pub use summary::Summary;
-pub use temporaries::Temporaries;
+pub use scan::archive::is_archive;

@@ -1,21 +1,23 @@
 //! Build options.
 
-use std::{collections::BTreeMap, num::NonZeroUsize, path::PathBuf};
+pub(crate) mod coding;
+mod layout;
 
+use std::{num::NonZeroUsize, path::PathBuf};
+
+pub use coding::{Coding, Hint};
 use floe_codec::encode::Compression;
 use floe_erofs::{
     format,
-    write::{AlgorithmConfiguration, InodeForm},
+    write::{InodeForm, LongPrefix},
 };
-use floe_image::Timestamp;
+use floe_image::{Shown, Timestamp};
+pub use layout::{Layout, Metabox};
 
 use crate::{
     error::{Error, Result},
-    hints::{Coding, Hint},
-    layout::{Layout, Metabox},
-    overlay::OverlayMarks,
+    files::temporaries::Temporaries,
     profile::Profile,
-    temporaries::Temporaries,
 };
 
 /// Build options. [`Options::new`] has the defaults.
@@ -119,6 +121,18 @@ pub enum Whiteouts {
     Overlay,
 }
 
+/// The handling of overlayfs metadata.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OverlayMarks {
+    /// Keep it unchanged.
+    #[default]
+    Keep,
+    /// Mark directories with whiteouts by the xattr that makes overlayfs look for them.
+    MarkOrigins,
+    /// Drop whiteouts and the xattrs of opaque directories.
+    Strip,
+}
+
 /// Which data goes into the packed inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Fragments {
@@ -172,6 +186,8 @@ pub struct Xattrs {
     pub filter: bool,
 }
 
+/// The maximum number of long name prefixes.
+const LONG_PREFIXES_MAX: usize = 128;
 /// The default memory limit has, for each thread, one segment, its result and this many bytes more, so that no thread
 /// waits for memory that another one holds.
 const MEMORY_SPARE_BYTES: usize = 4 << 20;
@@ -262,53 +278,6 @@ impl Options {
         self.codings().iter().any(|coding| coding.pcluster_bytes >= LARGE_PCLUSTER_BYTES)
     }
 
-    /// The codings of files; the default one first, if any.
-    pub(crate) fn codings(&self) -> Vec<Coding> {
-        let usual = self.compression.map(|compression| Coding { compression, pcluster_bytes: self.pcluster_bytes });
-        let mut codings: Vec<Coding> = usual.into_iter().collect();
-        for coding in self.hints.iter().filter_map(|hint| hint.coding).chain(self.layout.codings()) {
-            if !codings.contains(&coding) {
-                codings.push(coding);
-            }
-        }
-        codings
-    }
-
-    /// The index of a coding in [`Options::codings`].
-    pub(crate) fn coding_number(&self, coding: Coding) -> Option<usize> {
-        self.codings().iter().position(|known| *known == coding)
-    }
-
-    /// The algorithm number of a coding.
-    pub(crate) fn algorithm(&self, coding: Coding) -> u8 {
-        self.configuration(coding).algorithm()
-    }
-
-    /// The algorithm configurations for the superblock: each algorithm once, with limits that cover all codings.
-    pub(crate) fn configurations(&self) -> Vec<AlgorithmConfiguration> {
-        let mut joined = BTreeMap::new();
-        for configuration in self.codings().into_iter().map(|coding| self.configuration(coding)) {
-            let known = joined.entry(configuration.algorithm()).or_insert(configuration);
-            *known = larger(*known, configuration);
-        }
-        joined.into_values().collect()
-    }
-
-    fn configuration(&self, coding: Coding) -> AlgorithmConfiguration {
-        let pcluster_blocks = u64::from(coding.pcluster_bytes) >> self.block_size_log2;
-        match coding.compression {
-            Compression::Lz4 { window_bytes } | Compression::Lz4High { window_bytes, .. } => {
-                AlgorithmConfiguration::Lz4 {
-                    window_bytes: u16::try_from(window_bytes.get()).unwrap_or(u16::MAX),
-                    pcluster_blocks_max: u16::try_from(pcluster_blocks).unwrap_or(u16::MAX),
-                }
-            }
-            Compression::MicroLzma { dictionary_bytes, .. } => AlgorithmConfiguration::Lzma { dictionary_bytes },
-            Compression::Deflate { .. } => AlgorithmConfiguration::Deflate { window_log2: 15 },
-            Compression::Zstd { window_log2, .. } => AlgorithmConfiguration::Zstd { window_log2 },
-        }
-    }
-
     /// Whether equal files are stored once. With fragments, they always are: the fragments of equal files are shared
     /// anyway, and comparing the rest costs little.
     pub(crate) fn shares_files(&self) -> bool {
@@ -360,28 +329,26 @@ impl Options {
         if self.jobs.get() > Self::JOBS_MAX {
             return refuse(format!("the number of jobs must not exceed {}", Self::JOBS_MAX));
         }
+        self.xattrs.parsed_prefixes()?;
         self.codings().iter().try_for_each(|coding| coding.compression.encoder().map(|_| ()))?;
         Ok(())
     }
 }
 
-/// Combines two configurations of the same algorithm into one that covers both.
-fn larger(left: AlgorithmConfiguration, right: AlgorithmConfiguration) -> AlgorithmConfiguration {
-    use AlgorithmConfiguration::{Deflate, Lz4, Lzma, Zstd};
-    match (left, right) {
-        (
-            Lz4 { window_bytes, pcluster_blocks_max },
-            Lz4 { window_bytes: other_window, pcluster_blocks_max: other_blocks },
-        ) => Lz4 {
-            window_bytes: window_bytes.max(other_window),
-            pcluster_blocks_max: pcluster_blocks_max.max(other_blocks),
-        },
-        (Lzma { dictionary_bytes }, Lzma { dictionary_bytes: other }) => {
-            Lzma { dictionary_bytes: dictionary_bytes.max(other) }
+impl Xattrs {
+    /// The long prefixes in their stored form.
+    pub(crate) fn parsed_prefixes(&self) -> Result<Vec<LongPrefix>> {
+        let parsed = self.long_prefixes.iter().map(|prefix| {
+            LongPrefix::new(prefix).ok_or_else(|| {
+                let text = Shown(prefix);
+                Error::Option(format!("{text}: an xattr prefix must begin with user., trusted. or security."))
+            })
+        });
+        let parsed = parsed.collect::<Result<Vec<_>>>()?;
+        if parsed.len() > LONG_PREFIXES_MAX {
+            return Err(Error::Option(format!("the number of xattr prefixes must not exceed {LONG_PREFIXES_MAX}")));
         }
-        (Deflate { window_log2 }, Deflate { window_log2: other }) => Deflate { window_log2: window_log2.max(other) },
-        (Zstd { window_log2 }, Zstd { window_log2: other }) => Zstd { window_log2: window_log2.max(other) },
-        (left, _) => left,
+        Ok(parsed)
     }
 }
 

@@ -1,297 +1,79 @@
-//! Lists a directory into a tree.
+//! Scans the sources into a tree.
 
-use std::{
-    cell::RefCell,
-    collections::{HashMap, VecDeque},
-    ffi::{OsStr, OsString},
-    os::{
-        fd::{AsFd, AsRawFd, BorrowedFd},
-        unix::ffi::{OsStrExt, OsStringExt},
-    },
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+pub(crate) mod archive;
+mod directory;
+mod excludes;
+mod whiteout;
 
-use floe_image::{DeviceNumber, FileType, ShownName, Timestamp};
-use rustix::{
-    fs::{AtFlags, Dir, OFlags, Stat},
-    io::Errno,
-};
+use std::{fs, os::unix::fs::MetadataExt, path::Path};
+
+use archive::Archive;
+use directory::DirectoryScanner;
+use excludes::Excludes;
+use floe_image::{DIRECTORY_TOO_DEEP, ShownName, Timestamp};
 
 use crate::{
-    content::{Content, Identity, allocated_len},
-    error::{Error, Result},
-    excludes::Excludes,
-    file_xattrs::{names_at, value_at},
-    options::{Options, Whiteouts},
-    progress::{Phase, Progress, report},
-    source_root::{SourceRoot, is_gone},
-    tree::{Body, Metadata, Node, NodeId, Tree, Xattr},
-    whiteout::Whiteout,
-    workers,
+    error::{Error, Result, shown},
+    options::{Options, Source},
+    progress::Progress,
+    tree::{Metadata, Tree, Visit},
 };
 
-/// Progress is reported once for this many inodes.
-const REPORT_INTERVAL: u64 = 1024;
-/// The longest target of a symbolic link, in bytes.
-const LINK_TARGET_LEN_MAX: usize = 4095;
-
-/// An estimate of the memory for a directory being listed, and the limit for all of them, in bytes. The size of a
-/// directory is not known in advance.
-const DIRECTORY_COST: usize = 64 << 10;
-const COST_MAX: usize = 16 << 20;
-
-/// Lists directories into a tree: several threads list, one thread adds the results to the tree, in an order that does
-/// not depend on the number of threads.
-pub(crate) struct Scanner<'a> {
-    tree: &'a mut Tree,
-    options: &'a Options,
-    excludes: &'a Excludes,
-    links: HashMap<(u64, u64), NodeId>,
-    scanned: u64,
-    /// Warnings about changes during listing.
-    warnings: Vec<String>,
-}
-
-/// A directory to be listed.
-struct OpenDirectory {
-    node: NodeId,
-    /// Its path below the source and within the image.
-    inner_path: PathBuf,
-}
-
-/// The result of listing a directory.
-struct Listing {
-    node: NodeId,
-    /// The names of whiteouts.
-    whiteouts: Vec<OsString>,
-    entries: Vec<Entry>,
-    /// Entries that vanished while they were listed.
-    gone: Vec<PathBuf>,
-}
-
-/// A directory entry.
-struct Entry {
-    name: OsString,
-    inner_path: PathBuf,
-    node: Node,
-    /// The device and inode number, if the inode has several links.
-    link: Option<(u64, u64)>,
-}
-
-impl<'a> Scanner<'a> {
-    pub(crate) fn new(tree: &'a mut Tree, options: &'a Options, excludes: &'a Excludes) -> Self {
-        Self { tree, options, excludes, links: HashMap::new(), scanned: 0, warnings: Vec::new() }
+/// Scans all sources. Returns the tree and a warning for each omitted item.
+pub(crate) fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> Result<(Tree, Vec<String>)> {
+    if sources.is_empty() {
+        return Err(Error::Option("there is no source: name a directory or a tar archive".into()));
     }
-
-    /// Adds the content of `directory` to the root. Existing nodes stay, unless an entry has the same name. Returns
-    /// warnings about items that changed while they were listed, and were omitted.
-    pub(crate) fn scan(mut self, directory: &Path, progress: &mut dyn Progress) -> Result<Vec<String>> {
-        let failed = |action| move |error: Errno| Error::source(directory, action)(error.into());
-        let source = match SourceRoot::open(directory) {
-            Err(Errno::NOTDIR) => return Err(Error::unfit(directory, "the source is not a directory")),
-            opened => Arc::new(opened.map_err(failed("look at"))?),
-        };
-        let (options, excludes) = (self.options, self.excludes);
-        let opened = source.open_below(Path::new(""), OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed("open"))?;
-        let status = rustix::fs::fstat(&opened).map_err(failed("look at"))?;
-        let root = self.tree.node_mut(Tree::ROOT);
-        root.metadata = metadata_of(&status);
-        root.xattrs = xattrs(opened.as_fd(), OsStr::new("."), directory, options)?;
-        drop(opened);
-        let first = OpenDirectory { node: Tree::ROOT, inner_path: PathBuf::new() };
-        // A queue, so that the order depends only on the tree and not on timing.
-        let open = RefCell::new(VecDeque::from([first]));
-        let next = || open.borrow_mut().pop_front().map(|directory| (directory, DIRECTORY_COST));
-        let worker = || Ok(|directory: OpenDirectory| list(&source, directory, options, excludes));
-        workers::run(options.jobs, COST_MAX, worker, next, |listing: Listing| {
-            for path in listing.gone {
-                if options.strict {
-                    return Err(Error::Changed { path });
-                }
-                self.warnings.push(format!("{} vanished while it was listed; it was omitted", path.shown()));
+    let root = Metadata { permissions: 0o755, uid: 0, gid: 0, modified: Timestamp::default() };
+    let mut tree = Tree::new(root);
+    let mut warnings = Vec::new();
+    let mut excludes = Excludes::new(options)?;
+    for output in [Some(&options.output), options.blob_device.as_ref()].into_iter().flatten() {
+        if sources.iter().any(|source| matches!(source, Source::Tar(path) if is_same_file(path, output))) {
+            return Err(Error::Option(format!("the output {} is also a source", output.shown())));
+        }
+    }
+    for source in sources {
+        match source {
+            Source::Directory(path) => {
+                excludes.begin_directory(path, options);
+                warnings.extend(DirectoryScanner::new(&mut tree, options, &excludes).scan(path, progress)?);
+                warnings.extend(excludes.end_directory());
             }
-            for name in &listing.whiteouts {
-                if let Some(whiteout) = Whiteout::of(name.as_bytes(), options.whiteouts) {
-                    whiteout.put(self.tree, listing.node, options.whiteouts);
-                }
+            Source::Tar(path) => {
+                let archive = Archive::open(path, options, progress)?;
+                warnings.extend(archive.import(&mut tree, options, &excludes, progress)?);
             }
-            for entry in listing.entries {
-                open.borrow_mut().extend(self.add(listing.node, entry));
-                self.scanned += 1;
-                if self.scanned.is_multiple_of(REPORT_INTERVAL) {
-                    report(progress, Phase::Scan, self.scanned, 0)?;
-                }
+            Source::TarFromInput => {
+                let archive = Archive::from_input(options, progress)?;
+                warnings.extend(archive.import(&mut tree, options, &excludes, progress)?);
             }
-            Ok(())
-        })?;
-        Ok(self.warnings)
+        }
     }
-
-    /// Adds an entry to the tree; returns it if it is a directory.
-    fn add(&mut self, parent: NodeId, entry: Entry) -> Option<OpenDirectory> {
-        let Entry { name, inner_path, node, link } = entry;
-        let name = name.as_bytes();
-        if let Some(&node) = link.and_then(|link| self.links.get(&link)) {
-            self.tree.link(parent, name, node);
-            return None;
-        }
-        let is_directory = node.file_type() == FileType::Directory;
-        // A directory of an earlier source keeps its entries.
-        let before = self.tree.lookup(parent, name).filter(|_| is_directory);
-        if let Some(before) = before.filter(|id| self.tree.node(*id).file_type() == FileType::Directory) {
-            let known = self.tree.node_mut(before);
-            (known.metadata, known.xattrs) = (node.metadata, node.xattrs);
-            return Some(OpenDirectory { node: before, inner_path });
-        }
-        let node = self.tree.add(node);
-        self.tree.link(parent, name, node);
-        if let Some(link) = link {
-            self.links.insert(link, node);
-        }
-        is_directory.then_some(OpenDirectory { node, inner_path })
+    if let Some(path) = excludes.missing().filter(|_| options.excludes_must_match) {
+        return Err(Error::Option(format!("--exclude: the source has no {}", path.shown())));
     }
-}
-
-/// Lists a directory relative to its descriptor, so that a symbolic link that replaces an entry is not followed.
-fn list(source: &Arc<SourceRoot>, directory: OpenDirectory, options: &Options, excludes: &Excludes) -> Result<Listing> {
-    let OpenDirectory { node, inner_path } = directory;
-    let mut listing = Listing { node, whiteouts: Vec::new(), entries: Vec::new(), gone: Vec::new() };
-    let failed = |error: Errno| Error::source(source.path_of(&inner_path), "list")(error.into());
-    let opened = match source.open_below(&inner_path, OFlags::RDONLY | OFlags::DIRECTORY) {
-        Err(error) if is_gone(error) => {
-            listing.gone.push(source.path_of(&inner_path));
-            return Ok(listing);
-        }
-        opened => opened.map_err(failed)?,
+    if options.splits_links {
+        tree.split_links();
+    }
+    options.overlay_marks.put(&mut tree);
+    let visits = tree.in_order();
+    if let Some(node) = tree.too_deep(&visits) {
+        let path = shown(&tree.path(&visits, node));
+        return Err(Error::Layout(format!("{path}: {DIRECTORY_TOO_DEEP}")));
+    }
+    let overflows = |visit: &&Visit| {
+        let Metadata { uid, gid, .. } = tree.node(visit.node).metadata;
+        options.ownership.overflows(uid, gid)
     };
-    let mut entries = Dir::new(opened).map_err(failed)?;
-    let (whiteouts, names) = split_names(names(&mut entries).map_err(failed)?, options.whiteouts);
-    listing.whiteouts = whiteouts;
-    let opened = entries.fd().map_err(failed)?;
-    listing.entries.reserve(names.len());
-    for name in names {
-        let inner_path = inner_path.join(&name);
-        if excludes.has(&inner_path) {
-            continue;
-        }
-        match entry(source, opened, name, inner_path, options)? {
-            Ok(entry) => listing.entries.push(entry),
-            Err(Gone(inner_path)) => listing.gone.push(source.path_of(&inner_path)),
-        }
+    match visits.iter().filter(overflows).count() {
+        0 => {}
+        count => warnings.push(format!("the owners of {count} inodes exceed 4294967294 and wrapped around")),
     }
-    Ok(listing)
+    Ok((tree, warnings))
 }
 
-/// An entry that vanished, by its path below the source.
-struct Gone(PathBuf);
-
-/// Reads the entry `name` of an open directory.
-fn entry(
-    source: &Arc<SourceRoot>,
-    directory: BorrowedFd<'_>,
-    name: OsString,
-    inner_path: PathBuf,
-    options: &Options,
-) -> Result<std::result::Result<Entry, Gone>> {
-    let path = source.path_of(&inner_path);
-    let status = match rustix::fs::statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(error) if is_gone(error) => return Ok(Err(Gone(inner_path))),
-        status => status.map_err(|error| Error::source(&path, "look at")(error.into()))?,
-    };
-    let kind = FileType::from_mode(u16::try_from(status.st_mode & 0xffff).unwrap_or(0));
-    let body = match kind.ok_or_else(|| Error::unfit(&path, "it is of an unknown type"))? {
-        FileType::Directory => Body::Directory(Default::default()),
-        FileType::Regular => Body::File(Content::Listed {
-            root: Arc::clone(source),
-            inner: inner_path.as_path().into(),
-            identity: Identity::of(&status),
-            allocated_len: allocated_len(&status),
-        }),
-        FileType::Symlink => {
-            let target = match rustix::fs::readlinkat(directory, &name, Vec::new()) {
-                // It was replaced by something other than a link.
-                Err(error) if is_gone(error) || error == Errno::INVAL => return Ok(Err(Gone(inner_path))),
-                target => target.map_err(|error| Error::source(&path, "read the link")(error.into()))?.into_bytes(),
-            };
-            if target.is_empty() || target.len() > LINK_TARGET_LEN_MAX {
-                return Err(Error::unfit(&path, "its link target is empty or longer than 4095 bytes"));
-            }
-            Body::Symlink(target)
-        }
-        kind @ (FileType::CharacterDevice | FileType::BlockDevice) => {
-            Body::Special(kind, device_number(&path, &status)?)
-        }
-        kind @ (FileType::Fifo | FileType::Socket) => Body::Special(kind, DeviceNumber::default()),
-    };
-    let is_directory = matches!(body, Body::Directory(_));
-    let link = (!is_directory && status.st_nlink > 1).then(|| Identity::of(&status).inode());
-    let xattrs = xattrs(directory, &name, &path, options)?;
-    let node = Node { metadata: metadata_of(&status), xattrs, body };
-    Ok(Ok(Entry { name, inner_path, node, link }))
-}
-
-/// The xattrs of an entry in a directory, or of the directory itself if `name` is a dot. No system call takes a
-/// descriptor and a name, so the path goes through /proc/self/fd; `path` is for systems without /proc, and for
-/// messages.
-fn xattrs(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, options: &Options) -> Result<Vec<Xattr>> {
-    if !options.xattrs.keep {
-        return Ok(Vec::new());
-    }
-    let failed = |error: Errno| Error::source(path, "read the attributes of")(error.into());
-    let mut reachable_path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
-    let mut names = names_at(&reachable_path);
-    if names == Err(Errno::NOENT) && !Path::new("/proc/self/fd").exists() {
-        reachable_path = path.to_path_buf();
-        names = names_at(&reachable_path);
-    }
-    let names = match names {
-        Ok(names) => names,
-        // A vanished file is detected when it is read.
-        Err(Errno::OPNOTSUPP | Errno::NOENT) => return Ok(Vec::new()),
-        Err(error) => return Err(failed(error)),
-    };
-    let mut xattrs = Vec::new();
-    for name in names {
-        if let Some(value) = value_at(&reachable_path, &name).map_err(failed)? {
-            xattrs.push((name, value));
-        }
-    }
-    xattrs.sort();
-    Ok(xattrs)
-}
-
-/// Separates the names of whiteouts from other names.
-fn split_names(names: Vec<OsString>, whiteouts: Whiteouts) -> (Vec<OsString>, Vec<OsString>) {
-    names.into_iter().partition(|name| Whiteout::of(name.as_bytes(), whiteouts).is_some())
-}
-
-/// The sorted names in a directory, without `.` and `..`.
-fn names(directory: &mut Dir) -> rustix::io::Result<Vec<OsString>> {
-    let mut names = Vec::new();
-    for entry in directory {
-        let name = entry?.file_name().to_bytes().to_vec();
-        if !matches!(name.as_slice(), b"." | b"..") {
-            names.push(OsString::from_vec(name));
-        }
-    }
-    names.sort();
-    Ok(names)
-}
-
-fn metadata_of(status: &Stat) -> Metadata {
-    Metadata {
-        permissions: u16::try_from(status.st_mode & 0o7777).unwrap_or(0),
-        uid: status.st_uid,
-        gid: status.st_gid,
-        modified: Timestamp { seconds: status.st_mtime, nanoseconds: u32::try_from(status.st_mtime_nsec).unwrap_or(0) },
-    }
-}
-
-fn device_number(path: &Path, status: &Stat) -> Result<DeviceNumber> {
-    let number = DeviceNumber { major: rustix::fs::major(status.st_rdev), minor: rustix::fs::minor(status.st_rdev) };
-    if DeviceNumber::from_encoded(number.encoded()) != number {
-        return Err(Error::unfit(path, "its device numbers exceed 4095 and 1048575"));
-    }
-    Ok(number)
+fn is_same_file(left: &Path, right: &Path) -> bool {
+    let [left, right] = [left, right].map(|path| fs::metadata(path).map(|status| (status.dev(), status.ino())));
+    matches!((left, right), (Ok(left), Ok(right)) if left == right)
 }

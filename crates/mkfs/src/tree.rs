@@ -1,10 +1,15 @@
-//! The tree of nodes for an image.
+//! The tree of nodes for an image, and the sources of their content.
+
+pub(crate) mod content;
+pub(crate) mod source_root;
+pub(crate) mod xattrs;
 
 use std::collections::{BTreeMap, HashSet};
 
 use floe_image::{DIRECTORY_DEPTH_MAX, DeviceNumber, FileType, Timestamp};
 
-use crate::content::Content;
+use content::Content;
+use xattrs::Xattr;
 
 /// The number of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -25,9 +30,6 @@ pub(crate) struct Metadata {
     pub(crate) gid: u32,
     pub(crate) modified: Timestamp,
 }
-
-/// The full name and the value of an xattr.
-pub(crate) type Xattr = (Box<[u8]>, Box<[u8]>);
 
 /// The type of an inode with its data.
 #[derive(Clone, Debug)]
@@ -104,6 +106,15 @@ impl Tree {
     /// All nodes, including those without a name.
     pub(crate) fn all(&self) -> impl Iterator<Item = NodeId> + use<> {
         (0..self.nodes.len()).map(NodeId)
+    }
+
+    /// The index of each node in `visits`; 0 for nodes without a name.
+    pub(crate) fn places(&self, visits: &[Visit]) -> Vec<usize> {
+        let mut places = vec![0; self.nodes.len()];
+        for (place, visit) in visits.iter().enumerate() {
+            places[visit.node.0] = place;
+        }
+        places
     }
 
     /// The path of a node without a leading slash, by the name under which it was found first.

@@ -44,7 +44,7 @@ const ALLOWED: [(&str, &str); 22] = [
     ("crates/lab/src/machine/private_directory.rs", "creates a directory that does not exist"),
     ("crates/lab/src/machine/undo.rs", "a directory, whose owner is checked"),
     ("crates/lab/tests/measure.rs", "lists the directory"),
-    ("crates/mkfs/src/output_file.rs", "unnamed files, or random names that do not exist"),
+    ("crates/mkfs/src/files/output_file.rs", "unnamed files, or random names that do not exist"),
     ("crates/source/tests/sources/file_source.rs", "a message"),
     ("packaging/try-release", "the root that it has made"),
     ("xtask/src/mutate/worker.rs", "a place for `tempfile`"),

@@ -1,0 +1,168 @@
+//! The data area of an image: the content of files, and of the inodes that do not belong to the tree.
+
+use std::{os::unix::fs::FileExt, sync::Arc};
+
+use sha2::{Digest, Sha256};
+
+use super::{DataLocation, SpecialInode, assembly::Assembler, packed::Packed};
+use crate::{
+    compress::{
+        compress,
+        piece::{PieceDigest, PieceOutput},
+        segment::inline_len_max,
+    },
+    content::{ContentPlan, FilesToStore},
+    error::{Error, Result},
+    files::{image_file::ImageFile, output_file::scratch_file},
+    options::{Coding, Fragments, Options},
+    progress::{Phase, Progress},
+    tree::{Body, Tree, Visit, content::Content},
+};
+
+/// The data area while it is written.
+pub(crate) struct DataArea<'a> {
+    assembler: Assembler<'a>,
+    /// Where each file is, in image order; [`DataLocation::EMPTY`] for other nodes.
+    pub(crate) files: Vec<DataLocation>,
+    digest: Sha256,
+    pieces: Vec<PieceDigest>,
+    options: &'a Options,
+}
+
+/// The complete data area.
+pub(crate) struct FinishedData {
+    /// The image, which ends with the area.
+    pub(crate) image: ImageFile,
+    /// The blob device, if any.
+    pub(crate) blob: Option<ImageFile>,
+    /// Where each file is, in image order.
+    pub(crate) files: Vec<DataLocation>,
+    /// A digest of all content.
+    pub(crate) digest: [u8; 32],
+    /// Digests of the pieces of files, in the order of storage.
+    pub(crate) pieces: Vec<PieceDigest>,
+    /// How many bytes were found as duplicates.
+    pub(crate) duplicate_bytes: u64,
+}
+
+impl<'a> DataArea<'a> {
+    /// Begins the area at the end of `image`.
+    pub(crate) fn new(image: ImageFile, plan: &ContentPlan<'_>, options: &'a Options) -> Result<Self> {
+        let packed = if options.fragments == Fragments::None && !options.layout.packs_directories {
+            None
+        } else {
+            Some(Packed::new(&options.output, options.fragment_run_len())?)
+        };
+        let blob = options.blob_device.as_deref().map(|path| ImageFile::create(path, 0, &options.temporaries));
+        let blob = blob.transpose()?;
+        let mut digest = Sha256::new();
+        let mut files = vec![DataLocation::EMPTY; plan.same.len()];
+        for (place, (file, same)) in files.iter_mut().zip(&plan.same).enumerate() {
+            if let Some(earlier) = same {
+                *file = DataLocation::SameAs(*earlier);
+                digest.update((place as u64).to_le_bytes());
+                digest.update((*earlier as u64).to_le_bytes());
+            }
+        }
+        let assembler = Assembler::new(image, blob, options, packed);
+        Ok(Self { assembler, files, digest, pieces: Vec::new(), options })
+    }
+
+    /// Adds the next piece of the files.
+    pub(crate) fn add(&mut self, piece: PieceOutput<'_>) -> Result<()> {
+        piece.digest_into(&mut self.digest);
+        self.pieces.push(piece.digest());
+        let place = piece.file.place;
+        if let Some(location) = self.assembler.add(piece, &self.files)? {
+            self.files[place] = location;
+        }
+        Ok(())
+    }
+
+    /// Adds the targets of symbolic links, as far as they are too long to be inline.
+    pub(crate) fn add_links(&mut self, tree: &Tree, visits: &[Visit]) -> Result<()> {
+        let (image, block_len) = (&mut self.assembler.image, self.options.block_len());
+        for (visit, file) in visits.iter().zip(&mut self.files) {
+            let Body::Symlink(target) = &tree.node(visit.node).body else { continue };
+            let tail_len = target.len() % block_len;
+            let inline = tail_len <= inline_len_max(block_len);
+            let (blocks, tail) = target.split_at(if inline { target.len() - tail_len } else { target.len() });
+            let start_block = (!blocks.is_empty()).then_some(image.len() / self.options.block_size());
+            image.append(blocks)?;
+            image.pad(self.options.block_size())?;
+            *file = DataLocation::Flat { start_block, inline: tail.to_vec() };
+        }
+        Ok(())
+    }
+
+    /// Appends to the packed inode; returns the offset.
+    pub(crate) fn pack(&mut self, bytes: &[u8]) -> Result<u64> {
+        self.assembler.append_packed(bytes)
+    }
+
+    /// Adds the packed inode, if it has content, and updates the offsets of fragments in it.
+    pub(crate) fn add_packed(&mut self, progress: &mut dyn Progress) -> Result<Option<SpecialInode>> {
+        let Some((content, final_offsets)) = self.assembler.take_packed()? else { return Ok(None) };
+        self.files.iter_mut().for_each(|file| file.move_fragment(|offset| final_offsets.offset(offset)));
+        let usual = self.options.compression.map(|_| 0);
+        let other = self.options.layout.packed_coding.and_then(|coding| self.options.coding_number(coding));
+        self.add_special(&content, other.or(usual), Phase::Packed, progress).map(Some)
+    }
+
+    /// The length of the image so far, in bytes.
+    pub(crate) fn image_len(&self) -> u64 {
+        self.assembler.image.len()
+    }
+
+    /// Adds the blocks of directories.
+    pub(crate) fn add_directories(&mut self, blocks: &[u8]) -> Result<()> {
+        self.assembler.image.append(blocks)?;
+        self.assembler.image.pad(self.options.block_size())
+    }
+
+    /// Adds the metabox.
+    pub(crate) fn add_metabox(
+        &mut self,
+        bytes: &[u8],
+        coding: Option<Coding>,
+        progress: &mut dyn Progress,
+    ) -> Result<SpecialInode> {
+        let (path, size) = (self.options.output.as_path(), bytes.len() as u64);
+        let file = scratch_file(path)?;
+        let failed =
+            |error| Error::Output { path: path.to_path_buf(), action: "write a temporary file next to", error };
+        file.write_all_at(bytes, 0).map_err(failed)?;
+        let content = Content::Region { file: Arc::new(file), path: path.into(), offset: 0, size, identity: None };
+        let coding = coding.and_then(|coding| self.options.coding_number(coding));
+        self.add_special(&content, coding, Phase::Metadata, progress)
+    }
+
+    /// Ends the area.
+    pub(crate) fn finish(self) -> FinishedData {
+        let duplicate_bytes = self.assembler.duplicate_bytes();
+        let (image, blob) = self.assembler.into_files();
+        let digest = self.digest.finalize().into();
+        FinishedData { image, blob, files: self.files, digest, pieces: self.pieces, duplicate_bytes }
+    }
+
+    fn add_special(
+        &mut self,
+        content: &Content,
+        coding: Option<usize>,
+        phase: Phase,
+        progress: &mut dyn Progress,
+    ) -> Result<SpecialInode> {
+        let to_store = FilesToStore::special(content, coding, self.options, progress)?;
+        let mut files = [DataLocation::EMPTY];
+        self.assembler.begin_special();
+        compress(&to_store, phase, self.options, progress, |piece| {
+            piece.digest_into(&mut self.digest);
+            if let Some(location) = self.assembler.add(piece, &files)? {
+                files = [location];
+            }
+            Ok(())
+        })?;
+        let [location] = files;
+        Ok(SpecialInode { location, size: content.size() })
+    }
+}

@@ -1,0 +1,389 @@
+//! Lays out the metadata: the positions of inodes and their contents.
+
+use floe_erofs::{
+    format,
+    write::{
+        ChunkMap, CompressedMap, DirectoryEntry, InodeData, InodeRecord, InodeRules, MapForm, directory_bytes,
+        directory_len, whole_fragment_map,
+    },
+};
+use floe_image::FileType;
+use sha2::{Digest, Sha256};
+
+use super::{
+    DataLocation, SpecialInode,
+    planned_inode::{InodeMap, PlannedInode, allocate},
+    xattr_table::XattrTable,
+};
+use crate::{
+    compress::segment::inline_len_max,
+    error::{Error, Result, shown},
+    files::image_file::ImageFile,
+    options::Options,
+    tree::{Body, Node, NodeId, Tree, Visit},
+};
+
+/// The result of writing the metadata area.
+#[derive(Default)]
+pub(crate) struct MetadataArea {
+    /// A digest of all its bytes.
+    pub(crate) digest: [u8; 32],
+    pub(crate) root_nid: u64,
+    /// 0 if there is no packed inode.
+    pub(crate) packed_nid: u64,
+    pub(crate) metabox_nid: Option<u64>,
+    pub(crate) inode_count: u64,
+    /// The nid of each inode, in image order.
+    pub(crate) nids: Vec<u64>,
+    /// Whether a pcluster is inline.
+    pub(crate) has_inline_pclusters: bool,
+}
+
+/// Inodes for the metabox.
+pub(crate) struct BoxedInodes {
+    /// The content of the metabox.
+    pub(crate) bytes: Vec<u8>,
+    /// The directory blocks, which are not in the metabox.
+    pub(crate) directories: Vec<u8>,
+    digest: [u8; 32],
+    /// The nid of each inode, in image order.
+    nids: Vec<u64>,
+    has_inline_pclusters: bool,
+}
+
+/// The input of the metadata layout.
+pub(crate) struct MetadataPlan<'a> {
+    pub(crate) tree: &'a Tree,
+    pub(crate) visits: &'a [Visit],
+    /// Indexed as `visits`.
+    pub(crate) files: &'a [DataLocation],
+    /// The offsets of directories in the packed inode, in image order; empty if unknown.
+    pub(crate) directories: &'a [u64],
+    pub(crate) xattrs: &'a XattrTable,
+    pub(crate) options: &'a Options,
+    pub(crate) rules: InodeRules,
+}
+
+impl<'a> MetadataPlan<'a> {
+    /// Lays out the area and appends it to the image, which must end with a full block.
+    pub(crate) fn write(&self, packed: Option<&SpecialInode>, image: &mut ImageFile) -> Result<MetadataArea> {
+        let block_size = self.options.block_size();
+        let mut inodes = self.plan_all()?;
+        inodes.extend(packed.map(|packed| self.plan_special(packed, inodes.len())));
+        let area_len = allocate(&mut inodes, &self.rules, block_size);
+        let nids: Vec<u64> = inodes.iter().map(PlannedInode::nid).collect();
+        let start = image.len();
+        let directories_start = start + area_len.next_multiple_of(block_size);
+        self.place_directories(&mut inodes, directories_start / block_size);
+        let mut output = AreaWriter { len: 0, put: |bytes: &[u8]| image.append(bytes), hasher: Sha256::new() };
+        let directories = self.put_inodes(&inodes, &nids, &mut output)?;
+        output.put_at(directories_start - start, &directories)?;
+        Ok(MetadataArea {
+            digest: output.hasher.finalize().into(),
+            root_nid: nids[0],
+            packed_nid: packed.and(nids.last()).copied().unwrap_or(0),
+            metabox_nid: None,
+            inode_count: inodes.len() as u64,
+            has_inline_pclusters: inodes.iter().any(PlannedInode::has_inline_pcluster),
+            nids,
+        })
+    }
+
+    /// Lays out the content of the metabox, and the directory blocks for `directories_start` in the image.
+    pub(crate) fn boxed(&self, directories_start: u64) -> Result<BoxedInodes> {
+        let block_size = self.options.block_size();
+        let mut inodes = self.plan_all()?;
+        allocate(&mut inodes, &self.rules, block_size);
+        self.place_directories(&mut inodes, directories_start / block_size);
+        let nids: Vec<u64> = inodes.iter().map(|inode| inode.nid() | (format::DIRENT_NID_MASK + 1)).collect();
+        let mut bytes = Vec::new();
+        let put = |added: &[u8]| {
+            bytes.extend_from_slice(added);
+            Ok(())
+        };
+        let mut output = AreaWriter { len: 0, put, hasher: Sha256::new() };
+        let directories = self.put_inodes(&inodes, &nids, &mut output)?;
+        output.hasher.update(&directories);
+        let digest = output.hasher.finalize().into();
+        let has_inline_pclusters = inodes.iter().any(PlannedInode::has_inline_pcluster);
+        Ok(BoxedInodes { bytes, directories, digest, nids, has_inline_pclusters })
+    }
+
+    /// Lays out the area of the inodes that must not be in the metabox, and appends it to the image.
+    pub(crate) fn write_unboxed(
+        &self,
+        boxed: BoxedInodes,
+        packed: Option<&SpecialInode>,
+        metabox: &SpecialInode,
+        image: &mut ImageFile,
+    ) -> Result<MetadataArea> {
+        let specials = [Some(metabox), packed].into_iter().flatten().zip(self.visits.len()..);
+        let mut inodes: Vec<PlannedInode<'_>> =
+            specials.map(|(special, place)| self.plan_special(special, place)).collect();
+        allocate(&mut inodes, &self.rules, self.options.block_size());
+        let mut hasher = Sha256::new();
+        hasher.update(boxed.digest);
+        let mut output = AreaWriter { len: 0, put: |bytes: &[u8]| image.append(bytes), hasher };
+        self.put_inodes(&inodes, &[], &mut output)?;
+        Ok(MetadataArea {
+            digest: output.hasher.finalize().into(),
+            root_nid: boxed.nids[0],
+            packed_nid: packed.and(inodes.get(1)).map_or(0, PlannedInode::nid),
+            metabox_nid: inodes.first().map(PlannedInode::nid),
+            inode_count: (boxed.nids.len() + inodes.len()) as u64,
+            nids: boxed.nids,
+            has_inline_pclusters: boxed.has_inline_pclusters || inodes.iter().any(PlannedInode::has_inline_pcluster),
+        })
+    }
+
+    /// The content of each directory in image order, empty for other nodes, laid out before the directories' offsets in
+    /// the packed inode are known. Inodes in the metabox have nids of their own.
+    pub(crate) fn directory_contents(&self, is_boxed: bool) -> Result<Vec<Vec<u8>>> {
+        let mut inodes = self.plan_all()?;
+        allocate(&mut inodes, &self.rules, self.options.block_size());
+        let bit = if is_boxed { format::DIRENT_NID_MASK + 1 } else { 0 };
+        let nids: Vec<u64> = inodes.iter().map(|inode| inode.nid() | bit).collect();
+        let places = self.tree.places(self.visits);
+        let content = |visit| directory_bytes(&self.entries(visit, &nids, &places), self.options.block_size());
+        let contents =
+            self.visits.iter().map(|visit| if self.is_directory(visit) { content(visit) } else { Vec::new() });
+        Ok(contents.collect())
+    }
+
+    /// Plans the inodes of the tree, without positions.
+    fn plan_all(&self) -> Result<Vec<PlannedInode<'_>>> {
+        self.visits.iter().enumerate().map(|(place, visit)| self.plan(place, visit)).collect()
+    }
+
+    fn is_directory(&self, visit: &Visit) -> bool {
+        matches!(self.tree.node(visit.node).body, Body::Directory(_))
+    }
+
+    /// Writes inodes at their positions; returns the directory blocks. `nids` are the nids of the tree's inodes; it is
+    /// empty for special inodes.
+    fn put_inodes<Put: FnMut(&[u8]) -> Result<()>>(
+        &self,
+        inodes: &[PlannedInode<'_>],
+        nids: &[u64],
+        output: &mut AreaWriter<Put>,
+    ) -> Result<Vec<u8>> {
+        let block_size = self.options.block_size();
+        let places = self.tree.places(self.visits);
+        let blocks = inodes.iter().map(|inode| inode.directory_len.0.next_multiple_of(block_size));
+        let mut directories = vec![0; usize::try_from(blocks.sum::<u64>()).unwrap_or(0)];
+        let first_block = inodes.iter().filter(|inode| inode.directory_len.0 > 0).find_map(|inode| inode.start_block());
+        let mut order: Vec<usize> = (0..inodes.len()).collect();
+        order.sort_unstable_by_key(|place| inodes[*place].position);
+        for place in order {
+            let inode = &inodes[place];
+            let mut tail = Vec::new();
+            let visit = self.visits.get(place).filter(|visit| !nids.is_empty() && self.is_directory(visit));
+            if let Some(visit) = visit.filter(|_| inode.directory_len != (0, 0)) {
+                let (blocks_len, _) = inode.directory_len;
+                let mut content = directory_bytes(&self.entries(visit, nids, &places), block_size);
+                tail = content.split_off(content.len().min(usize::try_from(blocks_len).unwrap_or(usize::MAX)));
+                if let (Some(block), Some(first_block)) = (inode.start_block(), first_block) {
+                    let start = usize::try_from((block - first_block) * block_size).unwrap_or(usize::MAX);
+                    directories[start..start + content.len()].copy_from_slice(&content);
+                }
+            }
+            let mut position = inode.position;
+            for part in inode.parts(&self.rules, &tail) {
+                output.put_at(position, &part)?;
+                position += part.len() as u64;
+            }
+        }
+        Ok(directories)
+    }
+
+    /// Assigns blocks to directories, from `start_block` on.
+    fn place_directories(&self, inodes: &mut [PlannedInode<'_>], start_block: u64) {
+        let block_size = self.options.block_size();
+        let mut next_block = start_block;
+        for inode in inodes {
+            let (blocks_len, tail_len) = inode.directory_len;
+            if blocks_len > 0 {
+                inode.record.data = InodeData::Flat { start_block: Some(next_block), inline: tail_len > 0 };
+                next_block += blocks_len.div_ceil(block_size);
+            }
+        }
+    }
+
+    fn plan(&self, place: usize, visit: &Visit) -> Result<PlannedInode<'_>> {
+        let node = self.tree.node(visit.node);
+        let (uid, gid) = self.options.ownership.apply(node.metadata.uid, node.metadata.gid);
+        let mut xattr_body = self.xattrs.body(&node.xattrs);
+        if let (0, Some(body)) = (place, &mut xattr_body) {
+            // Zeros are xattr entries without a name. Tools can replace them later.
+            body.resize(body.len().max(self.options.layout.root_xattr_len()), 0);
+        }
+        let mut planned = PlannedInode {
+            record: InodeRecord {
+                file_type: node.file_type(),
+                permissions: node.metadata.permissions,
+                uid,
+                gid,
+                link_count: visit.link_count,
+                size: 0,
+                modified: self.options.times.apply(node.metadata.modified),
+                number: inode_number(place),
+                data: InodeData::Device(0),
+            },
+            xattr_body: xattr_body.ok_or_else(|| self.too_many_xattrs(visit))?,
+            map: InodeMap::None,
+            inline: &[],
+            directory_len: (0, 0),
+            position: 0,
+        };
+        match &node.body {
+            Body::Directory(_) => self.plan_directory(node, place, &mut planned),
+            Body::File(content) => {
+                planned.record.size = content.size();
+                let location = match &self.files[place] {
+                    DataLocation::SameAs(earlier) => &self.files[*earlier],
+                    location => location,
+                };
+                self.plan_file(location, &mut planned);
+            }
+            Body::Symlink(target) => {
+                planned.record.size = target.len() as u64;
+                self.plan_file(&self.files[place], &mut planned);
+            }
+            Body::Special(_, number) => planned.record.data = InodeData::Device(number.encoded()),
+        }
+        Ok(planned)
+    }
+
+    fn too_many_xattrs(&self, visit: &Visit) -> Error {
+        let path = self.tree.path(self.visits, visit.node);
+        let path = if path.is_empty() { "the root".to_owned() } else { shown(&path) };
+        Error::Layout(format!("{path}: it has too many extended attributes"))
+    }
+
+    fn plan_special<'s>(&'s self, special: &'s SpecialInode, place: usize) -> PlannedInode<'s> {
+        let mut planned = PlannedInode {
+            record: InodeRecord {
+                file_type: FileType::Regular,
+                permissions: 0,
+                uid: 0,
+                gid: 0,
+                link_count: 1,
+                size: special.size,
+                modified: self.rules.epoch,
+                number: inode_number(place),
+                data: InodeData::Device(0),
+            },
+            xattr_body: Vec::new(),
+            map: InodeMap::None,
+            inline: &[],
+            directory_len: (0, 0),
+            position: 0,
+        };
+        self.plan_file(&special.location, &mut planned);
+        planned
+    }
+
+    fn plan_directory(&self, node: &Node, place: usize, planned: &mut PlannedInode<'_>) {
+        let block_size = self.options.block_size();
+        let Body::Directory(entries) = &node.body else { return };
+        let mut lens: Vec<(&[u8], usize)> = entries.keys().map(|name| (name.as_ref(), name.len())).collect();
+        lens.extend([(b".".as_slice(), 1), (b"..".as_slice(), 2)]);
+        lens.sort_unstable();
+        let len = directory_len(lens.into_iter().map(|(_, len)| len), block_size);
+        let tail_len = len % block_size;
+        let inline = tail_len > 0 && tail_len <= inline_len_max(self.options.block_len()) as u64;
+        planned.record.size = len;
+        if self.options.layout.packs_directories {
+            let offset = self.directories.get(place).copied().unwrap_or(0);
+            planned.map = InodeMap::Index(whole_fragment_map(offset));
+            planned.record.data = InodeData::Compressed { blocks: 0, compact: false };
+            return;
+        }
+        planned.directory_len = if inline { (len - tail_len, tail_len) } else { (len, 0) };
+        planned.record.data = InodeData::Flat { start_block: None, inline };
+    }
+
+    fn plan_file<'s>(&'s self, location: &'s DataLocation, planned: &mut PlannedInode<'s>) {
+        match location {
+            DataLocation::Flat { start_block, inline } => {
+                planned.inline = inline;
+                planned.record.data = InodeData::Flat { start_block: *start_block, inline: !inline.is_empty() };
+            }
+            DataLocation::Fragment { offset } => {
+                planned.map = InodeMap::Index(whole_fragment_map(*offset));
+                planned.record.data = InodeData::Compressed { blocks: 0, compact: false };
+            }
+            DataLocation::Compressed { algorithm, extents, inline, fragment_offset } => {
+                let map = CompressedMap {
+                    extents,
+                    algorithm: *algorithm,
+                    block_size_log2: self.options.block_size_log2,
+                    big: self.options.is_big(),
+                    inline_len: u16::try_from(inline.len()).unwrap_or(u16::MAX),
+                    fragment_offset: *fragment_offset,
+                };
+                let stored_len: u64 = extents.iter().map(|extent| u64::from(extent.stored_len)).sum();
+                let inline_blocks = u64::from(!inline.is_empty());
+                let blocks = (stored_len >> self.options.block_size_log2) - inline_blocks;
+                let form = self.map_form(&map);
+                planned.record.data = InodeData::Compressed { blocks, compact: form == MapForm::Compact };
+                let map_start = planned.record.len(&self.rules) + planned.xattr_body.len() as u64;
+                planned.map = InodeMap::Index(map.to_bytes(form, map_start.next_multiple_of(8)));
+                planned.inline = inline;
+            }
+            DataLocation::Chunked { chunks } => {
+                let map = ChunkMap::new(chunks, self.options.chunk_indexes);
+                planned.record.data = InodeData::Chunked { format: map.format() };
+                planned.map = InodeMap::Chunks(map);
+            }
+            // Cannot happen: such a reference always leads to a file that is stored itself.
+            DataLocation::SameAs(_) => {}
+        }
+    }
+
+    fn map_form(&self, map: &CompressedMap<'_>) -> MapForm {
+        if self.options.compact_index && map.fits_compact() {
+            return MapForm::Compact;
+        }
+        let wide_extent = map.extents.iter().any(|extent| extent.block > u64::from(u32::MAX));
+        if self.options.wide && map.inline_len == 0 && wide_extent { MapForm::Extents } else { MapForm::Full }
+    }
+
+    fn entries(&self, visit: &Visit, nids: &[u64], places: &[usize]) -> Vec<DirectoryEntry<'a>> {
+        let entry = |name: &'a [u8], node: NodeId| DirectoryEntry {
+            name,
+            nid: nids[places[node.index()]],
+            file_type: self.tree.node(node).file_type(),
+        };
+        let mut entries: Vec<DirectoryEntry<'a>> =
+            self.tree.entries(visit.node).map(|(name, node)| entry(name, node)).collect();
+        entries.push(entry(b".", visit.node));
+        entries.push(entry(b"..", visit.parent));
+        entries.sort_unstable_by_key(|entry| entry.name);
+        entries
+    }
+}
+
+/// Writes an area sequentially.
+struct AreaWriter<Put> {
+    len: u64,
+    put: Put,
+    hasher: Sha256,
+}
+
+impl<Put: FnMut(&[u8]) -> Result<()>> AreaWriter<Put> {
+    /// Writes bytes at a position at or after the current end, with zeros in between.
+    fn put_at(&mut self, position: u64, bytes: &[u8]) -> Result<()> {
+        let gap = position.saturating_sub(self.len);
+        for bytes in [&vec![0; usize::try_from(gap).unwrap_or(0)], bytes] {
+            self.hasher.update(bytes);
+            (self.put)(bytes)?;
+            self.len += bytes.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+fn inode_number(place: usize) -> u32 {
+    u32::try_from(place).unwrap_or(u32::MAX - 1) + 1
+}

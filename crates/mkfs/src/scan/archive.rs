@@ -1,0 +1,109 @@
+//! Tar archives as sources.
+
+mod acl;
+mod extensions;
+mod header;
+mod import;
+mod member;
+mod recognition;
+mod sparse;
+mod unpack;
+
+use std::{fs::File, io, os::unix::fs::FileExt, path::Path, sync::Arc};
+
+use crate::{
+    error::{Error, Result, shown},
+    options::Options,
+    progress::Progress,
+    tree::content::Identity,
+};
+
+/// The name of an archive from standard input in error messages.
+const INPUT_NAME: &str = "standard input";
+
+/// Whether the file at `path` begins as a tar archive or a compressed file does. `false` if it is not a regular file or
+/// cannot be read.
+pub fn is_archive(path: &Path) -> bool {
+    let mut head = [0; unpack::HEAD_LEN];
+    path.is_file()
+        && File::open(path)
+            .and_then(|file| read_up_to(&file, &mut head))
+            .is_ok_and(|len| unpack::is_packed(&head[..len]))
+}
+
+/// An open tar archive with random access: the file itself, or a decompressed copy.
+pub(crate) struct Archive {
+    file: Arc<File>,
+    path: Arc<Path>,
+    len: u64,
+    /// The identity of the file when it was opened, unless a copy is read.
+    identity: Option<Identity>,
+    /// Account names for access control lists.
+    accounts: acl::Accounts,
+}
+
+impl Archive {
+    /// Opens the archive at `path`. A compressed archive, or one without random access, is first copied to a temporary
+    /// file next to the image.
+    pub(crate) fn open(path: &Path, options: &Options, progress: &mut dyn Progress) -> Result<Self> {
+        let file = File::open(path).map_err(Error::source(path, "open"))?;
+        let status = file.metadata().map_err(Error::source(path, "look at"))?;
+        if status.is_dir() {
+            return Err(Error::unfit(path, "the source is a directory, not a tar archive"));
+        }
+        if status.is_file() {
+            let mut head = [0; unpack::HEAD_LEN];
+            let len = read_up_to(&file, &mut head).map_err(Error::source(path, "read"))?;
+            if unpack::is_plain(&head[..len]) {
+                let identity = Some(Identity::of_file(&file).map_err(Error::source(path, "look at"))?);
+                let (file, len, accounts) = (Arc::new(file), status.len(), acl::Accounts::default());
+                return Self { file, path: path.into(), len, identity, accounts }.recognize();
+            }
+        }
+        Self::copied(file, path, options, progress)
+    }
+
+    /// Reads the archive from standard input.
+    pub(crate) fn from_input(options: &Options, progress: &mut dyn Progress) -> Result<Self> {
+        Self::copied(io::stdin().lock(), Path::new(INPUT_NAME), options, progress)
+    }
+
+    fn copied(input: impl io::Read, path: &Path, options: &Options, progress: &mut dyn Progress) -> Result<Self> {
+        let (file, len) = unpack::unpacked(input, path, &options.output, progress)?;
+        let accounts = acl::Accounts::default();
+        Self { file: Arc::new(file), path: path.into(), len, identity: None, accounts }.recognize()
+    }
+
+    /// Fills `output` with the bytes from `offset` on; fails if the archive ends before.
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> Result<()> {
+        if offset.checked_add(output.len() as u64).is_none_or(|end| end > self.len) {
+            return Err(self.truncated());
+        }
+        self.file.read_exact_at(output, offset).map_err(Error::source(&*self.path, "read"))
+    }
+
+    fn truncated(&self) -> Error {
+        Error::unfit(&*self.path, "the archive is truncated: it has no end marker")
+    }
+
+    /// An error about the header at `offset`.
+    fn broken(&self, offset: u64, rule: &str) -> Error {
+        Error::unfit(&*self.path, format!("invalid header at byte {offset}: {rule}"))
+    }
+
+    /// An error about a member.
+    fn unfit(&self, member: &[u8], reason: &str) -> Error {
+        Error::unfit(&*self.path, format!("{}: {reason}", shown(member)))
+    }
+}
+
+fn read_up_to(file: &File, output: &mut [u8]) -> io::Result<usize> {
+    let mut len = 0;
+    while len < output.len() {
+        match file.read_at(&mut output[len..], len as u64)? {
+            0 => break,
+            read => len += read,
+        }
+    }
+    Ok(len)
+}

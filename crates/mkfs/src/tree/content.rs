@@ -1,0 +1,397 @@
+//! The content of files.
+
+use std::{
+    fs::File,
+    io, iter,
+    ops::Range,
+    os::{fd::AsFd, unix::fs::FileExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use rustix::{
+    fs::{OFlags, SeekFrom, Stat},
+    io::Errno,
+};
+
+use super::source_root::{SourceRoot, is_gone};
+use crate::error::{Error, Result};
+
+/// The unit of a file's block count, in bytes.
+const BLOCKS_UNIT: u64 = 512;
+
+/// The origin of a file's bytes.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    /// A file that is opened for each read. The open file must still be the listed one.
+    Listed {
+        root: Arc<SourceRoot>,
+        /// The path below the source root.
+        inner: Box<Path>,
+        identity: Identity,
+        /// The size of its allocated blocks in bytes.
+        allocated_len: u64,
+    },
+    /// A region of an open file. Temporary files of the build have no `identity`, because they cannot change.
+    Region { file: Arc<File>, path: Arc<Path>, offset: u64, size: u64, identity: Option<Identity> },
+    /// Runs of an open file with holes between them.
+    Sparse { file: Arc<File>, path: Arc<Path>, runs: Arc<[Run]>, size: u64, identity: Option<Identity> },
+}
+
+/// A run of data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Run {
+    /// The offset in the content.
+    pub(crate) offset: u64,
+    /// Its length.
+    pub(crate) len: u64,
+    /// The offset in the open file.
+    pub(crate) position: u64,
+}
+
+/// Identifies a file and its state, to detect replacement and changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Identity {
+    device: u64,
+    inode: u64,
+    pub(crate) size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Identity {
+    pub(crate) fn of(status: &Stat) -> Self {
+        Self {
+            device: status.st_dev,
+            inode: status.st_ino,
+            size: u64::try_from(status.st_size).unwrap_or(0),
+            modified: (status.st_mtime, status.st_mtime_nsec),
+            changed: (status.st_ctime, status.st_ctime_nsec),
+        }
+    }
+
+    /// The identity of an open file.
+    pub(crate) fn of_file(file: impl AsFd) -> io::Result<Self> {
+        Ok(Self::of(&rustix::fs::fstat(file)?))
+    }
+
+    /// The device and inode number, which identify hard links.
+    pub(crate) fn inode(&self) -> (u64, u64) {
+        (self.device, self.inode)
+    }
+}
+
+impl Content {
+    /// The size in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        match self {
+            Self::Listed { identity, .. } => identity.size,
+            Self::Region { size, .. } | Self::Sparse { size, .. } => *size,
+        }
+    }
+
+    /// The path for error messages.
+    pub(crate) fn path(&self) -> PathBuf {
+        match self {
+            Self::Listed { root, inner, .. } => root.path_of(inner),
+            Self::Region { path, .. } | Self::Sparse { path, .. } => path.to_path_buf(),
+        }
+    }
+
+    /// About how many bytes are not in holes.
+    pub(crate) fn stored_len(&self) -> u64 {
+        match self {
+            Self::Listed { identity, allocated_len, .. } => identity.size.min(*allocated_len),
+            Self::Region { size, .. } => *size,
+            Self::Sparse { runs, .. } => runs.iter().map(|run| run.len).sum(),
+        }
+    }
+
+    /// The ranges with data, aligned to `unit` bytes or ending with the file.
+    pub(crate) fn data_ranges(&self, unit: u64) -> Result<Vec<Range<u64>>> {
+        if self.stored_len() >= self.size() {
+            return Ok(iter::once(0..self.size()).collect());
+        }
+        match self {
+            Self::Sparse { runs, size, .. } => {
+                let mut ranges = DataRanges::new(*size, unit);
+                for run in runs.iter() {
+                    ranges.add(run.offset, run.offset + run.len);
+                }
+                Ok(ranges.found)
+            }
+            _ => {
+                let open = self.open()?;
+                let ranges = data_ranges(open.file(), self.size(), unit);
+                ranges.map_err(|error| Error::source(self.path(), "read")(error.into()))
+            }
+        }
+    }
+
+    /// Opens the content for reading.
+    pub(crate) fn open(&self) -> Result<OpenContent<'_>> {
+        match self {
+            Self::Listed { root, inner, identity, .. } => {
+                let changed = || Error::Changed { path: root.path_of(inner) };
+                let file = match root.open_below(inner, OFlags::RDONLY | OFlags::NONBLOCK) {
+                    Ok(file) => File::from(file),
+                    // Another file, which cannot be opened, may have replaced it.
+                    Err(error) => {
+                        let now = root.open_below(inner, OFlags::PATH).and_then(rustix::fs::fstat);
+                        return Err(match now {
+                            Ok(status) if Identity::of(&status) != *identity => changed(),
+                            Err(error) if is_gone(error) => changed(),
+                            _ => Error::source(root.path_of(inner), "open")(error.into()),
+                        });
+                    }
+                };
+                let status = rustix::fs::fstat(&file);
+                let status = status.map_err(|error| Error::source(root.path_of(inner), "look at")(error.into()))?;
+                if Identity::of(&status) != *identity {
+                    return Err(changed());
+                }
+                let file = OpenFile::Own(file);
+                let has_holes = allocated_len(&status) < identity.size;
+                Ok(OpenContent { content: self, file, identity: Some(*identity), has_holes })
+            }
+            Self::Region { file, identity, .. } | Self::Sparse { file, identity, .. } => {
+                let file = OpenFile::Shared(file);
+                Ok(OpenContent { content: self, file, identity: *identity, has_holes: false })
+            }
+        }
+    }
+}
+
+/// The size of a file's allocated blocks in bytes.
+pub(crate) fn allocated_len(status: &Stat) -> u64 {
+    u64::try_from(status.st_blocks).unwrap_or(0).saturating_mul(BLOCKS_UNIT)
+}
+
+/// The ranges of an open file up to `size` that have data; as [`Content::data_ranges`].
+pub(crate) fn data_ranges(file: &File, size: u64, unit: u64) -> rustix::io::Result<Vec<Range<u64>>> {
+    let mut ranges = DataRanges::new(size, unit);
+    let mut at = 0;
+    while at < size {
+        let data = seek(file, SeekFrom::Data(at))?.unwrap_or(at).max(at);
+        if data >= size {
+            break;
+        }
+        let end = seek(file, SeekFrom::Hole(data))?.unwrap_or(size).clamp(data + 1, size);
+        // A unit with any data counts as data.
+        at = ranges.add(data, end);
+    }
+    Ok(ranges.found)
+}
+
+/// Seeks data or a hole; `None` if the file system does not support holes.
+fn seek(file: &File, from: SeekFrom) -> rustix::io::Result<Option<u64>> {
+    match rustix::fs::seek(file, from) {
+        // Only a hole follows.
+        Err(Errno::NXIO) => Ok(Some(u64::MAX)),
+        Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+/// Disjoint ranges of a file of this size, aligned to the unit or ending with the file.
+struct DataRanges {
+    size: u64,
+    unit: u64,
+    found: Vec<Range<u64>>,
+}
+
+impl DataRanges {
+    fn new(size: u64, unit: u64) -> Self {
+        Self { size, unit, found: Vec::new() }
+    }
+
+    /// Adds a range that does not begin before earlier ones; returns where the next one may begin.
+    fn add(&mut self, start: u64, end: u64) -> u64 {
+        let start = start / self.unit * self.unit;
+        let end = end.checked_next_multiple_of(self.unit).unwrap_or(self.size).min(self.size);
+        match self.found.last_mut() {
+            Some(last) if last.end >= start => last.end = last.end.max(end),
+            _ => self.found.push(start..end),
+        }
+        end
+    }
+}
+
+/// Content that is open for reading.
+pub(crate) struct OpenContent<'a> {
+    content: &'a Content,
+    file: OpenFile<'a>,
+    identity: Option<Identity>,
+    /// Whether there may be holes, which need not be read.
+    has_holes: bool,
+}
+
+enum OpenFile<'a> {
+    Own(File),
+    Shared(&'a File),
+}
+
+impl OpenContent<'_> {
+    /// Fills `output` with the bytes from `offset` on.
+    pub(crate) fn read_at(&self, offset: u64, output: &mut [u8]) -> Result<()> {
+        match self.content {
+            Content::Listed { .. } if self.has_holes => self.read_data(offset, output),
+            Content::Listed { .. } => self.read_raw(offset, output),
+            Content::Region { offset: start, .. } => self.read_raw(start.saturating_add(offset), output),
+            Content::Sparse { runs, .. } => self.read_sparse(runs, offset, output),
+        }
+    }
+
+    fn read_sparse(&self, runs: &[Run], offset: u64, output: &mut [u8]) -> Result<()> {
+        let end = offset.saturating_add(output.len() as u64);
+        output.fill(0);
+        let first = runs.partition_point(|run| run.offset + run.len <= offset);
+        for run in runs[first..].iter().take_while(|run| run.offset < end) {
+            let (from, to) = (run.offset.max(offset), (run.offset + run.len).min(end));
+            let index = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
+            self.read_raw(run.position + (from - run.offset), &mut output[index(from)..index(to)])?;
+        }
+        Ok(())
+    }
+
+    /// Reads a file and skips its holes.
+    fn read_data(&self, offset: u64, output: &mut [u8]) -> Result<()> {
+        let end = offset.saturating_add(output.len() as u64);
+        let index = |at: u64| usize::try_from(at - offset).unwrap_or(usize::MAX);
+        let mut at = offset;
+        while at < end {
+            let data = self.seek(SeekFrom::Data(at))?.unwrap_or(at).clamp(at, end);
+            output[index(at)..index(data)].fill(0);
+            if data == end {
+                break;
+            }
+            // If a hole begins at `data`, a program has punched it meanwhile. Reading it returns zeros, which is right
+            // too.
+            let hole = self.seek(SeekFrom::Hole(data))?.unwrap_or(end).clamp(data + 1, end);
+            self.read_raw(data, &mut output[index(data)..index(hole)])?;
+            at = hole;
+        }
+        Ok(())
+    }
+
+    fn seek(&self, from: SeekFrom) -> Result<Option<u64>> {
+        seek(self.file(), from).map_err(|error| Error::source(self.content.path(), "read")(error.into()))
+    }
+
+    fn read_raw(&self, start: u64, output: &mut [u8]) -> Result<()> {
+        self.file().read_exact_at(output, start).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof if self.identity.is_some() => Error::Changed { path: self.content.path() },
+            _ => Error::source(self.content.path(), "read")(error),
+        })
+    }
+
+    /// Fails if the file was replaced or changed since it was listed.
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
+        let Some(identity) = self.identity else { return Ok(()) };
+        match Identity::of_file(self.file()) {
+            Ok(now) if now == identity => Ok(()),
+            Ok(_) => Err(Error::Changed { path: self.content.path() }),
+            Err(error) => Err(Error::source(self.content.path(), "look at")(error)),
+        }
+    }
+
+    fn file(&self) -> &File {
+        match &self.file {
+            OpenFile::Own(file) => file,
+            OpenFile::Shared(file) => file,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeMap, env::consts::ARCH, thread};
+
+    use seccompiler::{
+        BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    };
+
+    use super::*;
+
+    /// A file with holes, as it was listed, and its bytes.
+    fn sparse(folder: &Path) -> (Content, Vec<u8>) {
+        let file = File::create(folder.join("file")).expect("there is room");
+        let len = 40_000_123;
+        file.set_len(len).expect("there is room");
+        let mut expected = vec![0; usize::try_from(len).expect("it is small")];
+        for (offset, part_len) in [(0, 5), (1_000_000, 70_000), (9_999_999, 3), (30_000_000, 1 << 20)] {
+            let bytes = &mut expected[offset..offset + part_len];
+            bytes.fill(7);
+            file.write_all_at(bytes, offset as u64).expect("there is room");
+        }
+        let status = rustix::fs::fstat(&file).expect("it is there");
+        let root = Arc::new(SourceRoot::open(folder).expect("it is there"));
+        let inner = Path::new("file").into();
+        let (identity, allocated_len) = (Identity::of(&status), allocated_len(&status));
+        (Content::Listed { root, inner, identity, allocated_len }, expected)
+    }
+
+    /// Compares what is read from some places of a file with its bytes.
+    fn compare(content: &Content, expected: &[u8]) {
+        let open = content.open().expect("it is there");
+        assert!(open.has_holes, "the file system of temporary files has no holes");
+        for (start, end) in [(0, expected.len()), (3, 2_000_000), (1_000_001, 1_000_002), (31_048_576, 40_000_123)] {
+            let mut found = vec![1; end - start];
+            open.read_at(start as u64, &mut found).expect("it can be read");
+            assert!(found == expected[start..end], "bytes {start} to {end}");
+        }
+    }
+
+    /// Lets `lseek` fail with this error when this thread seeks data or holes.
+    fn refuse_seeks(error: Errno) {
+        let rule = |whence: u64| {
+            SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, whence)
+                .and_then(|condition| SeccompRule::new(vec![condition]))
+                .expect("it is valid")
+        };
+        // SEEK_DATA and SEEK_HOLE.
+        let rules = BTreeMap::from([(libc::SYS_lseek, vec![rule(3), rule(4)])]);
+        let refused = SeccompAction::Errno(error.raw_os_error().unsigned_abs());
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, ARCH.try_into().expect("it is known"));
+        let program = BpfProgram::try_from(filter.expect("it is valid")).expect("it is short");
+        seccompiler::apply_filter(&program).expect("the kernel has filters");
+    }
+
+    #[test]
+    fn files_are_read_where_holes_cannot_be_found() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let (content, expected) = sparse(folder.path());
+        for error in [Errno::INVAL, Errno::OPNOTSUPP] {
+            thread::scope(|scope| {
+                let read = scope.spawn(|| {
+                    refuse_seeks(error);
+                    let open = content.open().expect("it is there");
+                    assert_eq!(rustix::fs::seek(open.file(), SeekFrom::Data(0)), Err(error));
+                    let ranges = content.data_ranges(1 << 20).expect("it can be read");
+                    assert_eq!(ranges, std::slice::from_ref(&(0..content.size())));
+                    compare(&content, &expected);
+                });
+                read.join().expect("it is equal");
+            });
+        }
+    }
+
+    #[test]
+    fn holes_read_as_zeros() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let (content, expected) = sparse(folder.path());
+        for (unit, ranges) in [
+            (1 << 20, &[0..2 << 20, 9 << 20..10 << 20, 28 << 20..30 << 20][..]),
+            (1 << 24, &[0..1 << 24, 1 << 24..2 << 24]),
+            (1 << 26, std::slice::from_ref(&(0..content.size()))),
+        ] {
+            let found = content.data_ranges(unit).expect("it can be read");
+            let covered =
+                |range: &Range<u64>| found.iter().any(|data| data.start <= range.start && range.end <= data.end);
+            assert!(ranges.iter().all(covered), "{unit}: {found:?}");
+            let found_len: u64 = found.iter().map(|range| range.end - range.start).sum();
+            assert!(found_len <= unit * 6, "{unit}: {found:?}");
+        }
+        compare(&content, &expected);
+    }
+}
