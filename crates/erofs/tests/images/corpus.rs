@@ -1,7 +1,6 @@
 //! Every reference image reads as its manifest records.
 
 use std::{
-    env,
     ffi::OsStr,
     fs,
     ops::ControlFlow,

@@ -1,6 +1,6 @@
 //! Statistics and extents equal those that dump.erofs prints.
 
-use std::{collections::HashMap, env, ops::ControlFlow, path::Path, process::Command, sync::Arc};
+use std::{collections::HashMap, ops::ControlFlow, path::Path, process::Command, sync::Arc};
 
 use floe_erofs::{
     Erofs,
