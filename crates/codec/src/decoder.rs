@@ -196,15 +196,10 @@ fn held_by_zstd(zstd: &Option<Zstd>) -> usize {
 
 /// The stored bytes without the zeros of [`Padding::Leading`].
 fn unpadded<'a>(encoding: &Encoding, stored: &'a [u8]) -> Result<&'a [u8], DecodeError> {
-    let padding = match *encoding {
-        Encoding::Stored => return Ok(stored),
-        Encoding::Lz4 { padding, .. }
-        | Encoding::MicroLzma { padding, .. }
-        | Encoding::Deflate { padding, .. }
-        | Encoding::Zstd { padding, .. } => padding,
-        Encoding::Zlib | Encoding::LzmaAlone | Encoding::Lzo | Encoding::Xz { .. } => Padding::None,
-    };
-    let start = match padding {
+    if matches!(encoding, Encoding::Stored) {
+        return Ok(stored);
+    }
+    let start = match encoding.padding() {
         Padding::Leading => stored.iter().position(|byte| *byte != 0).unwrap_or(stored.len()),
         Padding::None | Padding::Trailing => 0,
     };
