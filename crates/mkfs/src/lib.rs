@@ -76,7 +76,7 @@ pub use build::{build, build_unnamed, build_verified};
 pub use complete_image::CompleteImage;
 pub use error::Error;
 pub use expected::{Expected, ExpectedInode, PieceDigest, Verified, Verifier, VerifyError};
-pub use floe_codec::encode::{Compression, LZ4_WINDOW_MAX, LZMA_DICTIONARY_USUAL_MAX};
+pub use floe_codec::encode::{COMPRESSORS, Compression, Compressor, CompressorSettings, LZ4_WINDOW_MAX};
 pub use floe_erofs::write::InodeForm;
 pub use hints::{Coding, Hint};
 pub use layout::{Layout, Metabox};
