@@ -1,8 +1,8 @@
 //! Reads the sources after they were listed, and stores their content in the image.
 
 use floe_erofs::{
-    format,
-    write::{AlgorithmConfiguration, Device, InodeRules, SuperBlockRecord, superblock_len},
+    AlgorithmConfiguration, format,
+    write::{Device, InodeRules, SuperBlockRecord, superblock_len},
 };
 use floe_image::Timestamp;
 
@@ -139,7 +139,7 @@ fn superblock(options: &Options, epoch: Timestamp, build_time: u32) -> SuperBloc
     if !configurations.is_empty() {
         feature_incompat |= format::FEATURE_INCOMPAT_ZERO_PADDING;
     }
-    let is_other = |configuration: &AlgorithmConfiguration| configuration.algorithm() != format::COMPRESSION_LZ4;
+    let is_other = |configuration: &AlgorithmConfiguration| configuration.algorithm != format::COMPRESSION_LZ4;
     if options.is_big() || configurations.iter().any(is_other) {
         feature_incompat |= format::FEATURE_INCOMPAT_COMPR_CFGS;
     }
