@@ -121,7 +121,11 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
             println!("{name:<14} {minutes:>4} min  {about}");
         }
         let minutes = FUZZ_MINUTES * targets.len() as u32;
-        println!("{:<14} {minutes:>4} min  {} fuzz targets (needs cargo-fuzz and a nightly compiler)", "fuzz", targets.len());
+        println!(
+            "{:<14} {minutes:>4} min  {} fuzz targets (needs cargo-fuzz and a nightly compiler)",
+            "fuzz",
+            targets.len()
+        );
         return Ok(());
     }
     let is_wanted = |name: &str| arguments.parts.is_empty() || arguments.parts.iter().any(|part| part == name);

@@ -15,7 +15,8 @@ use super::{
     Erofs,
     device_table::DeviceSlot,
     inode::{Inode, Layout},
-    volume::{Space, Volume},
+    parameters::Space,
+    volume::Volume,
 };
 use crate::{
     algorithm::Algorithm,
