@@ -2,7 +2,7 @@
 
 use floe_image::DecodeError;
 
-use crate::{lzma_sys::LzmaStream, request::Request, scratch::Scratch, stream};
+use super::{lzma_sys::LzmaStream, request::Request, scratch::Scratch, stream};
 
 /// The largest accepted dictionary in bytes, whatever the image states.
 const DICTIONARY_BYTES_MAX: u32 = 8 * 1024 * 1024;

@@ -9,7 +9,7 @@ use liblzma_sys::{
     lzma_filter, lzma_options_lzma, lzma_raw_decoder_memusage, lzma_ret, lzma_stream, lzma_stream_decoder,
 };
 
-use crate::{
+use super::{
     lzma_memory_sys::LzmaMemory,
     request::ENDS_EARLY,
     stream::{Progress, Stream},
