@@ -1,10 +1,10 @@
 //! An image around the inode and the index of one file, which come from fuzzer input.
 
-use floe_erofs::format;
 use floe_erofs::write::{
-    AlgorithmConfiguration, DirectoryEntry, InodeData, InodeForm, InodeRecord, InodeRules, SuperBlockRecord,
+    DirectoryEntry, InodeData, InodeForm, InodeRecord, InodeRules, SuperBlockRecord,
     directory_bytes, superblock_bytes,
 };
+use floe_erofs::{AlgorithmConfiguration, format};
 use floe_image::{FileType, Nid, Timestamp};
 
 const BLOCK_SIZE: usize = 4096;
@@ -82,10 +82,10 @@ fn superblock(wide: bool) -> Vec<u8> {
         uuid: [0; 16],
         volume_name: [0; 16],
         configurations: vec![
-            AlgorithmConfiguration::Lz4 { window_bytes: u16::MAX, pcluster_blocks_max: 256 },
-            AlgorithmConfiguration::Lzma { dictionary_bytes: format::LZMA_MAX_DICT_SIZE },
-            AlgorithmConfiguration::Deflate { window_log2: 15 },
-            AlgorithmConfiguration::Zstd { window_log2: 20 },
+            AlgorithmConfiguration { algorithm: format::COMPRESSION_LZ4, window_bytes: 65_535, pcluster_blocks_max: 256 },
+            AlgorithmConfiguration::new(format::COMPRESSION_LZMA, format::LZMA_MAX_DICT_SIZE),
+            AlgorithmConfiguration::new(format::COMPRESSION_DEFLATE, 32 << 10),
+            AlgorithmConfiguration::new(format::COMPRESSION_ZSTD, format::ZSTD_MAX_DICT_SIZE),
         ],
         devices: Vec::new(),
         long_prefixes: Vec::new(),

@@ -1,17 +1,32 @@
 //! The decoder of all encodings.
 
+mod deflate;
+mod lz4;
+mod lz4_ring;
+mod lz4_sequences;
+mod lz4_sys;
+mod lz4_window;
+mod lzma_alone;
+mod lzma_memory_sys;
+mod lzma_sys;
+mod lzo;
+mod micro_lzma;
+mod request;
+mod scratch;
+mod stored;
+mod stream;
+mod xz;
+mod zstd;
+
 use std::fmt;
 
 use floe_image::{DecodeError, DecodedLen, Decompressor, Encoding, Padding};
 
-use crate::{
-    deflate::{self, Deflate, Wrapping},
-    lz4, lz4_sequences, lzma_alone,
+use self::{
+    deflate::{Deflate, Wrapping},
     lzma_sys::LzmaStream,
-    lzo, micro_lzma,
     request::{EMPTY, Request},
     scratch::Scratch,
-    stored, xz,
     zstd::Zstd,
 };
 
@@ -196,15 +211,10 @@ fn held_by_zstd(zstd: &Option<Zstd>) -> usize {
 
 /// The stored bytes without the zeros of [`Padding::Leading`].
 fn unpadded<'a>(encoding: &Encoding, stored: &'a [u8]) -> Result<&'a [u8], DecodeError> {
-    let padding = match *encoding {
-        Encoding::Stored => return Ok(stored),
-        Encoding::Lz4 { padding, .. }
-        | Encoding::MicroLzma { padding, .. }
-        | Encoding::Deflate { padding, .. }
-        | Encoding::Zstd { padding, .. } => padding,
-        Encoding::Zlib | Encoding::LzmaAlone | Encoding::Lzo | Encoding::Xz { .. } => Padding::None,
-    };
-    let start = match padding {
+    if matches!(encoding, Encoding::Stored) {
+        return Ok(stored);
+    }
+    let start = match encoding.padding() {
         Padding::Leading => stored.iter().position(|byte| *byte != 0).unwrap_or(stored.len()),
         Padding::None | Padding::Trailing => 0,
     };

@@ -1,5 +1,6 @@
 //! Compression for image writers: each encoder fills a given output with as much input as fits.
 
+mod compressor;
 mod deflate;
 mod lz4;
 mod lz4_matches;
@@ -14,6 +15,7 @@ mod zstd_sys;
 
 use std::{fmt, num::NonZeroU32};
 
+pub use compressor::{COMPRESSORS, Compressor, CompressorSettings, DictionaryDefault};
 pub use deflate::DeflateEncoder;
 pub use lz4::{Lz4Encoder, Lz4HighEncoder};
 pub use lz4_window::Lz4WindowEncoder;
@@ -92,10 +94,6 @@ pub enum Compression {
 
 /// The largest window of the LZ4 format, in bytes.
 pub const LZ4_WINDOW_MAX: NonZeroU32 = NonZeroU32::new(65_535).unwrap();
-
-/// The largest default dictionary of MicroLZMA, in bytes. An encoder needs ten times this memory; 4 MiB would make
-/// pclusters of 1 MiB only 0.9 % smaller.
-pub const LZMA_DICTIONARY_USUAL_MAX: u32 = 5 << 19;
 
 impl Compression {
     /// Creates an encoder with these settings.

@@ -33,7 +33,7 @@ fn address_space_bytes() -> u64 {
 fn without_threads<T>(work: impl FnOnce() -> T) -> T {
     let before = getrlimit(Resource::As);
     let current = Some(address_space_bytes() + LEFT_BYTES);
-    setrlimit(Resource::As, Rlimit { current, ..before.clone() }).expect("a lower limit");
+    setrlimit(Resource::As, Rlimit { current, ..before }).expect("a lower limit");
     assert!(thread::Builder::new().spawn(|| {}).is_err(), "a thread was started");
     let result = work();
     setrlimit(Resource::As, before).expect("the former limit");

@@ -5,8 +5,10 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::as_conversions, clippy::indexing_slicing))]
 
+mod algorithm;
 pub mod format;
 mod read;
 pub mod write;
 
+pub use algorithm::{ALGORITHMS, Algorithm, AlgorithmConfiguration};
 pub use read::{DeviceSlot, Erofs, SuperblockChecksum, check, dump, extra_devices};

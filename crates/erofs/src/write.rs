@@ -20,7 +20,7 @@ pub use compressed_map::{CompressedExtent, CompressedMap, ExtentKind, MapForm, w
 pub use directory::{DirectoryEntry, directory_bytes, directory_len};
 pub use inode::{InodeData, InodeForm, InodeRecord, InodeRules};
 pub use launch_list::{launch_list, launch_profile};
-pub use superblock::{AlgorithmConfiguration, Device, SuperBlockRecord, superblock_bytes, superblock_len};
+pub use superblock::{Device, SuperBlockRecord, superblock_bytes, superblock_len};
 pub use xattr::{LongPrefix, StoredName, filter_bit, xattr_body, xattr_entry};
 
 /// The lower 32 bits of a number.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use floe::{Attr, FileType, Nid};
-use floe_erofs::{Erofs, dump, format};
+use floe_erofs::{ALGORITHMS, Erofs, dump, format};
 
 use crate::{iso_time::IsoTime, zone::Zone};
 use floe_image::Shown;
@@ -32,9 +32,6 @@ const FEATURES: &[(bool, u32, u32, &str)] = &[
     (false, 615, format::FEATURE_INCOMPAT_48BIT, "48bit"),
     (false, 617, format::FEATURE_INCOMPAT_METABOX, "metabox"),
 ];
-
-/// The first kernels that support the algorithms.
-const ALGORITHMS: &[(&str, u32)] = &[("lzma", 516), ("deflate", 606), ("zstd", 610)];
 
 /// The file types that statistics distinguish by the suffix of the name.
 const EXTENSIONS: [&str; 9] = [".txt", ".so", ".xml", ".apk", ".odex", ".vdex", ".oat", ".rc", ".otf"];
@@ -114,8 +111,8 @@ pub(crate) fn write_superblock(
         .iter()
         .filter(|(compat, _, bit, _)| !compat && raw.feature_incompat & bit != 0)
         .map(|(_, version, _, _)| *version);
-    let of_algorithms =
-        ALGORITHMS.iter().filter(|(name, _)| report.algorithms.contains(name)).map(|(_, version)| *version);
+    let announced = ALGORITHMS.iter().filter(|algorithm| report.algorithms.contains(&algorithm.name));
+    let of_algorithms = announced.filter_map(|algorithm| algorithm.kernel_min);
     match of_features.chain(of_algorithms).max() {
         Some(version) => {
             writeln!(output, "Required upstream Linux kernel version:       {}.{}", version / 100, version % 100)

@@ -6,7 +6,7 @@ use std::{
 };
 
 use floe_engine::{Blocking, Engine, EngineOptions, Reader};
-use floe_image::{Attr, ByteRange, DeviceId, FileSystem, FileType, ImageSource, Nid, Result};
+use floe_image::{Attr, ByteRange, DeviceId, FileSystem, FileType, Nid, Result};
 
 use crate::{
     Format, FormatImage, ImageFiles, OpenError, OpenOptions, PathError, ReadDir, Walk,

@@ -96,6 +96,45 @@ pub enum Encoding {
     },
 }
 
+/// How much work decoding takes, in classes of encodings of similar cost.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum DecodeEffort {
+    /// Copying.
+    None,
+    /// Byte-oriented codecs such as LZ4.
+    Small,
+    /// Entropy coding in parallel streams: Zstandard.
+    Medium,
+    /// Entropy coding symbol by symbol: DEFLATE.
+    Large,
+    /// Range coding bit by bit: LZMA.
+    VeryLarge,
+}
+
+impl Encoding {
+    /// The padding around the compressed bytes.
+    pub const fn padding(&self) -> Padding {
+        match *self {
+            Self::Lz4 { padding, .. }
+            | Self::MicroLzma { padding, .. }
+            | Self::Deflate { padding, .. }
+            | Self::Zstd { padding, .. } => padding,
+            Self::Stored | Self::Zlib | Self::LzmaAlone | Self::Lzo | Self::Xz { .. } => Padding::None,
+        }
+    }
+
+    /// How much work decoding takes.
+    pub const fn effort(&self) -> DecodeEffort {
+        match self {
+            Self::Stored => DecodeEffort::None,
+            Self::Lz4 { .. } | Self::Lzo => DecodeEffort::Small,
+            Self::Zstd { .. } => DecodeEffort::Medium,
+            Self::Deflate { .. } | Self::Zlib => DecodeEffort::Large,
+            Self::MicroLzma { .. } | Self::LzmaAlone | Self::Xz { .. } => DecodeEffort::VeryLarge,
+        }
+    }
+}
+
 /// A run of image bytes that decodes as a unit: an EROFS pcluster; a SquashFS data, fragment or metadata block.
 ///
 /// It is the unit of fetching, caching, decoding and measuring. Two blocks with the same device, offset and encoding

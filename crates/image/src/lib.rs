@@ -22,7 +22,7 @@ mod start_error;
 mod xattr;
 
 pub use attr::{Attr, DeviceNumber, FileType, Nid, Outline, Timestamp};
-pub use block::{BcjFilters, DecodedLen, DeviceId, Encoding, Padding, StoredBlock, StoredLen};
+pub use block::{BcjFilters, DecodeEffort, DecodedLen, DeviceId, Encoding, Padding, StoredBlock, StoredLen};
 pub use bytes::Bytes;
 pub use decompressor::{DecodeError, Decompressor};
 pub use directory::{DIRECTORY_DEPTH_MAX, DIRECTORY_TOO_DEEP, DirectoryCursor, Dirent};

@@ -41,7 +41,7 @@ pub use build::{build, build_unnamed, build_verified};
 pub use compress::piece::PieceDigest;
 pub use error::Error;
 pub use files::temporaries::Temporaries;
-pub use floe_codec::encode::{Compression, LZ4_WINDOW_MAX, LZMA_DICTIONARY_USUAL_MAX};
+pub use floe_codec::encode::{COMPRESSORS, Compression, Compressor, CompressorSettings, LZ4_WINDOW_MAX};
 pub use floe_erofs::write::InodeForm;
 pub use options::{
     Coding, Fragments, Hint, Layout, Metabox, Options, OverlayMarks, Ownership, Source, Times, Whiteouts, Xattrs,

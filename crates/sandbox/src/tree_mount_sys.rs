@@ -62,8 +62,7 @@ pub(crate) fn restrict_changes(tree: &OwnedFd) -> io::Result<Outside> {
         MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     // Otherwise a mount that appears later could be changed.
     let private = MountPropagationFlags::PRIVATE;
-    let attributes =
-        Attributes { set: inert.bits().into(), propagation: private.bits().into(), ..Attributes::default() };
+    let attributes = Attributes { set: inert.bits().into(), propagation: private.bits(), ..Attributes::default() };
     if set(&tree, c"", libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, &attributes).is_err() {
         return Ok(Outside::Changeable);
     }

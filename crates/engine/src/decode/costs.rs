@@ -45,13 +45,7 @@ impl DecodeCosts {
     }
 }
 
-/// The class of codecs of similar cost.
+/// The index of an encoding's class.
 fn class(encoding: &Encoding) -> usize {
-    match encoding {
-        Encoding::Stored => 0,
-        Encoding::Lz4 { .. } | Encoding::Lzo => 1,
-        Encoding::Zstd { .. } => 2,
-        Encoding::Deflate { .. } | Encoding::Zlib => 3,
-        Encoding::MicroLzma { .. } | Encoding::LzmaAlone | Encoding::Xz { .. } => 4,
-    }
+    encoding.effort() as usize
 }

@@ -18,8 +18,8 @@ use floe_image::{BlockReader, ByteRange, DeviceId, Error, Finding, Nid, Result, 
 pub use self::tree::Walked;
 use super::{
     inode::Inode,
+    layout::PieceData,
     map::Mapper,
-    piece::PieceData,
     superblock::FoundSuperblock,
     volume::Volume,
     xattr_prefixes::{self, LongPrefix},

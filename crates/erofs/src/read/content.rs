@@ -1,8 +1,14 @@
 //! The content of directories, symbolic links and the special inodes.
 
-use floe_image::{ByteRange, Bytes, Error, Extent, ExtentData, Place, Result};
+use floe_image::{ByteRange, Bytes, DeviceId, Error, Extent, ExtentData, Nid, Place, Result};
 
-use super::{inode::Inode, map::Mapper, volume::Volume};
+use super::{
+    inode::Inode,
+    map::Mapper,
+    parameters::{Parameters, Space},
+    volume::Volume,
+    window::Metadata,
+};
 
 /// The `len` bytes of `inode` from `position` on, which must end before the end of the inode. `len` is at most
 /// [`BlockReader::STORED_LEN_MAX`](floe_image::BlockReader).
@@ -56,6 +62,21 @@ pub(super) fn read_with(
     match content.len() == len {
         true => Ok(content.into()),
         false => Err(Error::corrupt("content past the end of the inode", Place::inode_at(inode.nid, position))),
+    }
+}
+
+impl Metadata for Volume {
+    fn parameters(&self) -> &Parameters {
+        &self.parts.parameters
+    }
+
+    fn metadata(&self, space: Space, position: u64, len: usize, nid: Nid) -> Result<Bytes> {
+        self.check_metadata(space, position, len, nid)?;
+        match (space, self.metabox.get()) {
+            (Space::Metabox, Some(metabox)) => read(self, &metabox.inode, position, len),
+            _ => self.reader.stored(DeviceId(0), position, len),
+        }
+        .map_err(|error| error.for_inode(nid))
     }
 }
 

@@ -15,9 +15,13 @@ use super::{
     Erofs,
     device_table::DeviceSlot,
     inode::{Inode, Layout},
-    volume::{Space, Volume},
+    parameters::Space,
+    volume::Volume,
 };
-use crate::format::{self, SUPER_OFFSET, SuperBlock};
+use crate::{
+    algorithm::Algorithm,
+    format::{self, SUPER_OFFSET, SuperBlock},
+};
 
 /// The contents of the superblock.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -97,12 +101,11 @@ impl InodeReport {
 pub fn superblock(erofs: &Erofs) -> Result<SuperblockReport> {
     let volume = erofs.volume();
     let superblock = &volume.superblock;
-    let names = (0..format::COMPRESSION_MAX).filter(|number| volume.algorithms.is_announced(*number));
     Ok(SuperblockReport {
         raw: superblock.raw,
         len: superblock.end - SUPER_OFFSET,
         features: superblock.features.words(),
-        algorithms: names.map(algorithm_name).collect(),
+        algorithms: volume.algorithms.announced().map(|algorithm| algorithm.name).collect(),
         block_size: superblock.block_size.bytes(),
         block_count: superblock.block_count,
         root: superblock.root,
@@ -123,11 +126,5 @@ pub fn inode(erofs: &Erofs, nid: Nid) -> Result<InodeReport> {
 
 /// The name of an algorithm.
 fn algorithm_name(number: u8) -> &'static str {
-    match number {
-        format::COMPRESSION_LZ4 => "lz4",
-        format::COMPRESSION_LZMA => "lzma",
-        format::COMPRESSION_DEFLATE => "deflate",
-        format::COMPRESSION_ZSTD => "zstd",
-        _ => "unknown",
-    }
+    Algorithm::of(number).map_or("unknown", |algorithm| algorithm.name)
 }

@@ -5,9 +5,9 @@ use std::num::NonZero;
 use floe_image::{Attr, DeviceNumber, Error, FileType, Nid, Outline, Place, Result, Timestamp};
 
 use super::{
+    parameters::{Parameters, Space},
     superblock::nanoseconds,
-    volume::{Space, Volume},
-    window::Window,
+    window::{Metadata, Window},
 };
 use crate::format::{self, DIRENT_NID_MASK, DIRENT_NID_METABOX_BIT, INODE_SLOT_SIZE, InodeCompact, InodeExtended};
 
@@ -66,24 +66,25 @@ impl Inode {
     ///
     /// # Errors
     /// The inode does not exist, cannot be read, or breaks the format.
-    pub(super) fn read(volume: &Volume, nid: Nid) -> Result<Self> {
+    pub(super) fn read(metadata: &dyn Metadata, nid: Nid) -> Result<Self> {
         let corrupt = |rule| Error::corrupt(rule, Place::inode(nid));
-        let (space, position) = location(volume, nid);
+        let parameters = metadata.parameters();
+        let (space, position) = location(parameters, nid);
         let position = position.ok_or(corrupt("inode number past the address space"))?;
-        let mut window = Window::new(volume, space, nid);
+        let mut window = Window::new(metadata, space, nid);
         let compact: [u8; InodeCompact::SIZE] = window.array(position)?;
         let compact = InodeCompact::from_prefix(&compact).ok_or(corrupt("inode is short"))?;
         let raw = match compact.i_format & format::I_VERSION_MASK {
-            0 => RawInode::of_compact(&compact, volume),
+            0 => RawInode::of_compact(&compact, parameters),
             _ => {
                 let extended: [u8; InodeExtended::SIZE] = window.array(position)?;
                 RawInode::of_extended(&InodeExtended::from_prefix(&extended).ok_or(corrupt("inode is short"))?)
             }
         };
-        Self::from_raw(volume, nid, space, position, &raw)
+        Self::from_raw(parameters, nid, space, position, &raw)
     }
 
-    fn from_raw(volume: &Volume, nid: Nid, space: Space, position: u64, raw: &RawInode) -> Result<Self> {
+    fn from_raw(parameters: &Parameters, nid: Nid, space: Space, position: u64, raw: &RawInode) -> Result<Self> {
         let corrupt = |rule| Error::corrupt(rule, Place::inode_at(nid, position));
         if raw.format & !format::I_ALL != 0 {
             return Err(Error::unsupported(format!("EROFS inode format {:#x} (inode {nid})", raw.format)));
@@ -92,8 +93,8 @@ impl Inode {
         if i64::try_from(raw.size).is_err() {
             return Err(corrupt("inode has a negative size"));
         }
-        let layout = raw.layout(volume, nid, position)?;
-        let block_size = volume.superblock.block_size;
+        let layout = raw.layout(parameters, nid, position)?;
+        let block_size = parameters.superblock.block_size;
         let blocks_512 = match layout {
             Layout::Compressed { .. } => u64::from(raw.u) << (block_size.log2() - 9),
             _ => block_size.blocks(raw.size) << (block_size.log2() - 9),
@@ -139,7 +140,7 @@ impl Inode {
     }
 
     /// The properties of the inode that need neither its data nor its xattrs.
-    pub(super) fn outline(&self, volume: &Volume) -> Outline {
+    pub(super) fn outline(&self, parameters: &Parameters) -> Outline {
         let hole_alignment = match self.layout {
             Layout::Chunked(format) => Some(1u64.checked_shl(format.chunk_size_log2.into()).unwrap_or(1 << 63)),
             Layout::Flat { start_block: None } => Some(self.size.checked_next_power_of_two().unwrap_or(1 << 63)),
@@ -148,18 +149,18 @@ impl Inode {
         let has_holes = self.file_type == FileType::Regular && self.size != 0;
         let is_in_blocks = self.file_type == FileType::Directory && !self.omits_dot;
         Outline {
-            attr: self.attr(volume),
+            attr: self.attr(parameters),
             may_have_xattrs: self.xattr_len != 0,
             hole_alignment: hole_alignment.filter(|_| has_holes).and_then(NonZero::new),
-            directory_block: NonZero::new(volume.superblock.block_size.bytes()).filter(|_| is_in_blocks),
+            directory_block: NonZero::new(parameters.superblock.block_size.bytes()).filter(|_| is_in_blocks),
         }
     }
 
     /// The attributes, as `stat` reports them.
-    pub(super) fn attr(&self, volume: &Volume) -> Attr {
+    pub(super) fn attr(&self, parameters: &Parameters) -> Attr {
         Attr {
             nid: self.nid,
-            inode_number: inode_number(volume, self.nid),
+            inode_number: inode_number(parameters, self.nid),
             file_type: self.file_type,
             permissions: self.permissions,
             uid: self.uid,
@@ -174,9 +175,9 @@ impl Inode {
 }
 
 /// The space that contains an inode, and its position there; `None` if that is past the address space.
-fn location(volume: &Volume, nid: Nid) -> (Space, Option<u64>) {
+fn location(parameters: &Parameters, nid: Nid) -> (Space, Option<u64>) {
     let space = if nid.0 >> DIRENT_NID_METABOX_BIT == 0 { Space::Image } else { Space::Metabox };
-    let area = if space == Space::Image { volume.superblock.metadata_position } else { 0 };
+    let area = if space == Space::Image { parameters.superblock.metadata_position } else { 0 };
     (space, (nid.0 & DIRENT_NID_MASK).checked_mul(INODE_SLOT_SIZE).and_then(|past| area.checked_add(past)))
 }
 
@@ -186,14 +187,15 @@ fn location(volume: &Volume, nid: Nid) -> (Space, Option<u64>) {
 ///
 /// # Errors
 /// Reading the metadata failed for a transient reason.
-pub(super) fn possible_numbers(volume: &Volume, first: u64) -> Result<u64> {
+pub(super) fn possible_numbers(metadata: &dyn Metadata, first: u64) -> Result<u64> {
+    let parameters = metadata.parameters();
     let mut possible = 0;
-    let mut window = Window::new(volume, Space::Image, nid_of(volume, first));
+    let mut window = Window::new(metadata, Space::Image, nid_of(parameters, first));
     for item in 0..u64::BITS {
-        let nid = nid_of(volume, first.saturating_add(item.into()));
-        let (space, Some(position)) = location(volume, nid) else { continue };
+        let nid = nid_of(parameters, first.saturating_add(item.into()));
+        let (space, Some(position)) = location(parameters, nid) else { continue };
         if space != window.space() {
-            window = Window::new(volume, space, nid);
+            window = Window::new(metadata, space, nid);
         }
         let is_possible = match window.array::<{ InodeCompact::SIZE }>(position) {
             Ok(bytes) => InodeCompact::from_prefix(&bytes).is_some_and(|inode| is_plausible_inode(&inode)),
@@ -212,24 +214,25 @@ fn is_plausible_inode(inode: &InodeCompact) -> bool {
 }
 
 /// The inode with this inode number; the inverse of [`inode_number`].
-pub(super) fn nid_of(volume: &Volume, inode_number: u64) -> Nid {
-    Nid(match volume.superblock.metabox {
+pub(super) fn nid_of(parameters: &Parameters, inode_number: u64) -> Nid {
+    Nid(match parameters.superblock.metabox {
         None => inode_number,
         Some(_) => metabox_nid(inode_number),
     })
 }
 
 /// The largest number that `stat` can show: that of an inode in the last bytes of the image, or of the metabox.
-pub(super) fn inode_number_max(volume: &Volume) -> u64 {
-    let in_image = volume.image_len.saturating_sub(volume.superblock.metadata_position) / INODE_SLOT_SIZE;
-    let in_metabox = volume.metabox.get().map_or(0, |_| volume.space_len(Space::Metabox) / INODE_SLOT_SIZE);
-    let number = |nid| inode_number(volume, Nid(nid));
-    number(in_image).max(number(in_metabox | volume.metabox.get().map_or(0, |_| 1 << DIRENT_NID_METABOX_BIT)))
+pub(super) fn inode_number_max(parameters: &Parameters) -> u64 {
+    let superblock = &parameters.superblock;
+    let in_image = parameters.space_len(Space::Image).saturating_sub(superblock.metadata_position) / INODE_SLOT_SIZE;
+    let in_metabox = parameters.space_len(Space::Metabox) / INODE_SLOT_SIZE;
+    let number = |nid| inode_number(parameters, Nid(nid));
+    number(in_image).max(number(in_metabox | superblock.metabox.map_or(0, |_| 1 << DIRENT_NID_METABOX_BIT)))
 }
 
 /// The inode number that `stat` shows (docs/format/erofs.md, Inode numbers).
-pub(super) fn inode_number(volume: &Volume, nid: Nid) -> u64 {
-    match volume.superblock.metabox {
+pub(super) fn inode_number(parameters: &Parameters, nid: Nid) -> u64 {
+    match parameters.superblock.metabox {
         None => nid.0,
         Some(_) => metabox_inode_number(nid.0),
     }
@@ -263,10 +266,10 @@ struct RawInode {
 }
 
 impl RawInode {
-    fn of_compact(raw: &InodeCompact, volume: &Volume) -> Self {
+    fn of_compact(raw: &InodeCompact, parameters: &Parameters) -> Self {
         let is_directory = FileType::from_mode(raw.i_mode) == Some(FileType::Directory);
         let has_one_link = raw.i_format & format::I_NLINK_1 != 0 && !is_directory;
-        let epoch = volume.superblock.epoch;
+        let epoch = parameters.superblock.epoch;
         Self {
             format: raw.i_format,
             header_len: 32,
@@ -302,7 +305,7 @@ impl RawInode {
         u64::from(self.start_hi.unwrap_or(0)) << 32 | u64::from(self.u)
     }
 
-    fn layout(&self, volume: &Volume, nid: Nid, position: u64) -> Result<Layout> {
+    fn layout(&self, parameters: &Parameters, nid: Nid, position: u64) -> Result<Layout> {
         let place = Place::inode_at(nid, position);
         Ok(match self.format >> format::I_DATALAYOUT_BIT & format::I_DATALAYOUT_MASK {
             format::INODE_FLAT_PLAIN => {
@@ -311,7 +314,7 @@ impl RawInode {
             }
             format::INODE_FLAT_INLINE => Layout::FlatInline { start_block: self.start_block() },
             layout @ (format::INODE_COMPRESSED_FULL | format::INODE_COMPRESSED_COMPACT) => {
-                if volume.algorithms.is_empty() {
+                if parameters.algorithms.is_empty() {
                     return Err(Error::corrupt("compressed inode in an image without algorithms", place));
                 }
                 Layout::Compressed { is_compact: layout == format::INODE_COMPRESSED_COMPACT }
@@ -323,7 +326,7 @@ impl RawInode {
                 }
                 let blocks_log2 = u8::try_from(bits & format::CHUNK_FORMAT_BLKBITS_MASK).unwrap_or(u8::MAX);
                 Layout::Chunked(ChunkFormat {
-                    chunk_size_log2: volume.superblock.block_size.log2().saturating_add(blocks_log2),
+                    chunk_size_log2: parameters.superblock.block_size.log2().saturating_add(blocks_log2),
                     has_indexes: bits & format::CHUNK_FORMAT_INDEXES != 0,
                     is_48bit: bits & format::CHUNK_FORMAT_48BIT != 0,
                 })

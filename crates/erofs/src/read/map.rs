@@ -3,12 +3,10 @@
 use floe_image::{ByteRange, DeviceId, Error, Extent, ExtentData, Place, Result, SeekTarget};
 
 use super::{
-    chunks,
-    compressed::{CompressedExtent, CompressedLayout},
-    flat,
-    inode::{Inode, Layout},
-    piece::{Piece, PieceData},
-    volume::{Space, Special, Volume},
+    inode::Inode,
+    layout::{CompressedExtent, DataMap, Piece, PieceData},
+    parameters::Space,
+    volume::{Special, Volume},
     window::Window,
 };
 
@@ -17,7 +15,7 @@ pub(super) struct Mapper<'volume> {
     volume: &'volume Volume,
     inode: &'volume Inode,
     window: Window<'volume>,
-    compressed: Option<CompressedLayout>,
+    map: DataMap,
 }
 
 impl<'volume> Mapper<'volume> {
@@ -29,14 +27,11 @@ impl<'volume> Mapper<'volume> {
         if !inode.has_content() {
             return Err(Error::WrongType { expected: "a file, a directory or a symbolic link", nid: inode.nid });
         }
-        let compressed = match inode.layout {
-            Layout::Compressed { is_compact } if inode.size != 0 => Some(match volume.special(inode.nid) {
-                Some(special) => special.layout(volume, is_compact)?,
-                None => CompressedLayout::read(volume, inode, is_compact)?,
-            }),
-            _ => None,
+        let map = match volume.special(inode.nid) {
+            Some(special) => special.map(volume)?,
+            None => DataMap::read(volume, inode)?,
         };
-        Ok(Self { volume, inode, window: Window::new(volume, inode.space, inode.nid), compressed })
+        Ok(Self { volume, inode, window: Window::new(volume, inode.space, inode.nid), map })
     }
 
     /// The piece that contains byte `position`, which must be before the inode's end.
@@ -44,20 +39,7 @@ impl<'volume> Mapper<'volume> {
     /// # Errors
     /// The map cannot be read or breaks the format.
     pub(super) fn piece_at(&mut self, position: u64) -> Result<Piece> {
-        let piece = match (self.inode.layout, &self.compressed) {
-            (Layout::Flat { start_block }, _) => flat::piece_at(self.volume, self.inode, start_block),
-            (Layout::FlatInline { start_block }, _) => {
-                flat::inline_piece_at(self.volume, self.inode, start_block, position)
-            }
-            (Layout::Chunked(format), _) => {
-                chunks::piece_at(self.volume, self.inode, format, &mut self.window, position)
-            }
-            (Layout::Compressed { .. }, Some(layout)) => {
-                let extent = layout.extent_at(self.inode, &mut self.window, position)?;
-                extent.piece_at(self.volume, self.inode.nid, position)
-            }
-            (Layout::Compressed { .. }, None) => Ok(Piece::hole(ByteRange::new(0, self.inode.size))),
-        }?;
+        let piece = self.map.piece_at(self.inode, &mut self.window, position)?;
         match piece.range.offset() <= position && position < piece.range.end() && piece.range.end() <= self.inode.size {
             true => Ok(piece),
             false => {
@@ -72,8 +54,8 @@ impl<'volume> Mapper<'volume> {
     /// # Errors
     /// The map cannot be read or breaks the format.
     pub(super) fn compressed_extent_at(&mut self, position: u64) -> Result<Option<CompressedExtent>> {
-        let layout = self.compressed.as_ref();
-        layout.map(|layout| layout.extent_at(self.inode, &mut self.window, position)).transpose()
+        let map = self.map.compressed();
+        map.map(|map| map.extent_at(self.inode, &mut self.window, position)).transpose()
     }
 
     /// Checks the index entries inside an extent that this mapper returned; returns how many there are.
@@ -81,8 +63,8 @@ impl<'volume> Mapper<'volume> {
     /// # Errors
     /// The map cannot be read or contradicts itself.
     pub(super) fn check_extent(&mut self, range: ByteRange) -> Result<u64> {
-        let layout = self.compressed.as_ref();
-        layout.map_or(Ok(0), |layout| layout.check_extent(self.inode, &mut self.window, range))
+        let map = self.map.compressed();
+        map.map_or(Ok(0), |map| map.check_extent(self.inode, &mut self.window, range))
     }
 
     /// Why the kernel refuses to read an extent that this mapper returned, although it breaks no rule that reads rely on.
@@ -90,8 +72,8 @@ impl<'volume> Mapper<'volume> {
     /// # Errors
     /// The map cannot be read or contradicts itself.
     pub(super) fn kernel_refusal(&mut self, extent: &CompressedExtent) -> Result<Option<&'static str>> {
-        let layout = self.compressed.as_ref();
-        layout.map_or(Ok(None), |layout| layout.kernel_refusal(self.inode, &mut self.window, extent))
+        let map = self.map.compressed();
+        map.map_or(Ok(None), |map| map.kernel_refusal(self.inode, &mut self.window, extent))
     }
 
     /// Appends the extents of the part of `range` that is before the inode's end.

@@ -1,19 +1,33 @@
-//! A one-entry cache of metadata.
+//! Reads of metadata, with a cache of one entry.
 
 use floe_image::{Bytes, Error, Nid, Place, Result};
 
-use super::{
-    block_size::BlockSize,
-    volume::{Space, Volume},
-};
+use super::parameters::{Parameters, Space};
+
+/// The metadata of an open image.
+///
+/// Reading the metabox maps an inode, and mapping reads metadata. Inodes and layouts therefore know only this trait; its
+/// implementation, which maps, is above them.
+pub(super) trait Metadata {
+    /// What the superblock and the tables behind it state.
+    fn parameters(&self) -> &Parameters;
+
+    /// `len` bytes of metadata from `position` on, read on behalf of inode `nid`. `len` is at most
+    /// [`BlockReader::STORED_LEN_MAX`](floe_image::BlockReader).
+    ///
+    /// # Errors
+    /// The bytes are past the end or cannot be read, or the metabox breaks the format.
+    fn metadata(&self, space: Space, position: u64, len: usize, nid: Nid) -> Result<Bytes>;
+}
 
 /// The size and alignment of metadata reads in bytes, for every block size: an inode and its index take a few hundred
 /// bytes.
 const PIECE_BYTES: u64 = 4096;
 
 /// Keeps the last piece of metadata that was read, so that reads near it need no further access.
-pub(super) struct Window<'volume> {
-    volume: &'volume Volume,
+pub(super) struct Window<'image> {
+    metadata: &'image dyn Metadata,
+    parameters: &'image Parameters,
     space: Space,
     nid: Nid,
     position: u64,
@@ -22,10 +36,18 @@ pub(super) struct Window<'volume> {
     length_sum: (u64, u64),
 }
 
-impl<'volume> Window<'volume> {
+impl<'image> Window<'image> {
     /// A window over `space`, on behalf of inode `nid`.
-    pub(super) fn new(volume: &'volume Volume, space: Space, nid: Nid) -> Self {
-        Self { volume, space, nid, position: 0, bytes: Bytes::new(), length_sum: (0, 0) }
+    pub(super) fn new(metadata: &'image dyn Metadata, space: Space, nid: Nid) -> Self {
+        Self {
+            metadata,
+            parameters: metadata.parameters(),
+            space,
+            nid,
+            position: 0,
+            bytes: Bytes::new(),
+            length_sum: (0, 0),
+        }
     }
 
     /// The space that the window reads.
@@ -33,30 +55,25 @@ impl<'volume> Window<'volume> {
         self.space
     }
 
-    /// The volume that the window reads.
-    pub(super) fn volume(&self) -> &'volume Volume {
-        self.volume
-    }
-
-    /// The image's block size.
-    pub(super) fn block_size(&self) -> BlockSize {
-        self.volume.superblock.block_size
+    /// The parameters of the image.
+    pub(super) fn parameters(&self) -> &'image Parameters {
+        self.parameters
     }
 
     /// The `len` bytes from `position` on: a few bytes, at most some blocks.
     ///
     /// # Errors
-    /// As for [`Volume::metadata`].
+    /// As for [`Metadata::metadata`].
     pub(super) fn read(&mut self, position: u64, len: usize) -> Result<&[u8]> {
         if self.held(position, len).is_none() {
             let place = Place::inode_at(self.nid, position);
             let past_end = || Error::corrupt("metadata past the end of the address space", place);
             let end = u64::try_from(len).ok().and_then(|len| position.checked_add(len)).ok_or_else(past_end)?;
-            let (from, space_len) = (position - position % PIECE_BYTES, self.volume.space_len(self.space));
+            let (from, space_len) = (position - position % PIECE_BYTES, self.parameters.space_len(self.space));
             let to = end.checked_next_multiple_of(PIECE_BYTES).filter(|_| end <= space_len);
             let to = to.map_or(end, |to| to.min(space_len));
             let span = usize::try_from(to.saturating_sub(from)).map_err(|_| past_end())?;
-            self.bytes = self.volume.metadata(self.space, from, span, self.nid)?;
+            self.bytes = self.metadata.metadata(self.space, from, span, self.nid)?;
             self.position = from;
         }
         self.held(position, len).ok_or(Error::corrupt("metadata is short", Place::inode_at(self.nid, position)))
@@ -65,7 +82,7 @@ impl<'volume> Window<'volume> {
     /// The array of `N` bytes from `position` on.
     ///
     /// # Errors
-    /// As for [`Volume::metadata`].
+    /// As for [`Metadata::metadata`].
     pub(super) fn array<const N: usize>(&mut self, position: u64) -> Result<[u8; N]> {
         let place = Place::inode_at(self.nid, position);
         self.read(position, N)?.first_chunk().copied().ok_or(Error::corrupt("metadata is short", place))

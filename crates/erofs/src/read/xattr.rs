@@ -10,8 +10,10 @@ use xxhash_rust::xxh32::xxh32;
 
 use super::{
     inode::Inode,
+    parameters::Space,
     posix_acl,
-    volume::{Space, Volume},
+    volume::Volume,
+    window::Metadata,
     xattr_prefixes::{LongPrefix, short_prefix, split_name},
 };
 use crate::format::{self, XattrEntry, XattrIbodyHeader};

@@ -2,10 +2,7 @@
 
 use floe_image::{Bytes, Error, Nid, Place, Result};
 
-use super::{
-    content,
-    volume::{Space, Volume},
-};
+use super::{content, parameters::Space, volume::Volume, window::Metadata};
 use crate::format::{self, NAME_LEN};
 
 /// A prefix that the image defines.

@@ -3,66 +3,10 @@
 use floe_image::Timestamp;
 
 use super::{LongPrefix, high_u16, low_u32, xattr::long_prefix_bytes};
-use crate::format::{self, DeflateCfgs, DeviceSlot, Lz4Cfgs, LzmaCfgs, SuperBlock, SuperBlockExtension, ZstdCfgs};
-
-/// The configuration of an algorithm.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AlgorithmConfiguration {
-    /// LZ4.
-    Lz4 {
-        /// The window in bytes, at most 65,535.
-        window_bytes: u16,
-        /// The largest pcluster, in blocks.
-        pcluster_blocks_max: u16,
-    },
-    /// MicroLZMA.
-    Lzma {
-        /// The dictionary size in bytes.
-        dictionary_bytes: u32,
-    },
-    /// DEFLATE.
-    Deflate {
-        /// log2 of the window size.
-        window_log2: u8,
-    },
-    /// Zstandard.
-    Zstd {
-        /// log2 of the window size, at least 10.
-        window_log2: u8,
-    },
-}
-
-impl AlgorithmConfiguration {
-    /// The `COMPRESSION_` number.
-    pub fn algorithm(&self) -> u8 {
-        match self {
-            Self::Lz4 { .. } => format::COMPRESSION_LZ4,
-            Self::Lzma { .. } => format::COMPRESSION_LZMA,
-            Self::Deflate { .. } => format::COMPRESSION_DEFLATE,
-            Self::Zstd { .. } => format::COMPRESSION_ZSTD,
-        }
-    }
-
-    fn to_bytes(self) -> Vec<u8> {
-        match self {
-            Self::Lz4 { window_bytes, pcluster_blocks_max } => {
-                let raw =
-                    Lz4Cfgs { max_distance: window_bytes, max_pclusterblks: pcluster_blocks_max, ..Lz4Cfgs::default() };
-                raw.to_bytes().to_vec()
-            }
-            Self::Lzma { dictionary_bytes } => {
-                LzmaCfgs { dict_size: dictionary_bytes, ..LzmaCfgs::default() }.to_bytes().to_vec()
-            }
-            Self::Deflate { window_log2 } => {
-                DeflateCfgs { windowbits: window_log2, ..DeflateCfgs::default() }.to_bytes().to_vec()
-            }
-            Self::Zstd { window_log2 } => {
-                let windowlog = window_log2.saturating_sub(format::ZSTD_WINDOWLOG_BASE);
-                ZstdCfgs { windowlog, ..ZstdCfgs::default() }.to_bytes().to_vec()
-            }
-        }
-    }
-}
+use crate::{
+    algorithm::AlgorithmConfiguration,
+    format::{self, DeviceSlot, SuperBlock, SuperBlockExtension},
+};
 
 /// An extra device.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -127,12 +71,10 @@ pub fn superblock_bytes(record: &SuperBlockRecord) -> Vec<u8> {
     let wide = record.feature_incompat & format::FEATURE_INCOMPAT_48BIT != 0;
     let has_configurations = record.feature_incompat & format::FEATURE_INCOMPAT_COMPR_CFGS != 0;
     let u1 = if has_configurations {
-        record.configurations.iter().fold(0, |bits, configuration| bits | 1 << configuration.algorithm())
+        record.configurations.iter().fold(0, |bits, configuration| bits | 1 << configuration.algorithm)
     } else {
-        match record.configurations.first() {
-            Some(AlgorithmConfiguration::Lz4 { window_bytes, .. }) => *window_bytes,
-            _ => 0,
-        }
+        let lz4 = record.configurations.first().filter(|first| first.algorithm == format::COMPRESSION_LZ4);
+        lz4.map_or(0, |lz4| u16::try_from(lz4.window_bytes).unwrap_or(u16::MAX))
     };
     let mut raw = SuperBlock {
         magic: format::SUPER_MAGIC_V1,
@@ -174,7 +116,7 @@ pub fn superblock_bytes(record: &SuperBlockRecord) -> Vec<u8> {
     }
     if has_configurations {
         for configuration in &record.configurations {
-            let bytes = configuration.to_bytes();
+            let bytes = configuration.record();
             tail.extend(u16::try_from(bytes.len()).unwrap_or(u16::MAX).to_le_bytes());
             tail.extend(bytes);
         }
@@ -216,7 +158,7 @@ fn extension_len(record: &SuperBlockRecord) -> usize {
 fn device_table_start(record: &SuperBlockRecord) -> u64 {
     let has_configurations = record.feature_incompat & format::FEATURE_INCOMPAT_COMPR_CFGS != 0;
     let configurations = record.configurations.iter().filter(|_| has_configurations);
-    let len: usize = configurations.map(|configuration| configuration.to_bytes().len() + 2).sum();
+    let len: usize = configurations.map(|configuration| configuration.record().len() + 2).sum();
     let end = format::SUPER_OFFSET + len_u64(SuperBlock::SIZE + extension_len(record) + len);
     if record.devices.is_empty() { end } else { end.next_multiple_of(len_u64(DeviceSlot::SIZE)) }
 }

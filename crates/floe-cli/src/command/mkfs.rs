@@ -17,7 +17,7 @@ use std::{
 use clap::{Args, ValueEnum};
 use floe::{ImageVerifier, Thoroughness};
 use floe_mkfs::{
-    Companion, Compression, Error, Fragments, Hint, InodeForm, LZ4_WINDOW_MAX, LZMA_DICTIONARY_USUAL_MAX, Options,
+    COMPRESSORS, Companion, Compression, Compressor, CompressorSettings, Error, Fragments, Hint, InodeForm, Options,
     Phase, Profile, Progress, Source, Times, Verifier, Whiteouts, build_unnamed,
 };
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
@@ -347,13 +347,18 @@ impl Arguments {
 
     /// Refuses settings that none of the algorithms has.
     fn check_effects(&self) -> Result<(), Fail> {
-        let uses =
-            |names: &[&str]| self.algorithms().any(|text| names.contains(&text.split(',').next().unwrap_or(text)));
-        if self.dictionary.is_some() && !uses(&["lzma", "zstd"]) {
-            return Err(Fail::usage("--dictionary has no effect: only lzma and zstd have one"));
+        let check = |option: &str, has_setting: fn(&Compressor) -> bool| {
+            let names: Vec<&str> = COMPRESSORS.iter().filter(|row| has_setting(row)).map(|row| row.name).collect();
+            match self.algorithms().any(|text| names.contains(&text.split(',').next().unwrap_or(text))) {
+                true => Ok(()),
+                false => Err(Fail::usage(format!("{option} has no effect: only {} have one", listed(&names, "and")))),
+            }
+        };
+        if self.dictionary.is_some() {
+            check("--dictionary", |compressor| compressor.dictionary.is_some())?;
         }
-        if self.lz4_window.is_some() && !uses(&["lz4", "lz4hc"]) {
-            return Err(Fail::usage("--lz4-window has no effect: only lz4 and lz4hc have one"));
+        if self.lz4_window.is_some() {
+            check("--lz4-window", |compressor| compressor.has_lz4_window)?;
         }
         Ok(())
     }
@@ -366,40 +371,31 @@ impl Arguments {
     fn compression(&self, index: usize, pcluster_bytes: u32) -> Result<Option<Compression>, Fail> {
         let Some(text) = self.algorithms().nth(index) else { return Ok(None) };
         let (name, level) = text.split_once(',').unwrap_or((text, ""));
-        let level = match (level.strip_prefix("level=").unwrap_or(level), name) {
-            ("", "lz4hc") => 9,
-            ("", "lzma") => 6,
-            ("", "zstd") => 3,
-            ("", _) => 1,
-            (_, "lz4") => return Err(Fail::usage("lz4 has no levels: omit the level, or use lz4hc, 1 to 12")),
-            (level, _) => {
+        let compressor = Compressor::named(name);
+        let level = match level.strip_prefix("level=").unwrap_or(level) {
+            "" => None,
+            _ if compressor.is_some_and(|compressor| compressor.levels.is_empty()) => {
+                return Err(Fail::usage(format!("{name} has no levels: omit the level, or use lz4hc, 1 to 12")));
+            }
+            level => {
                 let level: i64 = level
                     .parse()
                     .map_err(|_| Fail::usage(format!("'{level}' is not a level: give a number, as in zstd,9")))?;
                 // The algorithm itself reports a level that is out of range.
-                u8::try_from(level).unwrap_or(u8::MAX)
+                Some(u8::try_from(level).unwrap_or(u8::MAX))
             }
         };
         let window = u32::try_from(self.lz4_window.unwrap_or(LZ4_WINDOW_BYTES))
             .ok()
             .filter(|window| (4096..=65536).contains(window));
         let window = window.and_then(NonZeroU32::new).ok_or_else(|| Fail::usage("the window of LZ4 is 4k to 64k"))?;
-        let window_bytes = window.min(LZ4_WINDOW_MAX);
-        let dictionary = |factor: u32, max: u32| match self.dictionary {
-            Some(dictionary) => u32::try_from(dictionary).unwrap_or(u32::MAX),
-            None => pcluster_bytes.saturating_mul(factor).clamp(32 << 10, max),
-        };
-        Ok(Some(match name {
-            "lz4" => Compression::Lz4 { window_bytes },
-            "lz4hc" => Compression::Lz4High { level, window_bytes },
-            "lzma" => Compression::MicroLzma { level, dictionary_bytes: dictionary(4, LZMA_DICTIONARY_USUAL_MAX) },
-            "deflate" => Compression::Deflate { level },
-            "zstd" => {
-                let window_log2 = dictionary(8, 1 << 20).max(1).ilog2();
-                Compression::Zstd { level, window_log2: u8::try_from(window_log2).unwrap_or(u8::MAX) }
-            }
-            other => return Err(Fail::usage(self.unknown_algorithm(index, other))),
-        }))
+        let compressor = compressor.ok_or_else(|| Fail::usage(self.unknown_algorithm(index, name)))?;
+        Ok(Some(compressor.compression(&CompressorSettings {
+            level,
+            dictionary_bytes: self.dictionary.map(|dictionary| u32::try_from(dictionary).unwrap_or(u32::MAX)),
+            lz4_window_bytes: window,
+            pcluster_bytes,
+        })))
     }
 
     /// A line about an algorithm that does not exist. Often it is a level behind a wrong sign: `zstd:9`, `zstd=9`.
@@ -413,7 +409,15 @@ impl Arguments {
         if let Some((before, level)) = name.split_once(['=', '-', ' ', '/']).filter(|(_, level)| is_level(level)) {
             return format!("'{name}': a level follows a comma: use {before},{level}");
         }
-        format!("'{name}' is unknown: use lz4, lz4hc, lzma, deflate or zstd")
+        format!("'{name}' is unknown: use {}", listed(&COMPRESSORS.map(|compressor| compressor.name), "or"))
+    }
+}
+
+/// The words as a list, whose last two are joined by `conjunction`.
+fn listed(words: &[&str], conjunction: &str) -> String {
+    match words {
+        [first @ .., last] if !first.is_empty() => format!("{} {conjunction} {last}", first.join(", ")),
+        _ => words.concat(),
     }
 }
 

@@ -1,8 +1,8 @@
 //! The superblock of an image, from the options and from everything else in the image.
 
 use floe_erofs::{
-    format,
-    write::{AlgorithmConfiguration, Device, InodeRules, SuperBlockRecord, superblock_bytes, superblock_len},
+    AlgorithmConfiguration, format,
+    write::{Device, InodeRules, SuperBlockRecord, superblock_bytes, superblock_len},
 };
 use floe_image::Timestamp;
 use sha2::{Digest, Sha256};
@@ -132,7 +132,7 @@ impl Described<'_> {
     fn feature_incompat(&self) -> u32 {
         let Self { options, metadata, .. } = self;
         let configurations = options.configurations();
-        let is_other = |configuration: &AlgorithmConfiguration| configuration.algorithm() != format::COMPRESSION_LZ4;
+        let is_other = |configuration: &AlgorithmConfiguration| configuration.algorithm != format::COMPRESSION_LZ4;
         let has_configurations = options.is_big() || configurations.iter().any(is_other);
         bit(format::FEATURE_INCOMPAT_ZERO_PADDING, !configurations.is_empty())
             | bit(format::FEATURE_INCOMPAT_COMPR_CFGS, has_configurations)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use floe_codec::encode::Compression;
-use floe_erofs::write::AlgorithmConfiguration;
+use floe_erofs::{AlgorithmConfiguration, format};
 use regex::bytes::{Regex, RegexBuilder};
 
 use super::Options;
@@ -50,52 +50,33 @@ impl Options {
 
     /// The algorithm number of a coding.
     pub(crate) fn algorithm(&self, coding: Coding) -> u8 {
-        self.configuration(coding).algorithm()
+        self.configuration(coding).algorithm
     }
 
     /// The algorithm configurations for the superblock: each algorithm once, with limits that cover all codings.
     pub(crate) fn configurations(&self) -> Vec<AlgorithmConfiguration> {
         let mut joined = BTreeMap::new();
         for configuration in self.codings().into_iter().map(|coding| self.configuration(coding)) {
-            let known = joined.entry(configuration.algorithm()).or_insert(configuration);
-            *known = larger(*known, configuration);
+            let known = joined.entry(configuration.algorithm).or_insert(configuration);
+            *known = known.covering(configuration);
         }
         joined.into_values().collect()
     }
 
     fn configuration(&self, coding: Coding) -> AlgorithmConfiguration {
         let pcluster_blocks = u64::from(coding.pcluster_bytes) >> self.block_size_log2;
-        match coding.compression {
+        let (algorithm, window_bytes) = match coding.compression {
             Compression::Lz4 { window_bytes } | Compression::Lz4High { window_bytes, .. } => {
-                AlgorithmConfiguration::Lz4 {
-                    window_bytes: u16::try_from(window_bytes.get()).unwrap_or(u16::MAX),
-                    pcluster_blocks_max: u16::try_from(pcluster_blocks).unwrap_or(u16::MAX),
-                }
+                (format::COMPRESSION_LZ4, window_bytes.get())
             }
-            Compression::MicroLzma { dictionary_bytes, .. } => AlgorithmConfiguration::Lzma { dictionary_bytes },
-            Compression::Deflate { .. } => AlgorithmConfiguration::Deflate { window_log2: 15 },
-            Compression::Zstd { window_log2, .. } => AlgorithmConfiguration::Zstd { window_log2 },
-        }
-    }
-}
-
-/// Combines two configurations of the same algorithm into one that covers both.
-fn larger(left: AlgorithmConfiguration, right: AlgorithmConfiguration) -> AlgorithmConfiguration {
-    use AlgorithmConfiguration::{Deflate, Lz4, Lzma, Zstd};
-    match (left, right) {
-        (
-            Lz4 { window_bytes, pcluster_blocks_max },
-            Lz4 { window_bytes: other_window, pcluster_blocks_max: other_blocks },
-        ) => Lz4 {
-            window_bytes: window_bytes.max(other_window),
-            pcluster_blocks_max: pcluster_blocks_max.max(other_blocks),
-        },
-        (Lzma { dictionary_bytes }, Lzma { dictionary_bytes: other }) => {
-            Lzma { dictionary_bytes: dictionary_bytes.max(other) }
-        }
-        (Deflate { window_log2 }, Deflate { window_log2: other }) => Deflate { window_log2: window_log2.max(other) },
-        (Zstd { window_log2 }, Zstd { window_log2: other }) => Zstd { window_log2: window_log2.max(other) },
-        (left, _) => left,
+            Compression::MicroLzma { dictionary_bytes, .. } => (format::COMPRESSION_LZMA, dictionary_bytes),
+            Compression::Deflate { .. } => (format::COMPRESSION_DEFLATE, 32 << 10),
+            Compression::Zstd { window_log2, .. } => {
+                (format::COMPRESSION_ZSTD, 1u32.checked_shl(window_log2.into()).unwrap_or(u32::MAX))
+            }
+        };
+        let pcluster_blocks_max = u16::try_from(pcluster_blocks).unwrap_or(u16::MAX);
+        AlgorithmConfiguration { algorithm, window_bytes, pcluster_blocks_max }
     }
 }
 

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use floe_image::{ByteRange, ByteRangeSet, DeviceId, StoredLen};
 
 use crate::read::{
-    piece::{Piece, PieceData},
-    volume::Space,
+    layout::{Piece, PieceData},
+    parameters::Space,
 };
 
 /// The bytes that directories occupy. No two directories may share bytes. Otherwise, a small image could have so many

@@ -6,13 +6,11 @@ use super::{DataPart, PART_BYTES, PartData, Severity, encoded_blocks::Added, tre
 use crate::{
     format,
     read::{
-        chunks,
-        compressed::{self, Coding, Pcluster},
         content,
         inode::{Inode, Layout},
+        layout::{Chunks, Coding, Pcluster, Piece, PieceData, read_header},
         map::Mapper,
-        piece::{Piece, PieceData},
-        volume::Space,
+        parameters::Space,
         window::Window,
         xattr::Xattrs,
     },
@@ -104,7 +102,7 @@ impl Walker<'_> {
             self.take_records(inode.nid, 1)?;
             let piece = mapper.piece_at(position)?;
             if let Layout::Chunked(chunks) = inode.layout {
-                names_device |= chunks::record_at(inode, chunks, &mut window, position)?.stored_id != 0;
+                names_device |= Chunks { format: chunks }.record_at(inode, &mut window, position)?.stored_id != 0;
             }
             self.piece(inode, &piece)?;
             self.content(inode, &piece)?;
@@ -123,7 +121,7 @@ impl Walker<'_> {
     /// Checks the map of a compressed inode; returns the number of bytes that its pclusters occupy.
     fn compressed_map(&mut self, inode: &Inode, mapper: &mut Mapper<'_>) -> Result<u64> {
         let volume = self.volume;
-        let (header, _) = compressed::read_header(inode, &mut Window::new(volume, inode.space, inode.nid))?;
+        let (header, _) = read_header(inode, &mut Window::new(volume, inode.space, inode.nid))?;
         let is_whole_fragment = header.h_clusterbits >> format::FRAGMENT_INODE_BIT != 0;
         if !is_whole_fragment && header.h_advise & !KNOWN_ADVISE != 0 {
             self.add_finding(Severity::Warning, "unknown bits in the map header", Place::inode(inode.nid));

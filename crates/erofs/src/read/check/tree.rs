@@ -17,7 +17,8 @@ use crate::{
     read::{
         directory::{self, Directory},
         inode::Inode,
-        volume::{Space, Volume},
+        parameters::Space,
+        volume::Volume,
         xattr::SharedXattrFaults,
         xattr_prefixes::LongPrefix,
     },

@@ -6,11 +6,11 @@ use floe_image::{ByteRange, DeviceId, Nid, Result};
 
 use super::{Erofs, algorithm_name};
 use crate::read::{
-    compressed::{Coding, CompressedExtent, Pcluster},
     inode::Inode,
+    layout::{Coding, CompressedExtent, Pcluster, PieceData},
     map::Mapper,
-    piece::PieceData,
-    volume::{Space, Volume},
+    parameters::Space,
+    volume::Volume,
 };
 
 /// One extent of an inode.

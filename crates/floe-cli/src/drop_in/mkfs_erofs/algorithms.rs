@@ -2,24 +2,15 @@
 
 use std::{ffi::OsStr, ops::RangeInclusive};
 
-use floe_mkfs::{Compression, LZ4_WINDOW_MAX, LZMA_DICTIONARY_USUAL_MAX};
+use floe_mkfs::{Compression, Compressor, CompressorSettings, LZ4_WINDOW_MAX};
 
 use super::{Wrong, sized};
 
 /// An algorithm as requested.
 pub(super) struct Algorithm {
-    name: Name,
+    compressor: &'static Compressor,
     level: Option<u8>,
     dictionary: Option<u32>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Name {
-    Lz4,
-    Lz4hc,
-    Lzma,
-    Deflate,
-    Zstd,
 }
 
 /// The window of DEFLATE in bytes.
@@ -28,14 +19,15 @@ const DEFLATE_WINDOW: u32 = 32 << 10;
 /// The valid levels of an algorithm.
 type Levels = &'static [RangeInclusive<u8>];
 
-/// The names for `-z` and their levels. Both names of DEFLATE mean the same encoder.
-const NAMES: [(&str, Name, Levels); 6] = [
-    ("lz4", Name::Lz4, &[]),
-    ("lz4hc", Name::Lz4hc, &[0..=12]),
-    ("lzma", Name::Lzma, &[0..=9, 100..=109]),
-    ("deflate", Name::Deflate, &[1..=9]),
-    ("libdeflate", Name::Deflate, &[1..=12]),
-    ("zstd", Name::Zstd, &[0..=22]),
+/// The names for `-z`, the names of their compressors, and their levels. Both names of DEFLATE mean the same encoder.
+/// Where the encoder has no level 0, it means the default.
+const NAMES: [(&str, &str, Levels); 6] = [
+    ("lz4", "lz4", &[]),
+    ("lz4hc", "lz4hc", &[0..=12]),
+    ("lzma", "lzma", &[0..=9, 100..=109]),
+    ("deflate", "deflate", &[1..=9]),
+    ("libdeflate", "deflate", &[1..=12]),
+    ("zstd", "zstd", &[0..=22]),
 ];
 
 impl Algorithm {
@@ -48,13 +40,14 @@ impl Algorithm {
         let mut parts = text.split(',');
         let name = parts.next().unwrap_or_default();
         let found = NAMES.iter().find(|(known, _, _)| *known == name);
-        let (shown, name, levels) = *found.ok_or_else(|| {
+        let found = found.and_then(|(shown, name, levels)| Some((*shown, Compressor::named(name)?, *levels)));
+        let (shown, compressor, levels) = found.ok_or_else(|| {
             let is_level = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
             let advice = if is_level { ": a level follows a comma, as in zstd,9" } else { "" };
             format!("Cannot find a valid compressor {name}{advice}")
         })?;
         let level_of = |text: &str| level_of(shown, text, levels);
-        let mut algorithm = Self { name, level: None, dictionary: None };
+        let mut algorithm = Self { compressor, level: None, dictionary: None };
         for (place, part) in parts.enumerate() {
             match part.split_once('=') {
                 Some(("level", level)) => algorithm.level = Some(level_of(level)?),
@@ -80,43 +73,28 @@ impl Algorithm {
     fn check_dictionary(&self, name: &str, text: &str) -> Result<(), Wrong> {
         let Some(size) = self.dictionary else { return Ok(()) };
         let invalid = || Err(Wrong::Call(format!("invalid dictionary size {size} for {name}")));
-        match self.name {
-            _ if matches!(name, "lz4" | "lz4hc" | "libdeflate") => {
-                Err(Wrong::Call(format!("unsupported dict size for {name}")))
-            }
-            Name::Deflate if size == DEFLATE_WINDOW => Ok(()),
-            Name::Deflate if size.is_power_of_two() && (256..DEFLATE_WINDOW).contains(&size) => {
+        match name {
+            "lz4" | "lz4hc" | "libdeflate" => Err(Wrong::Call(format!("unsupported dict size for {name}"))),
+            "deflate" if size == DEFLATE_WINDOW => Ok(()),
+            "deflate" if size.is_power_of_two() && (256..DEFLATE_WINDOW).contains(&size) => {
                 Err(Wrong::Refused(format!(
                     "-z{text} is not offered by floe: the window of deflate is {DEFLATE_WINDOW} bytes; omit dictsize"
                 )))
             }
-            Name::Deflate => invalid(),
-            Name::Zstd if !size.is_power_of_two() => invalid(),
+            "deflate" => invalid(),
+            "zstd" if !size.is_power_of_two() => invalid(),
             _ => Ok(()),
         }
     }
 
     /// The requested compression for pclusters of this size.
     pub(super) fn compression(&self, pcluster_bytes: u32) -> Compression {
-        let window_bytes = LZ4_WINDOW_MAX;
-        let dictionary = |factor: u32, max: u32| {
-            self.dictionary.unwrap_or_else(|| pcluster_bytes.saturating_mul(factor).clamp(32 << 10, max))
-        };
-        let level = |default| self.level.unwrap_or(default);
-        // For these algorithms, level 0 means the default.
-        let level_above_0 = |default| self.level.filter(|level| *level > 0).unwrap_or(default);
-        match self.name {
-            Name::Lz4 => Compression::Lz4 { window_bytes },
-            Name::Lz4hc => Compression::Lz4High { level: level_above_0(9), window_bytes },
-            Name::Lzma => {
-                Compression::MicroLzma { level: level(6), dictionary_bytes: dictionary(4, LZMA_DICTIONARY_USUAL_MAX) }
-            }
-            Name::Deflate => Compression::Deflate { level: level(1) },
-            Name::Zstd => {
-                let window_log2 = u8::try_from(dictionary(8, 1 << 20).max(1).ilog2()).unwrap_or(u8::MAX);
-                Compression::Zstd { level: level_above_0(3), window_log2 }
-            }
-        }
+        self.compressor.compression(&CompressorSettings {
+            level: self.level.filter(|level| *level > 0 || self.compressor.has_level(0)),
+            dictionary_bytes: self.dictionary,
+            lz4_window_bytes: LZ4_WINDOW_MAX,
+            pcluster_bytes,
+        })
     }
 }
 

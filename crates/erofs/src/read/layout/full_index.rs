@@ -2,11 +2,11 @@
 
 use floe_image::Result;
 
-use super::{
-    lcluster::{Head, HeadKind, Lcluster, Loaded},
-    window::Window,
+use super::lcluster::{Head, HeadKind, Lcluster, Loaded};
+use crate::{
+    format::{self, LclusterIndex},
+    read::window::Window,
 };
-use crate::format::{self, LclusterIndex};
 
 /// The size of a record.
 const RECORD_LEN: u64 = 8;

@@ -2,7 +2,7 @@
 
 use floe_image::DecodeError;
 
-use crate::{lzma_sys::LzmaStream, request::Request, scratch::Scratch, stream};
+use super::{lzma_sys::LzmaStream, request::Request, scratch::Scratch, stream};
 
 /// The largest block of SquashFS in bytes. Smaller dictionaries are used as the streams state them, so that blocks of different
 /// length share memory.

@@ -4,14 +4,14 @@ use floe_image::{ByteRange, Error, Place, Result};
 
 use super::{
     compact_index::CompactIndex,
-    compressed::{Coding, CompressedExtent, Pcluster},
     full_index,
-    inode::Inode,
     lcluster::{Head, HeadKind, Lcluster, Loaded},
-    volume::Volume,
-    window::Window,
+    pcluster::{Coding, CompressedExtent, Pcluster},
 };
-use crate::format::{self, MapHeader, PCLUSTER_MAX_DSIZE};
+use crate::{
+    format::{self, MapHeader, PCLUSTER_MAX_DSIZE},
+    read::{inode::Inode, window::Window},
+};
 
 /// The violated rule of an extent above 12 MiB. The limit also bounds the search for the head of an extent.
 const DECODES_TO_TOO_MUCH: &str = "pcluster decodes to more than 12 MiB";
@@ -32,7 +32,7 @@ const PLAIN_PAST_END: &str =
 
 /// The lcluster index of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Index {
+pub(in crate::read) enum Index {
     /// 8-byte records.
     Full { start: u64, counts_blocks: bool },
     /// Packs.
@@ -41,7 +41,7 @@ pub(super) enum Index {
 
 /// The map of a file with an lcluster index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct LclusterMap {
+pub(in crate::read) struct LclusterMap {
     pub(super) index: Index,
     pub(super) lcluster_size_log2: u8,
     /// Whether pclusters of the first and of the second algorithm may have several blocks.
@@ -55,7 +55,7 @@ pub(super) struct LclusterMap {
 
 /// The last extent of a file, if it has no pcluster in the data area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Tail {
+pub(in crate::read) struct Tail {
     /// The lcluster in which it begins.
     head: u64,
     /// Whether its head is that of uncompressed data.
@@ -93,13 +93,7 @@ impl LclusterMap {
     ///
     /// # Errors
     /// The index of the last lcluster cannot be read or breaks the format.
-    pub(super) fn with_tail(
-        self,
-        volume: &Volume,
-        inode: &Inode,
-        header: &MapHeader,
-        window: &mut Window<'_>,
-    ) -> Result<Self> {
+    pub(super) fn with_tail(self, inode: &Inode, header: &MapHeader, window: &mut Window<'_>) -> Result<Self> {
         let is_fragment = header.h_advise & format::ADVISE_FRAGMENT_PCLUSTER != 0;
         let inline_len = match header.h_advise & format::ADVISE_INLINE_PCLUSTER {
             0 => 0,
@@ -112,7 +106,7 @@ impl LclusterMap {
             let upper = if matches!(self.index, Index::Full { .. }) { found.head.block << 32 } else { 0 };
             TailPlace::Fragment { offset: upper | u64::from(header.h_u) }
         } else {
-            let block_size = volume.superblock.block_size;
+            let block_size = window.parameters().superblock.block_size;
             if block_size.offset_within(record_end) + inline_len > block_size.bytes() {
                 let place = Place::inode_at(inode.nid, record_end);
                 return Err(Error::corrupt("inline pcluster crosses a block's end", place));
@@ -153,7 +147,7 @@ impl LclusterMap {
             _ => match self.block_count(inode, window, &found)? {
                 0 => return Ok(CompressedExtent { range, source: Pcluster::None }),
                 count => {
-                    let block_size_log2 = window.block_size().log2();
+                    let block_size_log2 = window.parameters().superblock.block_size.log2();
                     let place = found.head.block.checked_mul(1 << block_size_log2);
                     let place = place.ok_or(corrupt("pcluster past the address space"))?;
                     (place, count << block_size_log2, None)

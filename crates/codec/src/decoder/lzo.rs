@@ -3,7 +3,7 @@
 use floe_image::DecodeError;
 use lzokay::{Error, decompress::decompress};
 
-use crate::{
+use super::{
     request::{ENDS_EARLY, HOLDS_MORE, Request},
     scratch::Scratch,
 };

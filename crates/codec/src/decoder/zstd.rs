@@ -3,7 +3,7 @@
 use floe_image::DecodeError;
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
-use crate::{
+use super::{
     request::{ENDS_EARLY, HOLDS_LESS, HOLDS_MORE, Request},
     scratch::Scratch,
     stream::{self, Progress, Stream},

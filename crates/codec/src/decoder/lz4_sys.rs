@@ -53,7 +53,7 @@ pub(crate) fn decode_prefix(stored: &[u8], output: &mut [u8]) -> Result<usize, D
 }
 
 /// Decodes the block that starts at `start` and ends with `buffer` into the first `decoded_len` bytes of `buffer`, and
-/// returns the decoded length. `buffer` is longer than `decoded_len` by [`crate::lz4::in_place_margin`].
+/// returns the decoded length. `buffer` is longer than `decoded_len` by [`super::lz4::in_place_margin`].
 ///
 /// # Errors
 /// The block is malformed or longer; the contents of `buffer` are then unspecified.

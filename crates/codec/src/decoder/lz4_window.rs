@@ -8,7 +8,7 @@
 
 use floe_image::DecodeError;
 
-use crate::{
+use super::{
     lz4_ring::Decoded,
     lz4_sequences::{CUT, DISTANCE_ZERO, MATCH_LEN_MIN, NIBBLE_MAX, Sequences},
     request::{ENDS_EARLY, HOLDS_MORE},
@@ -107,7 +107,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::lz4_sys;
+    use crate::decoder::lz4_sys;
 
     const WINDOWS: [usize; 6] = [1, 100, 1024, 4096, 16_384, 65_536];
 

@@ -2,7 +2,7 @@
 
 use floe_image::DecodeError;
 
-use crate::{
+use super::{
     request::{HOLDS_MORE, Request},
     scratch::Scratch,
 };

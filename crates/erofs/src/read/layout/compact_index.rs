@@ -2,11 +2,8 @@
 
 use floe_image::{Error, Place, Result};
 
-use super::{
-    lcluster::{Head, HeadKind, Lcluster, Loaded},
-    window::Window,
-};
-use crate::format;
+use super::lcluster::{Head, HeadKind, Lcluster, Loaded};
+use crate::{format, read::window::Window};
 
 /// The minimum number of bits in the lower part of an entry: enough for a distance and its flag.
 const LOW_BITS_MIN: u32 = 12;
@@ -16,7 +13,7 @@ const PACK_TRAILER_LEN: u64 = 4;
 /// The compact index of an inode: packs of two entries in 8 bytes up to the first multiple of 32 bytes, then as many
 /// packs of sixteen entries in 32 bytes as fill up, then packs of two again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct CompactIndex {
+pub(in crate::read) struct CompactIndex {
     /// The position of its first byte.
     pub(super) start: u64,
     /// The number of entries: one for each block of the file.

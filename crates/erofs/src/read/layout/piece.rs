@@ -2,20 +2,20 @@
 
 use floe_image::{ByteRange, DeviceId, StoredBlock};
 
-use super::volume::Space;
+use crate::read::parameters::Space;
 
 /// A run of file bytes as its inode describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Piece {
+pub(in crate::read) struct Piece {
     /// The range within the file; never empty, never past its size.
-    pub(super) range: ByteRange,
+    pub(in crate::read) range: ByteRange,
     /// The location of the bytes.
-    pub(super) data: PieceData,
+    pub(in crate::read) data: PieceData,
 }
 
 /// The location of a [`Piece`]'s bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum PieceData {
+pub(in crate::read) enum PieceData {
     /// A hole.
     Hole,
     /// Uncompressed bytes of a device.
@@ -30,7 +30,7 @@ pub(super) enum PieceData {
 
 impl Piece {
     /// A hole that covers `range`.
-    pub(super) fn hole(range: ByteRange) -> Self {
+    pub(in crate::read) fn hole(range: ByteRange) -> Self {
         Self { range, data: PieceData::Hole }
     }
 }

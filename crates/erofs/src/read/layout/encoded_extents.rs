@@ -2,17 +2,15 @@
 
 use floe_image::{ByteRange, Error, Place, Result};
 
-use super::{
-    compressed::{Coding, CompressedExtent, Pcluster},
-    inode::Inode,
-    length_sums,
-    window::Window,
+use super::pcluster::{Coding, CompressedExtent, Pcluster};
+use crate::{
+    format::{self, EXTENT_PLEN_FMT_BIT, EXTENT_PLEN_MASK, EXTENT_PLEN_PARTIAL, Extent, MapHeader},
+    read::{inode::Inode, length_sums, window::Window},
 };
-use crate::format::{self, EXTENT_PLEN_FMT_BIT, EXTENT_PLEN_MASK, EXTENT_PLEN_PARTIAL, Extent, MapHeader};
 
 /// The map of a file with a record for each extent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct EncodedExtents {
+pub(in crate::read) struct EncodedExtents {
     /// The position of the first record.
     start: u64,
     form: Form,
@@ -91,7 +89,7 @@ impl EncodedExtents {
             return Pcluster::None;
         }
         let algorithm = u8::try_from(record.plen >> EXTENT_PLEN_FMT_BIT).unwrap_or(u8::MAX);
-        let is_aligned = window.block_size().offset_within(record.position | len) == 0;
+        let is_aligned = window.parameters().superblock.block_size.offset_within(record.position | len) == 0;
         let coding = match algorithm.checked_sub(1) {
             Some(number) => Coding::Algorithm(number),
             None if self.is_interlaced && is_aligned => Coding::Interlaced,
@@ -118,7 +116,7 @@ impl EncodedExtents {
         let position_of = |number: u64| self.start.saturating_add(number.saturating_mul(4));
         // Fails before the scan if the last record is missing.
         window.read(position_of(number), 4)?;
-        let sums = &window.volume().length_sums;
+        let sums = &window.parameters().length_sums;
         let (mut at, mut sum) = sums.before(inode.nid, number).max(window.length_sum_before(number));
         while at < number {
             let plen = u32::from_le_bytes(window.array(position_of(at))?);

@@ -2,7 +2,7 @@
 
 use floe_image::DecodeError;
 
-use crate::{
+use super::{
     lzma_sys::{LzmaStream, crc32},
     request::Request,
     scratch::Scratch,

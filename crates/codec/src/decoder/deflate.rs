@@ -4,7 +4,7 @@ use floe_image::DecodeError;
 use libdeflater::{DecompressionError, Decompressor};
 use zlib_rs::{Inflate, InflateError, InflateFlush, Status};
 
-use crate::{
+use super::{
     request::{ENDS_EARLY, HOLDS_MORE, Request},
     scratch::Scratch,
     stream::{self, Progress, Stream},

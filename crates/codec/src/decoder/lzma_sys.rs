@@ -10,7 +10,7 @@ use liblzma_sys::{
     lzma_stream_decoder,
 };
 
-use crate::{
+use super::{
     lzma_memory_sys::LzmaMemory,
     request::ENDS_EARLY,
     stream::{Progress, Stream},

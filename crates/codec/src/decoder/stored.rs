@@ -2,7 +2,7 @@
 
 use floe_image::DecodeError;
 
-use crate::request::{HOLDS_MORE, Request};
+use super::request::{HOLDS_MORE, Request};
 
 /// Copies the requested bytes.
 pub(crate) fn decode(request: &mut Request<'_>) -> Result<usize, DecodeError> {

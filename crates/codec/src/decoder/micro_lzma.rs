@@ -2,7 +2,7 @@
 
 use floe_image::{DecodeError, Padding};
 
-use crate::{lzma_sys::LzmaStream, request::Request, scratch::Scratch, stream};
+use super::{lzma_sys::LzmaStream, request::Request, scratch::Scratch, stream};
 
 /// The largest dictionary that EROFS allows, in bytes.
 const DICTIONARY_BYTES_MAX: u32 = 8 * 1024 * 1024;

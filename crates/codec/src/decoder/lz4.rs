@@ -13,7 +13,7 @@
 
 use floe_image::{DecodeError, Padding};
 
-use crate::{
+use super::{
     lz4_sys,
     lz4_window::{PAST_WINDOW, Part},
     request::{ENDS_EARLY, HOLDS_LESS, Request},
