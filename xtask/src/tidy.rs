@@ -1,10 +1,13 @@
 //! Checks beyond those of the compiler.
 
 mod dependencies;
+mod documents;
 mod library;
 mod permissions;
 mod rooms;
+mod shown_names;
 mod source_files;
+mod temporary_files;
 
 use permissions::Permissions;
 
@@ -14,9 +17,12 @@ use crate::task_error::{Outcome, TaskError};
 pub(crate) fn run() -> Outcome {
     let permissions = Permissions::read()?;
     let mut lines = dependencies::violations(&permissions)?;
+    lines.extend(documents::violations()?);
     lines.extend(library::violations()?);
     lines.extend(rooms::violations(&permissions)?);
+    lines.extend(shown_names::violations()?);
     lines.extend(source_files::violations()?);
+    lines.extend(temporary_files::violations()?);
     TaskError::from_lines("not tidy", &lines)
 }
 

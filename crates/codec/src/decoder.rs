@@ -99,7 +99,7 @@ impl Decoder {
                 bytes(micro_lzma::dictionary_of(dictionary_bytes, decoded_len)).saturating_add(STATE_BYTES)
             }
             Encoding::Xz { dictionary_bytes } => bytes(dictionary_bytes).saturating_add(STATE_BYTES),
-            Encoding::LzmaAlone => bytes(lzma_alone::DICTIONARY_BYTES_MAX) + STATE_BYTES,
+            Encoding::LzmaAlone => bytes(lzma_alone::dictionary_bytes_max(decoded_len)) + STATE_BYTES,
         }
     }
 

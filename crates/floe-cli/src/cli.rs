@@ -7,6 +7,7 @@ use std::{
 };
 
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
+use floe_image::ShownName;
 
 use crate::{
     cancellation, command, confinement, drop_in, exit::Exit, fail::Fail, fake, output::Output,
@@ -131,12 +132,12 @@ fn wrong(error: &clap::Error, arguments: &[OsString]) -> Result<u8, Fail> {
     {
         // For types without a mount helper, mount(8) calls mount.fuse3, which calls this program with these arguments.
         let image = remote::without_credentials(image.as_ref());
-        let (image, directory) = (image.display(), directory.display());
+        let (image, directory) = (image.shown(), directory.shown());
         let program = std::env::current_exe().unwrap_or_else(|_| "floe".into());
         return Err(Fail::usage(format!(
             "{image} is not a command: run floe mount {image} {directory}, or, for mount -t fuse.floe, create the link that \
              mount looks for: ln -s {} /sbin/mount.fuse.floe",
-            program.display()
+            program.shown()
         )));
     }
     let text = error.render().to_string();

@@ -1,17 +1,20 @@
 //! Confines this process to its work on one image.
 
 use std::{
-    env,
     fs::{DirBuilder, File},
     io,
-    os::{fd::RawFd, unix::fs::DirBuilderExt},
+    os::{fd::OwnedFd, unix::fs::DirBuilderExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use clap::Args;
-use floe::{ExtractOptions, ImageFiles, OpenError, OpenOptions, XattrSelection, remote::RemoteProcess};
+use floe::{
+    ExtractOptions, ExtractTarget, ImageFiles, NamedFiles, OpenError, OpenOptions, XattrSelection,
+    remote::RemoteProcess,
+};
 use floe_sandbox::{Access, Calls, Capability, Enforced, Mode, Policy, Remover, Sandbox, SandboxError};
+use rustix::fs::OFlags;
 
 #[cfg(debug_assertions)]
 use crate::compromised;
@@ -52,8 +55,8 @@ pub(crate) fn take_mode(arguments: &[std::ffi::OsString]) -> Result<(Mode, Vec<s
         match argument.to_str().filter(|_| are_options) {
             Some("--no-sandbox") => mode = Mode::Off,
             Some(text) if text.starts_with("--sandbox=") => {
-                let value = text.trim_start_matches("--sandbox=");
-                mode = value.parse().map_err(|error| Fail::usage(format!("--sandbox: {error}")))?;
+                mode =
+                    text["--sandbox=".len()..].parse().map_err(|error| Fail::usage(format!("--sandbox: {error}")))?;
             }
             _ => rest.push(argument.clone()),
         }
@@ -74,10 +77,10 @@ pub(crate) fn reading() -> Policy {
 }
 
 /// The rights of a process that extracts an image.
-pub(crate) fn extracting(target: &Target, options: &ExtractOptions) -> Policy {
+pub(crate) fn extracting(target: &mut Target, options: &ExtractOptions) -> Policy {
     let mut policy = reading();
     policy.calls = Calls { create: true, ..Calls::default() };
-    policy.allow(target.path(), Access::Tree);
+    policy.tree = target.take_directory();
     policy.capabilities = vec![Capability::DacOverride, Capability::Fowner, Capability::Fsetid, Capability::Mknod];
     if options.owners {
         policy.capabilities.push(Capability::Chown);
@@ -91,9 +94,21 @@ pub(crate) fn extracting(target: &Target, options: &ExtractOptions) -> Policy {
 /// The open files of an image in a confined process.
 pub(crate) struct Opened {
     pub(crate) files: ImageFiles,
+    /// The directory of an extraction.
+    pub(crate) tree: Option<OwnedFd>,
     pub(crate) enforced: Enforced,
     /// The process that fetches the image, if it is remote.
     pub(crate) remote: Option<Arc<RemoteProcess>>,
+}
+
+impl Opened {
+    /// The files of the image, and the directory of an extraction.
+    pub(crate) fn split(opened: Result<Self, OpenError>) -> (Result<ImageFiles, OpenError>, Option<OwnedFd>) {
+        match opened {
+            Ok(Self { files, tree, .. }) => (Ok(files), tree),
+            Err(error) => (Err(error), None),
+        }
+    }
 }
 
 /// Opens the files of an image and confines the process to `policy`. The outer error is the sandbox's.
@@ -122,29 +137,24 @@ pub(crate) fn open_from(
     mut policy: Policy,
     mode: Mode,
 ) -> Result<Result<Opened, OpenError>, Fail> {
-    if remote.is_none() {
-        policy.allow_opening(path, Access::Read);
-    }
     if let Some(directory) = &options.device_directory {
         policy.allow_opening(directory, Access::Read);
     }
-    options.devices.iter().for_each(|device| policy.allow_opening(device, Access::Read));
-    policy.descriptors = env::args_os().flat_map(|argument| descriptors_in(argument.as_encoded_bytes())).collect();
     #[cfg(debug_assertions)]
     compromised::prepare();
-    let sandbox = Sandbox::enter(policy, beside_fake(mode)?)?;
-    let files = match &remote {
-        Some(process) => remote::files(process, options),
-        None => ImageFiles::open(path, options),
-    };
-    let files = match files {
+    let (mut sandbox, named) = Sandbox::enter(policy, beside_fake(mode)?, || match &remote {
+        Some(process) => Ok(remote::named_files(process, options)),
+        None => NamedFiles::open(path, options),
+    })?;
+    let files = match named.and_then(|named| ImageFiles::of_named(named, options)) {
         Ok(files) => files,
         Err(error) => return Ok(Err(error)),
     };
+    let tree = sandbox.take_tree();
     let enforced = sandbox.seal()?;
     #[cfg(debug_assertions)]
     compromised::on_a_thread();
-    Ok(Ok(Opened { files, enforced, remote }))
+    Ok(Ok(Opened { files, tree, enforced, remote }))
 }
 
 /// The mode in which the process can be confined. A fake talks to its own process, and ends this one if it cannot.
@@ -161,44 +171,43 @@ fn beside_fake(mode: Mode) -> Result<Mode, Fail> {
     }
 }
 
-/// The numbers of the descriptors that an argument names, such as `/dev/fd/N`.
-fn descriptors_in(argument: &[u8]) -> Vec<RawFd> {
-    let mut parts = argument.split(|byte| !byte.is_ascii_alphanumeric());
-    let mut numbers = Vec::new();
-    while let Some(part) = parts.next() {
-        if part == b"fd" {
-            let number: Option<RawFd> =
-                parts.clone().next().and_then(|number| str::from_utf8(number).ok()?.parse().ok());
-            numbers.extend(number);
-        }
-    }
-    numbers
-}
-
 /// The target directory of an extraction, which is created if it is missing. If it was created, and is empty when this value is
 /// dropped, it is removed.
 pub(crate) struct Target {
     path: PathBuf,
+    /// The directory; `None` once the sandbox has it.
+    directory: io::Result<Option<OwnedFd>>,
     remover: Option<Remover>,
 }
 
 impl Target {
-    /// Creates the directory if it is missing, because a sandbox can permit only existing directories. Errors are left
-    /// for the extraction to report.
+    /// Opens the directory, and creates it if it is missing. Errors are left for the extraction to report.
     pub(crate) fn new(path: &Path) -> Self {
-        let is_made = DirBuilder::new().mode(0o700).create(path).is_ok();
+        let made = DirBuilder::new().mode(0o700).create(path);
         // If no child process can be started, the directory stays.
-        let remover = is_made.then(|| Remover::start(path)).and_then(Result::ok);
-        Self { path: path.to_owned(), remover }
+        let remover = made.is_ok().then(|| Remover::start(path)).and_then(Result::ok);
+        let directory = match made {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                rustix::fs::open(path, flags, rustix::fs::Mode::empty()).map(Some).map_err(Into::into)
+            }
+        };
+        Self { path: path.to_owned(), directory, remover }
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
+    fn take_directory(&mut self) -> Option<OwnedFd> {
+        self.directory.as_mut().ok().and_then(Option::take)
     }
 
-    /// Keeps the directory, because the extraction starts.
-    pub(crate) fn keep(self) {
-        self.remover.into_iter().for_each(Remover::keep);
+    /// Keeps the directory, because the extraction starts. `tree` is the directory as the sandbox returned it.
+    pub(crate) fn keep(mut self, tree: Option<OwnedFd>) -> ExtractTarget {
+        self.remover.take().into_iter().for_each(Remover::keep);
+        let path = self.path;
+        match self.directory.map(|directory| tree.or(directory)).transpose() {
+            Some(directory) => ExtractTarget::Open { directory, path },
+            None => ExtractTarget::Path(path),
+        }
     }
 }
 
@@ -252,6 +261,32 @@ impl Drop for OutputFile {
     fn drop(&mut self) {
         if !self.is_made && !self.has_begun {
             self.remover.take().into_iter().for_each(Remover::keep);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+
+    #[test]
+    fn the_mode_of_a_drop_in_program_is_one_word() {
+        for (arguments, expected) in [
+            ("-f image", Some((Mode::Auto, "-f image"))),
+            ("--no-sandbox image", Some((Mode::Off, "image"))),
+            ("--sandbox=require image", Some((Mode::Require, "image"))),
+            ("--sandbox=off --sandbox=auto image", Some((Mode::Auto, "image"))),
+            ("-- --sandbox=off", Some((Mode::Auto, "-- --sandbox=off"))),
+            ("--sandbox off", Some((Mode::Auto, "--sandbox off"))),
+            ("--sandbox=--sandbox=off", None),
+            ("--sandbox=", None),
+            ("--sandbox=no", None),
+        ] {
+            let words: Vec<OsString> = arguments.split(' ').map(Into::into).collect();
+            let taken = take_mode(&words).ok().map(|(mode, rest)| (mode, rest.join(" ".as_ref())));
+            assert_eq!(taken, expected.map(|(mode, rest)| (mode, rest.into())), "{arguments}");
         }
     }
 }

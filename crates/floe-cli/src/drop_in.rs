@@ -46,8 +46,8 @@ pub(crate) fn helps() -> [(&'static str, String); 7] {
         ("fsck.erofs", fsck_erofs::HELP.to_owned()),
         ("mkfs.erofs", mkfs_erofs::help()),
         ("erofsfuse", fuse_tool::erofsfuse_help()),
-        ("squashfuse", fuse_tool::squashfuse_help("squashfuse")),
-        ("squashfuse_ll", fuse_tool::squashfuse_help("squashfuse_ll")),
+        ("squashfuse", fuse_tool::squashfuse_help()),
+        ("squashfuse_ll", fuse_tool::squashfuse_ll_help()),
         ("unsquashfs", unsquashfs::HELP.to_owned()),
     ]
 }

@@ -9,7 +9,8 @@ use std::{
 use floe::{Attr, FileType, Nid};
 use floe_erofs::{ALGORITHMS, Erofs, dump, format};
 
-use crate::{iso_time::IsoTime, shown::Shown, zone::Zone};
+use crate::{iso_time::IsoTime, zone::Zone};
+use floe_image::Shown;
 
 /// The features, with the first kernel that supports each: major times 100 plus minor.
 const FEATURES: &[(bool, u32, u32, &str)] = &[
@@ -45,7 +46,7 @@ pub(crate) struct With<'a> {
     pub(crate) entries: bool,
     /// The locations of its bytes.
     pub(crate) extents: bool,
-    /// Whether names are quoted. Otherwise they are printed as they are stored.
+    /// Whether names are quoted. Otherwise they are printed as they are stored, which is not for terminals.
     pub(crate) quotes: bool,
     /// The time zone of times.
     pub(crate) zone: &'a Zone,

@@ -171,7 +171,7 @@ mod tests {
             (&[("LD_PRELOAD", "libpseudo.so"), ("PSEUDO_DISABLED", "1")], "", None),
             (&[("LD_PRELOAD", "libpseudo.so"), ("PSEUDO_UNLOAD", "1")], "", None),
             // As BitBake sets it for tasks that do not run under pseudo.
-            (&[("PSEUDO_PREFIX", "/usr"), ("PSEUDO_LOCALSTATEDIR", "/tmp/p"), ("PSEUDO_DISABLED", "1")], "", None),
+            (&[("PSEUDO_PREFIX", "/usr"), ("PSEUDO_LOCALSTATEDIR", "/state"), ("PSEUDO_DISABLED", "1")], "", None),
             // fakechroot.
             (&[("LD_PRELOAD", "libfakechroot.so"), ("FAKECHROOT", "true")], "", None),
             (&[("LD_PRELOAD", "libfakechroot.so"), ("FAKECHROOT_BASE", "/root")], "", Some("fakechroot")),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Write, ops::ControlFlow};
 use floe::{Attr, Error, FileSystem, FileType, Xattr};
 use serde::Serialize;
 
-use crate::shown::json_name;
+use floe_image::json_name;
 
 /// An inode at a path, as a line of JSON. Bytes of names that are not text are written as `%XX` ([`json_name`]).
 #[derive(Serialize)]

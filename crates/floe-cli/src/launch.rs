@@ -25,6 +25,7 @@ use std::{
 use floe::{FormatImage, Image, Reader, remote::RemoteProcess};
 use floe_front::VirtualImage;
 use floe_fuse::{Access, Keeper, RequestCounts, TouchSink};
+use floe_image::ShownName;
 use floe_mkfs::Profile;
 use floe_sandbox::Policy;
 
@@ -131,13 +132,19 @@ impl LaunchPlan {
             ProfileChoice::Off => return nothing(LaunchState::Off, ""),
             ProfileChoice::Image if !settings.learn => None,
             ProfileChoice::File(path) => {
-                let failed = |error: &dyn std::fmt::Display| Fail::failed(format!("{}: {error}", path.display()));
+                let failed = |error: &dyn std::fmt::Display| Fail::failed(format!("{}: {error}", path.shown()));
                 let file = File::open(path).map_err(|error| failed(&error))?;
                 progress.set_source(&path.to_string_lossy());
                 Some(Profile::read(file).map_err(|error| failed(&error))?)
             }
             ProfileChoice::Image => {
-                let place = LearnedPlace::of(image, &settings.open, remote)?;
+                let place = match LearnedPlace::of(image, &settings.open, remote)? {
+                    Ok(place) => place,
+                    Err(error) => {
+                        say!("floe: {error}; no launch is learned or replayed");
+                        return nothing(LaunchState::Unavailable, &error.to_string());
+                    }
+                };
                 progress.set_source(&place.path().to_string_lossy());
                 let Some(profile) = place.read() else {
                     place.allow(policy);

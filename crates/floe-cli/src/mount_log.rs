@@ -9,6 +9,7 @@ use std::{
 
 use floe::Error;
 use floe_fuse::{FaultSink, Relay};
+use floe_image::ShownName;
 
 use crate::journal::{self, Journal, Priority};
 
@@ -31,7 +32,7 @@ impl MountLog {
     pub(crate) fn open(image: &Path, mountpoint: &Path, is_background: bool) -> Self {
         let to_journal = is_background || journal::has(&io::stderr());
         let journal = to_journal.then(Journal::connect).and_then(Result::ok);
-        Self { journal, image: image.display().to_string(), mountpoint: mountpoint.display().to_string() }
+        Self { journal, image: image.shown().to_string(), mountpoint: mountpoint.shown().to_string() }
     }
 
     /// Lets the keeper send the messages to the journal. Returns the relay for it, if there is a journal.

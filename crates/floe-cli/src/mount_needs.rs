@@ -10,11 +10,12 @@ use std::{
 
 use floe::OpenOptions;
 use floe_fuse::{Directory, Keeper, Kept, Mountpoint, Relay};
+use floe_remote_cache::TrustedDirectory;
 use floe_sandbox::{Access, Calls, Capability, Mode, Policy};
 
 use crate::{
     confinement, control::Prepared, fail::Fail, front::Front, handover::Taken, launch::ProfileChoice,
-    mount_options::Settings, mount_users::MountUsers, transport::Continuity,
+    mount_options::Settings, mount_users::MountUsers, reachable_path::ReachablePath, transport::Continuity,
 };
 
 /// Resources from outside the sandbox, acquired before the process is confined.
@@ -25,6 +26,10 @@ pub(crate) struct MountNeeds {
     pub(crate) control: Option<io::Result<Prepared>>,
     /// The process that mounts and unmounts for it.
     pub(crate) keeper: Arc<Keeper>,
+    /// The pipe that gets a message when the mount works.
+    pub(crate) notify_pipe: Option<ReachablePath>,
+    /// The directory of the spill file.
+    _spill_directory: Option<ReachablePath>,
 }
 
 impl MountNeeds {
@@ -49,14 +54,16 @@ impl MountNeeds {
             Some(Mountpoint::Descriptor(_)) | None => None,
         };
         let adopted = taken.map(Taken::directory);
-        let spill_file = own_spill_file_directory(image, open);
+        // If the pipe is missing, nobody waits for the message.
+        let notify_pipe = notify_pipe.and_then(|pipe| ReachablePath::new(pipe).ok());
+        let (made, spill_directory) = own_spill_file_directory(image, open).unzip();
         let relays = if *mode == Mode::Off { Vec::new() } else { datagrams()? };
         let kept = Kept {
             directory: mountpoint.map(Directory::path).or(adopted),
             mountpoint,
             options,
             users_of: |directory| MountUsers::of(directory).to_string(),
-            passing: spill_file.as_deref(),
+            passing: made.as_deref(),
             adopted: taken.map(|taken| taken.state.device),
             may_have_front: *front != Front::Fuse && taken.is_none(),
             must_have_front: *front == Front::Kernel,
@@ -67,7 +74,8 @@ impl MountNeeds {
         let keeper = keeper.map_err(|error| Fail::failed(format!("cannot start the mounting process: {error}")))?;
         options.keeper = Some(Arc::clone(&keeper));
         if *mode == Mode::Off {
-            return Ok(Self { policy: Policy::default(), control: Some(control), keeper });
+            let policy = Policy::default();
+            return Ok(Self { policy, control: Some(control), keeper, notify_pipe, _spill_directory: spill_directory });
         }
 
         let mut policy = confinement::reading();
@@ -76,19 +84,19 @@ impl MountNeeds {
         // Session threads open the device to join the connection. A process without the right to mount gains nothing by
         // opening it.
         policy.allow("/dev/fuse", Access::ReadWrite);
-        if let Some(directory) = spill_file {
-            policy.allow(directory, Access::ReadWrite);
+        if let Some(directory) = &spill_directory {
+            policy.allow(directory.path(), Access::ReadWrite);
         }
         if let Some(directory) = control.as_ref().ok().and_then(Prepared::directory) {
             policy.allow(directory, Access::Sockets);
         }
-        if let Some(pipe) = notify_pipe {
-            policy.allow(pipe, Access::Write);
+        if let Some(pipe) = &notify_pipe {
+            policy.allow(pipe.path(), Access::Write);
         }
         if let Some(group) = fs::read_to_string("/proc/self/cgroup").ok().as_deref().and_then(group_of) {
             policy.allow(format!("/sys/fs/cgroup{group}/memory.pressure"), Access::Read);
         }
-        Ok(Self { policy, control: Some(control), keeper })
+        Ok(Self { policy, control: Some(control), keeper, notify_pipe, _spill_directory: spill_directory })
     }
 }
 
@@ -104,14 +112,22 @@ fn group_of(groups: &str) -> Option<&str> {
 }
 
 /// Creates a private directory for the spill file in the requested directory, so that the sandbox need not permit
-/// access to other files there. The keeper removes it.
-fn own_spill_file_directory(image: &Path, open: &mut OpenOptions) -> Option<PathBuf> {
+/// access to other files there. Returns also its path for the keeper, which removes it.
+fn own_spill_file_directory(image: &Path, open: &mut OpenOptions) -> Option<(PathBuf, ReachablePath)> {
     if open.engine.spill_file_bytes == 0 {
         return None;
     }
     let beside = || image.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
-    let parent = open.engine.spill_file_directory.clone().unwrap_or_else(beside);
-    let directory = tempfile::Builder::new().prefix("floe-").tempdir_in(parent).ok()?.keep();
-    open.engine.spill_file_directory = Some(directory.clone());
-    Some(directory)
+    let named = open.engine.spill_file_directory.clone();
+    if let Some(Err(error)) = named.as_deref().map(TrustedDirectory::check) {
+        say!("floe: continuing without a spill file: {error}");
+        open.engine.spill_file_bytes = 0;
+        return None;
+    }
+    // The owner of the directory of the image can exchange the image as well.
+    let parent = named.unwrap_or_else(beside);
+    let made = tempfile::Builder::new().prefix("floe-").tempdir_in(parent).ok()?.keep();
+    let directory = ReachablePath::new(&made).ok()?;
+    open.engine.spill_file_directory = Some(directory.path().to_owned());
+    Some((made, directory))
 }

@@ -6,6 +6,7 @@ use std::{
     io::{self, BufWriter, Write},
 };
 
+use floe_image::harmless;
 use floe_source::standard_output_was_closed;
 
 use crate::{exit::Exit, fail::Fail};
@@ -51,5 +52,11 @@ impl Output {
 /// Prints an informative text and ignores errors: the work is done even if the text cannot be printed.
 pub(crate) fn remark(text: impl fmt::Display) {
     let mut stdout = io::stdout().lock();
-    let _ = write!(stdout, "{text}").and_then(|()| stdout.flush());
+    let _ = write!(stdout, "{}", harmless(&text.to_string())).and_then(|()| stdout.flush());
+}
+
+/// Prints a text over the current line of a terminal, like [`remark`].
+pub(crate) fn redraw(text: impl fmt::Display) {
+    let mut stdout = io::stdout().lock();
+    let _ = write!(stdout, "\r{}", harmless(&text.to_string())).and_then(|()| stdout.flush());
 }

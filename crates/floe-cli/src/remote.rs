@@ -13,7 +13,7 @@ use std::{
 
 use clap::Args;
 use floe::{
-    Image, ImageFiles, ImageSource, OpenOptions,
+    Image, ImageFiles, ImageSource, NamedFiles, OpenOptions,
     remote::{ImageOptions, Outage, RemoteLocation, RemoteOptions, RemoteProcess},
 };
 
@@ -167,12 +167,9 @@ pub(crate) fn start(image: &Path, options: &ImageOptions) -> Result<Option<Arc<R
 }
 
 /// The files of an image that another process fetches.
-///
-/// # Errors
-/// The remote object is no image.
-pub(crate) fn files(process: &Arc<RemoteProcess>, options: &OpenOptions) -> Result<ImageFiles, floe::OpenError> {
+pub(crate) fn named_files(process: &Arc<RemoteProcess>, options: &OpenOptions) -> NamedFiles {
     let source: Arc<dyn ImageSource> = Arc::clone(process) as Arc<dyn ImageSource>;
-    ImageFiles::of_source(Path::new(&process.about().name), &source, options)
+    NamedFiles::of_source(Path::new(&process.about().name), &source, options)
 }
 
 /// Opens an image in an unconfined process.
@@ -181,7 +178,10 @@ pub(crate) fn files(process: &Arc<RemoteProcess>, options: &OpenOptions) -> Resu
 /// The image cannot be opened.
 pub(crate) fn open_image(image: &Path, options: &OpenOptions) -> Result<Image, Fail> {
     match start(image, &options.remote)? {
-        Some(process) => Ok(Image::of(files(&process, options)?, &options.engine)?),
+        Some(process) => {
+            let files = ImageFiles::of_named(named_files(&process, options), options)?;
+            Ok(Image::of(files, &options.engine)?)
+        }
         None => Ok(Image::open(image, options)?),
     }
 }

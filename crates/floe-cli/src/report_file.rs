@@ -7,6 +7,7 @@ use std::{
 };
 
 use crate::fail::Fail;
+use floe_image::ShownName;
 
 /// An output file that is opened before the work, so that an unwritable one fails at once. It is written in place: the
 /// path may be a file in a directory without write permission, a mountpoint, a pipe or a terminal.
@@ -60,5 +61,5 @@ fn opened(path: &Path) -> io::Result<(File, bool)> {
 }
 
 fn not_written(path: &Path, error: &io::Error) -> Fail {
-    Fail::failed(format!("cannot write {}: {error}", path.display()))
+    Fail::failed(format!("cannot write {}: {error}", path.shown()))
 }

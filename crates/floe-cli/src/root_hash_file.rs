@@ -9,7 +9,7 @@ use std::{
 use floe_mkfs::Companion;
 use floe_remote_cache::{parse_sidecar, sidecar_path};
 
-use crate::shown::Shown;
+use floe_image::ShownName;
 
 /// The maximum length of such a file in bytes.
 const LEN_MAX: u64 = 64 << 10;
@@ -37,7 +37,7 @@ impl StaleRootHashes {
     }
 
     fn add(&mut self, path: PathBuf) {
-        let shown = Shown(path.as_os_str().as_encoded_bytes());
+        let shown = path.shown();
         if is_root_hash(&path) {
             self.notes.push(format!("{shown} was removed: it had the root hash of the previous image"));
             self.companions.push(Companion { path, content: None });

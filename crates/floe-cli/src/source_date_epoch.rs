@@ -3,6 +3,8 @@
 
 use std::env;
 
+use floe_image::ShownName;
+
 /// The name of the environment variable.
 const NAME: &str = "SOURCE_DATE_EPOCH";
 
@@ -15,6 +17,6 @@ pub(crate) fn from_environment() -> Result<Option<i64>, String> {
     let digits = text.to_str().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let seconds = digits.and_then(|digits| digits.parse().ok());
     seconds.map(Some).ok_or_else(|| {
-        format!("environment variable ${NAME} {} is invalid: give seconds since 1970, as date +%s does", text.display())
+        format!("environment variable ${NAME} {} is invalid: give seconds since 1970, as date +%s does", text.shown())
     })
 }

@@ -182,3 +182,43 @@ fn a_second_run_waits_for_the_first() {
     }
     assert!(is_restored(before.as_deref()), "autogroup is {:?}", fs::read_to_string(AUTOGROUP));
 }
+
+/// Plants links under the names that a program with this process number could choose, and becomes the program.
+const PLANT: &str = r#"
+victim=$1; shift
+for name in floe floe-$$ floe-demo-$$ floe-lab-$$ floe-lab-$$-demo.erofs .floe.$$ tree.erofs; do
+    ln -s "$victim" "$TMPDIR/$name"
+done
+exec "$@"
+"#;
+
+#[test]
+fn nothing_is_written_through_planted_links() {
+    let few = ["lab", "launch", "--launches", "2", "--controls", "1", "--blocks", "1"];
+    for (arguments, needs) in [
+        (&few[..], &[Need::Root, Need::Fuse][..]),
+        (&["demo", "--no-mount"], &[]),
+        (&["mkfs", "--quiet", "--fragments=all", "-zlz4", "IMAGE", "."], &[]),
+    ] {
+        if !ready(needs) {
+            continue;
+        }
+        let home = tempfile::tempdir().expect("a folder");
+        let (victim, temporaries) = (home.path().join("victim"), home.path().join("temporaries"));
+        fs::write(&victim, "text").expect("written");
+        fs::create_dir(&temporaries).expect("made");
+        let image = home.path().join("image.erofs");
+        let image = image.to_str().expect("text");
+        let arguments = arguments.iter().map(|argument| if *argument == "IMAGE" { image } else { argument });
+        let mut command = Command::new("sh");
+        command.args(["-c", PLANT, "sh"]).arg(&victim).arg(env!("CARGO_BIN_EXE_floe")).args(arguments);
+        command.env("TMPDIR", &temporaries).current_dir("/usr/include").stdin(Stdio::null());
+        let output = command.output().expect("it runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command:?}: {errors}");
+        assert!(fs::read(&victim).expect("it is there") == b"text", "{command:?} has written to another file");
+        let left = fs::read_dir(&temporaries).expect("listed").flatten();
+        let left: Vec<_> = left.filter(|entry| !entry.path().is_symlink()).map(|entry| entry.path()).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io,
+    os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -13,7 +14,7 @@ use floe_image::ImageSource;
 use floe_source::FileSource;
 use rustix::fs::{Mode, OFlags};
 
-use crate::{OpenError, OpenOptions, sources::open_file};
+use crate::{NamedFiles, OpenError, OpenOptions};
 
 /// The extra devices of an image.
 #[derive(Default)]
@@ -26,39 +27,52 @@ pub(crate) struct AddedDevices {
     pub(crate) paths: Vec<PathBuf>,
 }
 
-/// Adds the extra devices of the image at `path` to its engine: the files of [`OpenOptions::devices`] for the first
-/// slots of the device table, and files from [`OpenOptions::device_directory`] for the others. With neither option,
-/// adds none, since the devices may be part of the image file. Floe never opens another file just because an image
-/// names it.
+/// Adds the extra devices of an image to its engine: the named files for the first slots of the device table, and files from
+/// the named directory for the others. With neither, adds none, since the devices may be part of the image file. Floe never opens
+/// another file just because an image names it.
 ///
 /// # Errors
-/// There are more or fewer files than the image has devices, a file cannot be opened, or the image breaks the format.
-pub(crate) fn add_devices(engine: &Arc<Engine>, path: &Path, options: &OpenOptions) -> Result<AddedDevices, OpenError> {
-    let OpenOptions { devices: given, device_directory, superblock_checksum, .. } = options;
-    let slots = extra_devices(engine.block_reader(Blocking::Allowed).as_ref(), *superblock_checksum)
-        .map_err(|error| OpenError::Image { path: path.to_owned(), error })?;
+/// There are more or fewer files than the image has devices, a file could not be opened, or the image breaks the format.
+pub(crate) fn add_devices(
+    engine: &Arc<Engine>,
+    named: NamedFiles,
+    options: &OpenOptions,
+) -> Result<AddedDevices, OpenError> {
+    let NamedFiles { name: path, devices: given, device_directory, .. } = named;
+    let slots = extra_devices(engine.block_reader(Blocking::Allowed).as_ref(), options.superblock_checksum)
+        .map_err(|error| OpenError::Image { path: path.clone(), error })?;
     if given.len() > slots.len() {
         let (given_count, expected_count) = (given.len(), slots.len());
-        return Err(OpenError::TooManyDevices { path: path.to_owned(), given_count, expected_count });
+        return Err(OpenError::TooManyDevices { path, given_count, expected_count });
     }
     let mut added = AddedDevices { slots: Vec::new(), sources: Vec::new(), paths: Vec::new() };
-    if !given.is_empty() || device_directory.is_some() {
-        for (index, slot) in slots.iter().enumerate() {
-            let (place, source) = match (given.get(index), device_directory) {
-                (Some(place), _) => (place.clone(), open_file(place, 0)),
-                (None, Some(directory)) => {
-                    (directory.join(slot.tag.escape_ascii().to_string()), open_named(directory, &slot.tag))
-                }
-                (None, None) => return Err(missing(path, &slots, index)),
-            };
-            let source = source.map_err(|error| {
-                let (image, place, slot) = (path.to_owned(), place.clone(), slot_number(index));
-                OpenError::Device { image, slot, path: place, error }
-            })?;
-            engine.add_device(Arc::clone(&source));
-            added.sources.push(source);
-            added.paths.push(place);
+    if given.is_empty() && device_directory.is_none() {
+        return Ok(AddedDevices { slots, ..added });
+    }
+    let directory_path = options.device_directory.clone().unwrap_or_default();
+    let directory = match device_directory {
+        Some(Err(error)) if given.len() < slots.len() => {
+            return Err(OpenError::Device { image: path, slot: slot_number(given.len()), path: directory_path, error });
         }
+        opened => opened.and_then(Result::ok),
+    };
+    let mut given = options.devices.iter().cloned().zip(given);
+    for (index, slot) in slots.iter().enumerate() {
+        let (place, source) = match (given.next(), &directory) {
+            (Some(given), _) => given,
+            (None, Some(directory)) => {
+                let place = directory_path.join(slot.tag.escape_ascii().to_string());
+                (place, open_named(directory.as_fd(), &slot.tag))
+            }
+            (None, None) => return Err(missing(&path, &slots, index)),
+        };
+        let source = source.map_err(|error| {
+            let (image, slot, path) = (path.clone(), slot_number(index), place.clone());
+            OpenError::Device { image, slot, path, error }
+        })?;
+        engine.add_device(Arc::clone(&source));
+        added.sources.push(source);
+        added.paths.push(place);
     }
     Ok(AddedDevices { slots, ..added })
 }
@@ -66,7 +80,7 @@ pub(crate) fn add_devices(engine: &Arc<Engine>, path: &Path, options: &OpenOptio
 /// Opens the file in `directory` whose name is a device's tag. The tag comes from the image, so it must be a single
 /// name, and a symbolic link is not followed. For a single name, `O_NOFOLLOW` ensures what `RESOLVE_BENEATH` and
 /// `RESOLVE_NO_SYMLINKS` ensure for paths, and works on Linux 5.4.
-fn open_named(directory: &Path, tag: &[u8]) -> io::Result<Arc<dyn ImageSource>> {
+fn open_named(directory: BorrowedFd<'_>, tag: &[u8]) -> io::Result<Arc<dyn ImageSource>> {
     let refused = |reason: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, reason.to_owned()));
     if tag.is_empty() {
         return refused("it has no name in the image: give its file with --device");
@@ -74,10 +88,9 @@ fn open_named(directory: &Path, tag: &[u8]) -> io::Result<Arc<dyn ImageSource>> 
     if tag == b"." || tag == b".." || tag.contains(&b'/') || tag.contains(&0) {
         return refused("its name leads out of the device directory: give its file with --device");
     }
-    let directory = rustix::fs::open(directory, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     // Without NONBLOCK, opening a FIFO would wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = match rustix::fs::openat(&directory, tag, flags, Mode::empty()) {
+    let file = match rustix::fs::openat(directory, tag, flags, Mode::empty()) {
         Err(rustix::io::Errno::LOOP) => {
             return refused("it is a symbolic link, which is not followed: give the file with --device");
         }

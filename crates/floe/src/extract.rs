@@ -8,13 +8,14 @@ mod outcome;
 mod piece;
 mod planner;
 mod selection;
+mod target;
 mod task;
 mod tree;
 mod worker;
 
 use std::{
     fmt, io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::AtomicBool,
@@ -23,7 +24,7 @@ use std::{
     thread,
 };
 
-use floe_image::start_error;
+use floe_image::{ShownName, start_error};
 
 use crate::{
     Attr, FileType, Image, Nid, Timestamp, WalkEntry,
@@ -35,6 +36,7 @@ use ledger::Ledger;
 pub use outcome::{ExtractAction, ExtractOmission, ExtractPart, ExtractSummary, ExtractWarning, ExtractWarningCause};
 use planner::Planner;
 use selection::Selected;
+pub use target::ExtractTarget;
 use task::Task;
 use tree::{Directories, TreeDirectory};
 use worker::Worker;
@@ -221,7 +223,7 @@ pub enum ExtractError {
 pub fn extract(
     image: &Image,
     parts: Parts<'_>,
-    target: &Path,
+    target: impl Into<ExtractTarget>,
     options: &ExtractOptions,
     tell: &(dyn Fn(ExtractEvent<'_>) + Sync),
     cancel: &AtomicBool,
@@ -232,7 +234,9 @@ pub fn extract(
         Parts::Where(filter) => (vec![Selected::ROOT], Some(filter)),
         Parts::Below(paths) => (selection::select(image, root_nid, paths).map_err(ExtractError::Path)?, None),
     };
-    let at_target = |error: io::Error| ExtractError::Target { path: target.to_owned(), error };
+    let target = target.into();
+    let target_path = target.path().to_owned();
+    let at_target = |error: io::Error| ExtractError::Target { path: target_path.clone(), error };
     let root_attr = image.attr(root_nid).map_err(|error| ExtractError::Path(error.into()))?;
     if root_attr.file_type != FileType::Directory {
         return Err(ExtractError::Path(crate::PathError::NotADirectory { path: b"/".to_vec() }));
@@ -277,6 +281,7 @@ pub fn extract(
     for directory in planned.made.iter().rev() {
         worker.finish_directory(directory);
     }
+    worker.check_special_files();
     ledger.into_summary().map_err(|error| match error {
         Some(error) => at_target(error),
         None => ExtractError::Cancelled,
@@ -301,7 +306,7 @@ fn next(receiver: &Mutex<Receiver<Task>>) -> Option<Task> {
 impl fmt::Display for ExtractError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Target { path, error } => write!(formatter, "{}: {error}", path.display()),
+            Self::Target { path, error } => write!(formatter, "{}: {error}", path.shown()),
             Self::Path(error) => error.fmt(formatter),
             Self::Cancelled => formatter.write_str("cancelled; incomplete files were removed"),
         }

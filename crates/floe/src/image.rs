@@ -6,13 +6,14 @@ use std::{
 };
 
 use floe_engine::{Blocking, Engine, EngineOptions, Reader};
-use floe_image::{Attr, ByteRange, FileSystem, ImageSource, Nid, Result};
+use floe_image::{Attr, ByteRange, DeviceId, FileSystem, FileType, ImageSource, Nid, Result};
 
 use crate::{
     Format, FormatImage, ImageFiles, OpenError, OpenOptions, PathError, ReadDir, Walk,
     devices::check_flat,
     launch_ahead::{GAP_MAX, stored_runs},
     resolve::resolve,
+    subdirectory::Subdirectory,
 };
 
 /// An image that is open for reading. May be used from many threads at once. Clones are cheap and share its caches.
@@ -41,8 +42,6 @@ pub struct Image {
     reader: Reader,
     format_image: FormatImage,
     offset: u64,
-    /// The image file, without extra devices.
-    source: Arc<dyn ImageSource>,
     device_paths: Vec<PathBuf>,
 }
 
@@ -86,16 +85,17 @@ impl Image {
             options.spill_file_directory = directory_of(&path);
         }
         let device_paths = devices.paths;
-        let sources = std::iter::once(Arc::clone(&source)).chain(devices.sources).collect();
+        let image_len = source.len();
+        let sources = std::iter::once(source).chain(devices.sources).collect();
         let engine = Engine::new(sources, &options).map_err(failed)?;
         let blocks = engine.block_reader(Blocking::Allowed);
         let is_alone = blocks.device_count() == 1;
         let format_image = FormatImage::open(format, blocks, superblock_checksum).map_err(failed)?;
         let file_system = format_image.file_system();
         if is_alone {
-            check_flat(&path, &devices.slots, source.len(), file_system.info().block_size)?;
+            check_flat(&path, &devices.slots, image_len, file_system.info().block_size)?;
         }
-        Ok(Self { reader: Reader::new(engine, file_system), format_image, offset, source, device_paths })
+        Ok(Self { reader: Reader::new(engine, file_system), format_image, offset, device_paths })
     }
 
     /// The reader, which combines the engine and the format.
@@ -122,8 +122,9 @@ impl Image {
     /// wait. Entries that cannot be resolved are skipped.
     pub fn read_ahead_of_launch(&self) {
         let FormatImage::Erofs(erofs) = &self.format_image else { return };
+        let Ok(source) = self.reader.engine().source(DeviceId(0)) else { return };
         for run in self.stored_runs(&erofs.launch_list().unwrap_or_default(), GAP_MAX) {
-            self.source.will_need(run.offset(), run.len());
+            source.will_need(run.offset(), run.len());
         }
     }
 
@@ -147,6 +148,21 @@ impl Image {
     /// The inode of `/`.
     pub fn root(&self) -> Nid {
         self.file_system().root()
+    }
+
+    /// The same image with the directory at `path` as its root.
+    ///
+    /// # Errors
+    /// As [`Image::resolve`], and if the path leads to another type of file.
+    pub fn below(&self, path: impl AsRef<[u8]>) -> Result<Self, PathError> {
+        let path = path.as_ref();
+        let root = self.resolve(path)?;
+        if self.attr(root)?.file_type != FileType::Directory {
+            return Err(PathError::NotADirectory { path: path.to_vec() });
+        }
+        let file_system = Arc::new(Subdirectory { inner: Arc::clone(self.file_system()), root });
+        let reader = Reader::new(Arc::clone(self.reader.engine()), file_system);
+        Ok(Self { reader, ..self.clone() })
     }
 
     /// The attributes of an inode, as `stat` returns them.

@@ -10,9 +10,9 @@ use floe_erofs::SuperblockChecksum;
 use floe_image::ImageSource;
 
 use crate::{
-    Format, OpenError, OpenOptions,
+    Format, NamedFiles, OpenError, OpenOptions,
     devices::{AddedDevices, add_devices},
-    sources,
+    sources::image_in,
 };
 
 /// The open files of an image. Opening them reads only the content that identifies the files, and starts no thread.
@@ -36,7 +36,7 @@ impl ImageFiles {
     /// A file cannot be read or is not an EROFS or SquashFS image, or there are more or fewer extra devices than the image
     /// needs.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, OpenError> {
-        Self::found(path, sources::open_image(path, options.offset)?, options)
+        Self::of_named(NamedFiles::open(path, options)?, options)
     }
 
     /// Like [`ImageFiles::open`], for an image that is already open. Errors call the image `name`.
@@ -44,34 +44,41 @@ impl ImageFiles {
     /// # Errors
     /// As [`ImageFiles::open`].
     pub fn of_source(name: &Path, source: &Arc<dyn ImageSource>, options: &OpenOptions) -> Result<Self, OpenError> {
-        Self::found(name, sources::image_in(name, source, options.offset)?, options)
+        Self::of_named(NamedFiles::of_source(name, source, options), options)
     }
 
-    fn found(
-        path: &Path,
-        (source, offset, format): (Arc<dyn ImageSource>, u64, Format),
-        options: &OpenOptions,
-    ) -> Result<Self, OpenError> {
+    /// Like [`ImageFiles::open`], for files that were opened with the same options. The only further files that this opens are
+    /// those in [`OpenOptions::device_directory`].
+    ///
+    /// # Errors
+    /// As [`ImageFiles::open`].
+    pub fn of_named(named: NamedFiles, options: &OpenOptions) -> Result<Self, OpenError> {
+        let (source, offset, format) = image_in(&named.name, &named.image, options.offset)?;
+        let path = named.name.clone();
         let devices = match format {
-            Format::Erofs => find_devices(path, &source, options),
-            Format::Squashfs if options.devices.is_empty() => Ok(AddedDevices::default()),
+            Format::Erofs => find_devices(&source, named, options),
+            Format::Squashfs if named.devices.is_empty() => Ok(AddedDevices::default()),
             Format::Squashfs => {
-                let given_count = options.devices.len();
-                return Err(OpenError::TooManyDevices { path: path.to_owned(), given_count, expected_count: 0 });
+                let given_count = named.devices.len();
+                return Err(OpenError::TooManyDevices { path, given_count, expected_count: 0 });
             }
         };
         match devices {
             Err(error) if !matches!(error, OpenError::Image { .. }) => Err(error),
             devices => {
                 let superblock_checksum = options.superblock_checksum;
-                Ok(Self { path: path.to_owned(), source, offset, format, superblock_checksum, devices })
+                Ok(Self { path, source, offset, format, superblock_checksum, devices })
             }
         }
     }
 }
 
-/// Reads the device table on this thread, and opens the devices.
-fn find_devices(path: &Path, source: &Arc<dyn ImageSource>, options: &OpenOptions) -> Result<AddedDevices, OpenError> {
+/// Reads the device table on this thread, and adds the devices.
+fn find_devices(
+    source: &Arc<dyn ImageSource>,
+    named: NamedFiles,
+    options: &OpenOptions,
+) -> Result<AddedDevices, OpenError> {
     let options_of_engine = EngineOptions {
         workers: WorkerMode::Inline,
         reserved_pages: 0,
@@ -80,6 +87,6 @@ fn find_devices(path: &Path, source: &Arc<dyn ImageSource>, options: &OpenOption
         ..options.engine.clone()
     };
     let engine = Engine::new(vec![Arc::clone(source)], &options_of_engine)
-        .map_err(|error| OpenError::Image { path: path.to_owned(), error })?;
-    add_devices(&engine, path, options)
+        .map_err(|error| OpenError::Image { path: named.name.clone(), error })?;
+    add_devices(&engine, named, options)
 }

@@ -57,6 +57,7 @@ mod image_files;
 mod launch_ahead;
 mod likeness;
 mod memory_limit;
+mod named_files;
 mod open_error;
 mod open_options;
 mod part_source;
@@ -64,6 +65,7 @@ mod path_error;
 mod read_many;
 mod resolve;
 mod sources;
+mod subdirectory;
 #[cfg(feature = "mkfs")]
 mod verify;
 mod walk;
@@ -73,7 +75,7 @@ pub use directory::{DirectoryEntry, ReadDir};
 pub use entry_limit::EntryLimit;
 pub use extract::{
     Choice, ExtractAction, ExtractError, ExtractEvent, ExtractOmission, ExtractOptions, ExtractPart, ExtractSummary,
-    ExtractWarning, ExtractWarningCause, Parts, XattrFilter, XattrSelection, extract,
+    ExtractTarget, ExtractWarning, ExtractWarningCause, Parts, XattrFilter, XattrSelection, extract,
 };
 pub use floe_engine::{
     BadValue, Counters, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, Reader, SyncDecompress,
@@ -91,7 +93,8 @@ pub use format::FormatImage;
 pub use image::Image;
 pub use image_files::ImageFiles;
 pub use likeness::Likeness;
-pub use memory_limit::keep_address_space;
+pub use memory_limit::{keep_address_space, memory_limit_bytes};
+pub use named_files::NamedFiles;
 pub use open_error::OpenError;
 pub use open_options::{Offset, OpenOptions};
 pub use path_error::PathError;

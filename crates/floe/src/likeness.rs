@@ -27,6 +27,8 @@ const fn advised(offset: usize, bytes: &'static [u8], name: &'static str, advice
 
 /// The more specific magic numbers come first: a disk has a boot sector, and behind it partitions.
 const MAGICS: &[Magic] = &[
+    // It begins with the line of a script.
+    magic(32, b"SIF_MAGIC\0", "a SIF container without an EROFS or SquashFS image"),
     advised(512, b"EFI PART", "a disk with a GPT", "find its partition and give its offset"),
     magic(1080, b"\x53\xef", "an ext2, ext3 or ext4 file system"),
     magic(0x1_0040, b"_BHRfS_M", "a btrfs file system"),
@@ -88,6 +90,8 @@ impl Likeness {
 mod tests {
     use super::*;
 
+    const SIF: &[u8] = b"#!/usr/bin/env run-singularity\n\0SIF_MAGIC\x0001\0";
+
     #[test]
     fn files_are_recognised_by_magic_numbers() {
         for (offset, bytes, expected) in [
@@ -95,6 +99,8 @@ mod tests {
             (1080, b"\x53\xef", Some("an ext2, ext3 or ext4 file system")),
             (0x1_0040, b"_BHRfS_M", Some("a btrfs file system")),
             (510, b"\x55\xaaEFI PART", Some("a disk with a GPT")),
+            (0, SIF, Some("a SIF container without an EROFS or SquashFS image")),
+            (0, b"#!/usr/bin/env run-singularity", Some("a script")),
             (510, b"\x55\xaa", Some("a disk with a boot sector")),
             (0, b"", Some("nothing but zeros")),
             (7, b"hello", None),

@@ -3,6 +3,7 @@
 use std::{fmt, io, path::PathBuf};
 
 use crate::Likeness;
+use floe_image::ShownName;
 
 /// Why an image could not be opened. The text is one line that names the file and says what to do.
 #[derive(Debug)]
@@ -72,10 +73,10 @@ pub enum OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File { path, error } => write!(formatter, "{}: {error}", path.display()),
+            Self::File { path, error } => write!(formatter, "{}: {error}", path.shown()),
             Self::Remote { error } => error.fmt(formatter),
             Self::NotAnImage { path, offset, likeness, found_at } => {
-                write!(formatter, "{}: ", path.display())?;
+                write!(formatter, "{}: ", path.shown())?;
                 match offset {
                     None => write!(formatter, "no EROFS or SquashFS image found in it")?,
                     Some(0) => write!(formatter, "not an EROFS or SquashFS image")?,
@@ -90,23 +91,23 @@ impl fmt::Display for OpenError {
                     (None, None) => Ok(()),
                 }
             }
-            Self::Image { path, error } => write!(formatter, "{}: {error}", path.display()),
+            Self::Image { path, error } => write!(formatter, "{}: {error}", path.shown()),
             Self::Device { image, slot, path, error } => {
-                write!(formatter, "{}: extra device {slot}, {}: {error}", image.display(), path.display())
+                write!(formatter, "{}: extra device {slot}, {}: {error}", image.shown(), path.shown())
             }
             Self::MissingDevice { path, index, tag } if tag.is_empty() => {
-                write!(formatter, "{}: needs extra device {index}: give its file with --device", path.display())
+                write!(formatter, "{}: needs extra device {index}: give its file with --device", path.shown())
             }
             Self::MissingDevice { path, index, tag } => write!(
                 formatter,
                 "{}: needs extra device {index}, \"{tag}\": give its file with --device, or with --device-directory the \
                  directory in which it has that name",
-                path.display()
+                path.shown()
             ),
             Self::TooManyDevices { path, given_count, expected_count } => write!(
                 formatter,
                 "{}: {given_count} extra devices given, but the image has {expected_count}",
-                path.display()
+                path.shown()
             ),
         }
     }

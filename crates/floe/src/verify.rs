@@ -13,7 +13,7 @@ use std::{
 };
 
 use floe_engine::{EngineOptions, WorkerMode};
-use floe_image::{ByteRange, ExtentData, Nid, start_error};
+use floe_image::{ByteRange, ExtentData, Nid, Shown, start_error};
 use floe_mkfs::{Expected, Phase, PieceDigest, Progress, Verified, Verifier, VerifyError};
 use xxhash_rust::xxh64::xxh64;
 
@@ -398,8 +398,8 @@ fn unread_or(error: &floe_image::Error, failed: impl Fn(&str) -> VerifyError) ->
 }
 
 fn fault(expected: &Expected<'_>, number: usize, what: &str) -> VerifyError {
-    let path = String::from_utf8_lossy(&expected.path(number)).escape_debug().to_string();
-    VerifyError::Fault(format!("{path}: {what}"))
+    let path = expected.path(number);
+    VerifyError::Fault(format!("{}: {what}", Shown(&path)))
 }
 
 fn report(progress: &mut dyn Progress, done: u64, total: u64) -> Result<(), VerifyError> {

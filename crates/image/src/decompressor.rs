@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt};
 
-use crate::{DecodedLen, Encoding};
+use crate::{DecodedLen, Encoding, Error, Place};
 
 /// Decodes every [`Encoding`]. Implementations keep working state that they reuse from block to block, so each thread
 /// has its own.
@@ -61,6 +61,17 @@ pub enum DecodeError {
     Unsupported(Cow<'static, str>),
     /// The codec could not allocate its working memory.
     NoMemory,
+}
+
+impl DecodeError {
+    /// The error of the block at `place`.
+    pub fn at(self, place: Place) -> Error {
+        match self {
+            Self::Corrupt(rule) => Error::corrupt(rule, place),
+            Self::Unsupported(feature) => Error::unsupported(feature),
+            Self::NoMemory => Error::NoMemory,
+        }
+    }
 }
 
 impl fmt::Display for DecodeError {

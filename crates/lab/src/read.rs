@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use floe_image::ShownName;
 use serde::Serialize;
 
 use crate::error::ErrorContext;
@@ -143,7 +144,7 @@ fn read_round(
         let begin = Instant::now();
         let read = File::open(&path).and_then(|file| file.read_at(&mut buffer, offset));
         random_ns.push(nanoseconds(begin));
-        read.context(|| format!("{}: cannot read {}", variant.name, path.display()))?;
+        read.context(|| format!("{}: cannot read {}", variant.name, path.shown()))?;
     }
     Ok(Some(ReadRound {
         variant: index,
@@ -171,18 +172,18 @@ fn read_tree(root: &Path, interrupt: &Interrupt) -> Result<Option<Tree>> {
         let path = root.join(&directory);
         let mut entries = fs::read_dir(&path)
             .and_then(Iterator::collect::<std::io::Result<Vec<_>>>)
-            .context(|| format!("cannot list {}", path.display()))?;
+            .context(|| format!("cannot list {}", path.shown()))?;
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             let path = directory.join(entry.file_name());
-            let kind = entry.file_type().context(|| format!("cannot stat {}", path.display()))?;
+            let kind = entry.file_type().context(|| format!("cannot stat {}", path.shown()))?;
             if kind.is_dir() {
                 directories.push(path);
             } else if kind.is_file() && tree.files.len() < FILES_MAX {
                 if interrupt.is_requested() {
                     return Ok(None);
                 }
-                let context = || format!("cannot read {}", path.display());
+                let context = || format!("cannot read {}", path.shown());
                 let mut file = File::open(entry.path()).context(context)?;
                 let mut size = 0;
                 loop {

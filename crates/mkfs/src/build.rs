@@ -7,7 +7,7 @@ use floe_erofs::{
     format,
     write::{Device, SuperBlockRecord, superblock_bytes},
 };
-use floe_image::{DIRECTORY_TOO_DEEP, Timestamp};
+use floe_image::{DIRECTORY_TOO_DEEP, ShownName, Timestamp};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -190,7 +190,7 @@ fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> R
     let mut excludes = Excludes::new(options)?;
     for output in [Some(&options.output), options.blob_device.as_ref()].into_iter().flatten() {
         if sources.iter().any(|source| matches!(source, Source::Tar(path) if is_same_file(path, output))) {
-            return Err(Error::Option(format!("the output {} is also a source", output.display())));
+            return Err(Error::Option(format!("the output {} is also a source", output.shown())));
         }
     }
     for source in sources {
@@ -211,7 +211,7 @@ fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> R
         }
     }
     if let Some(path) = excludes.missing().filter(|_| options.excludes_must_match) {
-        return Err(Error::Option(format!("--exclude: the source has no {}", path.display())));
+        return Err(Error::Option(format!("--exclude: the source has no {}", path.shown())));
     }
     if options.splits_links {
         tree.split_links();

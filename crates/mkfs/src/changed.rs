@@ -5,6 +5,7 @@
 
 use std::{collections::HashSet, fs::File, io, os::unix::fs::FileExt, path::Path, sync::Arc};
 
+use floe_image::ShownName;
 use rustix::{fs::OFlags, io::Errno};
 
 use crate::{
@@ -78,7 +79,7 @@ impl<'a> ChangedFiles<'a> {
         gone.insert(node);
         self.warnings.push(format!(
             "{} vanished or became unreadable before it was read; it was omitted",
-            content.path().display()
+            content.path().shown()
         ));
     }
 
@@ -135,7 +136,7 @@ impl<'a> ChangedFiles<'a> {
         } else {
             format!("the image has its later content, up to the listed length of {size} bytes")
         };
-        self.warnings.push(format!("{} changed while it was read: {what}", path.display()));
+        self.warnings.push(format!("{} changed while it was read: {what}", path.shown()));
         let path = path.as_path().into();
         Ok(Copied::Content(Content::Sparse { file: copies, path, runs: runs.into(), size, identity: None }))
     }

@@ -3,6 +3,7 @@
 use std::{fmt, io, path::PathBuf};
 
 use floe_codec::encode::EncodeError;
+use floe_image::{Shown, ShownName};
 
 /// The reason for which an image was not built. The output path then has no new image.
 #[derive(Debug)]
@@ -72,15 +73,17 @@ pub enum Error {
     Cancelled,
 }
 
-/// How many characters of a name an error message shows.
-const SHOWN_MAX: usize = 200;
+/// How many bytes of a name an error message shows.
+const SHOWN_BYTES_MAX: usize = 200;
 
 /// A name from a source for an error message: in one line, and shortened.
 pub(crate) fn shown(name: &[u8]) -> String {
-    let name = String::from_utf8_lossy(name);
-    let shown: String = name.chars().take(SHOWN_MAX).flat_map(char::escape_debug).collect();
-    let dots = if name.chars().nth(SHOWN_MAX).is_some() { "…" } else { "" };
-    shown + dots
+    if name.len() <= SHOWN_BYTES_MAX {
+        return Shown(name).to_string();
+    }
+    let is_inside = |at: usize| name.get(at).is_some_and(|byte| byte & 0xc0 == 0x80);
+    let end = (SHOWN_BYTES_MAX - 3..=SHOWN_BYTES_MAX).rev().find(|at| !is_inside(*at)).unwrap_or(SHOWN_BYTES_MAX);
+    format!("{}…", Shown(name.get(..end).unwrap_or(name)))
 }
 
 /// A result whose error is [`Error`].
@@ -110,21 +113,17 @@ impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Source { path, action, error } | Self::Companion { path, action, error } => {
-                write!(formatter, "cannot {action} {}: {error}", path.display())
+                write!(formatter, "cannot {action} {}: {error}", path.shown())
             }
             Self::Incomplete { path, error } => {
-                write!(formatter, "{} has no image any more: overwriting it failed: {error}", path.display())
+                write!(formatter, "{} has no image any more: overwriting it failed: {error}", path.shown())
             }
             Self::Changed { path } => {
-                write!(
-                    formatter,
-                    "{} changed while it was read; try again when no program writes to it",
-                    path.display()
-                )
+                write!(formatter, "{} changed while it was read; try again when no program writes to it", path.shown())
             }
-            Self::Unfit { path, reason } => write!(formatter, "{}: {reason}", path.display()),
+            Self::Unfit { path, reason } => write!(formatter, "{}: {reason}", path.shown()),
             Self::Output { path, action, error } => {
-                write!(formatter, "cannot {action} the image {}: {error}", path.display())
+                write!(formatter, "cannot {action} the image {}: {error}", path.shown())
             }
             Self::Option(reason) | Self::Layout(reason) => formatter.write_str(reason),
             Self::Thread(error) => write!(formatter, "cannot start a thread: {error}"),

@@ -8,6 +8,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
+use floe_image::ShownName;
 use regex::bytes::{Regex, RegexBuilder};
 
 use crate::{
@@ -56,9 +57,7 @@ impl Excludes {
     /// Ends the directory. Returns a warning for each output file that was in it.
     pub(crate) fn end_directory(&mut self) -> Vec<String> {
         let found = self.outputs.drain(..).filter(|(_, within)| within.is_found());
-        found
-            .map(|(output, _)| format!("the output {} is inside the source; it was omitted", output.display()))
-            .collect()
+        found.map(|(output, _)| format!("the output {} is inside the source; it was omitted", output.shown())).collect()
     }
 
     /// An excluded path that was not found.

@@ -20,6 +20,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use floe_image::ShownName;
 use rustix::io::Errno;
 
 use crate::{
@@ -147,7 +148,7 @@ impl Naming {
             format!(
                 "{} was overwritten, because it cannot be replaced: it is a mountpoint, or its directory accepts no new \
                  files",
-                file.path().display()
+                file.path().shown()
             )
         }))
     }

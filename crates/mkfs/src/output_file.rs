@@ -53,6 +53,8 @@ pub(crate) struct OutputFile {
     replaced: Option<ReplacedFile>,
     /// The existing file, if a new one cannot take its place.
     fixed: Option<File>,
+    /// Whether the path names an open file.
+    is_open: bool,
     name: Name,
     has_data: bool,
     temporaries: Temporaries,
@@ -74,7 +76,7 @@ impl OutputFile {
     /// not in use, it is written to directly.
     pub(crate) fn create(path: &Path, head_offset: u64, temporaries: &Temporaries) -> Result<Self> {
         temporaries.begin()?;
-        let target = link_target(path).map_err(output(path, "look at"))?;
+        let Target { path: target, is_open } = Target::of(path).map_err(output(path, "look at"))?;
         let mut fixed = None;
         let (file, name, replaced) = match fs::metadata(path) {
             Ok(status) if status.file_type().is_block_device() => {
@@ -84,6 +86,12 @@ impl OutputFile {
                 let error = io::Error::other("it exists and is neither a regular file nor a block device");
                 return Err(output(path, "replace")(error));
             }
+            Ok(_) if is_open => {
+                // Whoever has the file open expects the image in that file, not in a new one.
+                fixed = Some(File::options().write(true).open(&target).map_err(output(path, "write to"))?);
+                let (file, name) = nameless_elsewhere()?;
+                (file, name, None)
+            }
             Ok(status) => {
                 if is_mountpoint(&target) {
                     fixed = Some(File::options().write(true).open(&target).map_err(output(path, "write to"))?);
@@ -91,11 +99,7 @@ impl OutputFile {
                 let (file, name) = match nameless(&target, REPLACEMENT_MODE) {
                     Err(error) if is_refused(&error) => {
                         fixed = Some(File::options().write(true).open(&target).map_err(output(path, "write to"))?);
-                        let elsewhere = elsewhere();
-                        nameless(&elsewhere, REPLACEMENT_MODE).map_err(|error| {
-                            let directory = directory_of(&elsewhere).to_path_buf();
-                            output(&directory, "create a temporary file in")(error)
-                        })?
+                        nameless_elsewhere()?
                     }
                     made => made.map_err(output(path, "create"))?,
                 };
@@ -112,7 +116,7 @@ impl OutputFile {
             temporaries.add(temporary);
         }
         let (path, temporaries) = (path.to_path_buf(), temporaries.clone());
-        Ok(Self { file, path, target, head_offset, replaced, fixed, name, has_data: false, temporaries })
+        Ok(Self { file, path, target, head_offset, replaced, fixed, is_open, name, has_data: false, temporaries })
     }
 
     /// The file itself.
@@ -161,7 +165,8 @@ impl OutputFile {
         self.file.sync_all().map_err(self.failed("store"))
     }
 
-    /// Gives the file its name, or copies it into an existing file that cannot be replaced. Returns whether it was copied.
+    /// Gives the file its name, or copies it into an existing file that cannot be replaced. Returns whether it was copied although
+    /// the path names no open file.
     pub(crate) fn take_name(&mut self) -> Result<bool> {
         let renamed = match &self.name {
             _ if self.fixed.is_some() => Err(Errno::BUSY.into()),
@@ -183,7 +188,7 @@ impl OutputFile {
             }
             self.temporaries.forget(&temporary);
         }
-        Ok(is_copied)
+        Ok(is_copied && !self.is_open)
     }
 
     /// An unnamed file cannot replace a file; if one exists, the new file first gets a temporary name.
@@ -243,8 +248,8 @@ impl Drop for OutputFile {
 pub(crate) fn scratch_file(path: &Path) -> Result<File> {
     let status = fs::metadata(path);
     let is_device = status.as_ref().is_ok_and(|status| status.file_type().is_block_device());
-    let look = || link_target(path).map_err(output(path, "look at"));
-    let beside = if is_device { elsewhere() } else { look()? };
+    let target = Target::of(path).map_err(output(path, "look at"))?;
+    let beside = if is_device || target.is_open { elsewhere() } else { target.path };
     let made = match nameless(&beside, REPLACEMENT_MODE) {
         Err(error) if is_refused(&error) && status.is_ok() => nameless(&elsewhere(), REPLACEMENT_MODE),
         made => made,
@@ -261,6 +266,13 @@ fn elsewhere() -> PathBuf {
     env::temp_dir().join("floe")
 }
 
+/// Creates a file in the system's temporary directory.
+fn nameless_elsewhere() -> Result<(File, Name)> {
+    let place = elsewhere();
+    let directory = directory_of(&place);
+    nameless(&place, REPLACEMENT_MODE).map_err(output(directory, "create a temporary file in"))
+}
+
 /// Whether the directory does not accept files.
 fn is_refused(error: &io::Error) -> bool {
     let refusals = [Errno::ACCESS, Errno::PERM, Errno::ROFS];
@@ -274,18 +286,32 @@ fn is_mountpoint(path: &Path) -> bool {
     status.is_ok_and(|status| status.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
-/// Resolves the symbolic links at `path`; the target need not exist.
-fn link_target(path: &Path) -> io::Result<PathBuf> {
-    let mut target = path.to_path_buf();
-    for _ in 0..=LINKS_MAX {
-        match rustix::fs::readlink(&target, Vec::new()) {
-            Ok(link) => target = directory_of(&target).join(OsStr::from_bytes(link.as_bytes())),
-            // It is not a link, or nothing is there.
-            Err(Errno::INVAL | Errno::NOENT) => return Ok(target),
-            Err(error) => return Err(error.into()),
+/// The place to which the symbolic links at a path lead.
+struct Target {
+    path: PathBuf,
+    /// Whether the path is a link in procfs to an open file (`/proc/PID/fd/N`). Its text need not be a path to that file.
+    is_open: bool,
+}
+
+impl Target {
+    /// Resolves the symbolic links at `path`; the target need not exist.
+    fn of(path: &Path) -> io::Result<Self> {
+        let mut path = path.to_path_buf();
+        for _ in 0..=LINKS_MAX {
+            match rustix::fs::readlink(&path, Vec::new()) {
+                Ok(_) if is_in_procfs(directory_of(&path)) => return Ok(Self { path, is_open: true }),
+                Ok(link) => path = directory_of(&path).join(OsStr::from_bytes(link.as_bytes())),
+                // It is not a link, or nothing is there.
+                Err(Errno::INVAL | Errno::NOENT) => return Ok(Self { path, is_open: false }),
+                Err(error) => return Err(error.into()),
+            }
         }
+        Err(Errno::LOOP.into())
     }
-    Err(Errno::LOOP.into())
+}
+
+fn is_in_procfs(directory: &Path) -> bool {
+    rustix::fs::statfs(directory).is_ok_and(|said| said.f_type == rustix::fs::PROC_SUPER_MAGIC)
 }
 
 /// Opens a block device exclusively: it must not be mounted or used by another device.

@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-use floe_image::{DeviceNumber, FileType, Timestamp};
+use floe_image::{DeviceNumber, FileType, ShownName, Timestamp};
 use rustix::{
     fs::{AtFlags, Dir, OFlags, Stat},
     io::Errno,
@@ -109,7 +109,7 @@ impl<'a> Scanner<'a> {
                 if options.strict {
                     return Err(Error::Changed { path });
                 }
-                self.warnings.push(format!("{} vanished while it was listed; it was omitted", path.display()));
+                self.warnings.push(format!("{} vanished while it was listed; it was omitted", path.shown()));
             }
             for name in &listing.whiteouts {
                 if let Some(whiteout) = Whiteout::of(name.as_bytes(), options.whiteouts) {

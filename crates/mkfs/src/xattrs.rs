@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use floe_erofs::write::{LongPrefix, StoredName, filter_bit, xattr_body, xattr_entry};
+use floe_image::Shown;
 
 use crate::{
     archive::acl,
@@ -42,7 +43,7 @@ impl XattrTable {
     pub(crate) fn new(tree: &Tree, visits: &[Visit], options: &Xattrs) -> Result<Self> {
         let mut long_prefixes = Vec::new();
         for prefix in &options.long_prefixes {
-            let text = String::from_utf8_lossy(prefix).into_owned();
+            let text = Shown(prefix);
             long_prefixes.push(LongPrefix::new(prefix).ok_or_else(|| {
                 Error::Option(format!("{text}: an xattr prefix must begin with user., trusted. or security."))
             })?);

@@ -1,12 +1,10 @@
 //! The file in an object's directory that describes the object.
 
-use std::{
-    fs,
-    io::{self, Write},
-    path::Path,
-};
+use std::io::{self, Read, Write};
 
-use crate::{Digest, OBJECT_BYTES_MAX, ObjectKey, VerityRoot, layout::ChunkLayout};
+use crate::{
+    Digest, OBJECT_BYTES_MAX, ObjectKey, VerityRoot, layout::ChunkLayout, trusted_directory::TrustedDirectory,
+};
 
 /// The file's name.
 const FILE: &str = "about";
@@ -39,23 +37,21 @@ impl About {
     }
 
     /// Reads the description of the object `id`; `None` if the file is torn or describes another object.
-    pub(crate) fn read(directory: &Path, id: &Digest) -> Option<Self> {
-        let path = directory.join(FILE);
-        if fs::metadata(&path).ok()?.len() > BYTES_MAX {
-            return None;
-        }
-        Self::parse(&fs::read_to_string(path).ok()?, id)
+    pub(crate) fn read(directory: &TrustedDirectory, id: &Digest) -> Option<Self> {
+        let mut text = String::new();
+        directory.read_file(FILE).ok()?.take(BYTES_MAX).read_to_string(&mut text).ok()?;
+        Self::parse(&text, id)
     }
 
     /// Writes the file, unless its content is unchanged. A crash leaves the old file, the new file, or one that does
     /// not parse.
-    pub(crate) fn write(&self, directory: &Path, id: &Digest) -> io::Result<()> {
+    pub(crate) fn write(&self, directory: &TrustedDirectory, id: &Digest) -> io::Result<()> {
         if Self::read(directory, id).as_ref() == Some(self) {
             return Ok(());
         }
-        let mut file = tempfile_in(directory)?;
-        file.1.write_all(format!("{}\n{}\n", self.key, self.name).as_bytes())?;
-        fs::rename(file.0, directory.join(FILE))
+        let (new, mut file) = directory.new_file()?;
+        file.write_all(format!("{}\n{}\n", self.key, self.name).as_bytes())?;
+        directory.rename(&new, directory, FILE)
     }
 
     /// Parses the text of the file.
@@ -81,50 +77,15 @@ impl About {
     }
 }
 
-/// How many names of new files to try.
-const NAME_ATTEMPTS_MAX: u32 = 1000;
-
-/// Creates a file in a directory, under a name that no other thread or process uses.
-pub(crate) fn tempfile_in(directory: &Path) -> io::Result<(std::path::PathBuf, fs::File)> {
-    use std::{
-        os::unix::fs::OpenOptionsExt,
-        sync::atomic::{AtomicU64, Ordering},
-    };
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    for _ in 0..NAME_ATTEMPTS_MAX {
-        let name = format!(".new-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = directory.join(name);
-        // Killed processes leave files, and another PID namespace has processes with the same IDs.
-        match fs::File::options().write(true).create_new(true).mode(0o600).open(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            file => return Ok((path, file?)),
-        }
-    }
-    Err(io::ErrorKind::AlreadyExists.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{Location, Trust};
 
     #[test]
-    fn files_that_exist_are_never_opened_as_new() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let victim = directory.path().join("victim");
-        fs::write(&victim, "text").expect("written");
-        for number in 0..100 {
-            let link = directory.path().join(format!(".new-{}-{number}", std::process::id()));
-            std::os::unix::fs::symlink(&victim, link).expect("linked");
-        }
-        let (path, _file) = tempfile_in(directory.path()).expect("it is made");
-        assert!(fs::symlink_metadata(path).expect("it is there").is_file());
-        assert_eq!(fs::read(&victim).expect("read"), b"text");
-    }
-
-    #[test]
     fn keys_are_read_back() {
-        let directory = tempfile::tempdir().expect("a directory");
+        let folder = tempfile::tempdir().expect("a directory");
+        let directory = TrustedDirectory::create(folder.path(), "object").expect("ours");
         let location =
             |url: &str| Trust::Location(Location { url: url.to_owned(), etag: "\"a b\" of 7 bytes".to_owned() });
         for (trust, len, chunks) in [
@@ -135,9 +96,9 @@ mod tests {
             let key = ObjectKey { trust, len };
             let about = About::of(&key, "a name\nof two lines").expect("it parses");
             assert_eq!(about.layout.chunks(), chunks, "{key}");
-            about.write(directory.path(), &key.id()).expect("it is written");
-            assert_eq!(About::read(directory.path(), &key.id()), Some(about));
-            assert_eq!(About::read(directory.path(), &Digest::of(b"other")), None);
+            about.write(&directory, &key.id()).expect("it is written");
+            assert_eq!(About::read(&directory, &key.id()), Some(about));
+            assert_eq!(About::read(&directory, &Digest::of(b"other")), None);
         }
     }
 }

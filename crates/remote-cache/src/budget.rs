@@ -3,8 +3,7 @@
 use std::{
     fs::File,
     io,
-    os::unix::fs::{FileExt, OpenOptionsExt},
-    path::{Path, PathBuf},
+    os::unix::fs::FileExt,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -12,7 +11,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::fs::OFlags;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
@@ -20,6 +18,8 @@ use crate::{
     counters::Counter,
     locks_sys::{Exclusion, FileLock},
     sweep::{Hand, allocated_bytes, sweep},
+    trusted_directory::TrustedDirectory,
+    trusted_path::Missing,
 };
 
 /// The bytes of the state file that serve as locks: one for its content, one for evicting, and one to try whether locks work.
@@ -44,7 +44,7 @@ const STATE_BYTES: usize = 8 + 8 + DIGEST_BYTES + 8;
 /// other processes can exceed the limit by theirs.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    root: PathBuf,
+    root: Arc<TrustedDirectory>,
     size_bytes_max: u64,
     boot: BootId,
     state: Arc<File>,
@@ -65,12 +65,10 @@ struct State {
 }
 
 impl Budget {
-    pub(crate) fn open(root: &Path, size_bytes_max: u64, boot: BootId) -> io::Result<Self> {
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let state = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(root.join("state"))?;
+    pub(crate) fn open(root: Arc<TrustedDirectory>, size_bytes_max: u64, boot: BootId) -> io::Result<Self> {
+        let state = root.change_file("state", Missing::Created)?;
         Ok(Self {
-            root: root.to_owned(),
+            root,
             size_bytes_max,
             boot,
             state: Arc::new(state),
@@ -212,7 +210,8 @@ mod tests {
     #[test]
     fn reserved_bytes_count_through_evictions_until_they_are_released() {
         let folder = tempfile::tempdir().expect("a folder");
-        let budget = Budget::open(folder.path(), 1000, BootId::of("a boot")).expect("it opens");
+        let root = TrustedDirectory::create(folder.path(), "v1").expect("a directory");
+        let budget = Budget::open(root.into(), 1000, BootId::of("a boot")).expect("it opens");
         let reserve = |bytes| budget.reserve(bytes).expect("the state can be written");
         assert!(!reserve(1001), "more than the limit");
         assert!(reserve(600));

@@ -2,10 +2,8 @@
 
 use std::{
     env, fmt,
-    fs::{self, DirBuilder, File},
     io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -14,12 +12,11 @@ use std::{
 };
 
 use bytes::Bytes;
+use floe_image::ShownName;
 
 use crate::{
-    BootId, Digest, ObjectKey,
-    about::{About, tempfile_in},
-    budget::Budget,
-    stored_object::StoredObject,
+    BootId, Digest, ObjectKey, about::About, budget::Budget, stored_object::StoredObject,
+    trusted_directory::TrustedDirectory,
 };
 
 /// The version of the directory's content. Other versions use other subdirectories.
@@ -27,9 +24,6 @@ const VERSION: &str = "v1";
 
 /// The maximum number of bytes that are remembered for a name.
 const MEMORY_BYTES_MAX: u64 = 64 << 10;
-
-/// The permissions of a directory's group and of others to write to it.
-const OTHERS_WRITE: u32 = 0o022;
 
 /// The pause after a failed write to the cache, in milliseconds.
 const FAILURE_PAUSE_MS: u64 = 10_000;
@@ -88,7 +82,7 @@ impl fmt::Debug for CacheOptions {
 /// v1/state                bytes in use, the hand of the clock; its first bytes are also locks
 /// ```
 pub struct Cache {
-    root: PathBuf,
+    root: Arc<TrustedDirectory>,
     boot: BootId,
     notice: Notice,
     budget: Budget,
@@ -102,25 +96,21 @@ impl Cache {
     /// Opens the cache.
     ///
     /// # Errors
-    /// The directory cannot be created or written, others may write to it, or its file system does not support locks.
+    /// The directory cannot be created or written, others may change its content ([`TrustedDirectory`]), or its file system
+    /// does not support locks.
     pub fn open(options: CacheOptions) -> io::Result<Arc<Self>> {
         let CacheOptions { directory, size_bytes_max, boot, notice } = options;
-        let root = directory.join(VERSION);
-        DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-        match DirBuilder::new().mode(0o700).create(&root) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => check_owner(&root)?,
-        }
+        let root = Arc::new(TrustedDirectory::create(&directory, VERSION)?);
         for folder in ["objects", "blobs", "names"] {
-            DirBuilder::new().recursive(true).mode(0o700).create(root.join(folder))?;
+            root.create_below(folder)?;
         }
         // Leftovers of removals whose process was killed.
-        let _ = fs::remove_dir_all(root.join("trash"));
+        let _ = root.remove_all("trash");
         let size_bytes_max = match size_bytes_max {
             Some(bytes) => bytes,
             None => default_bytes(&root)?,
         };
-        let budget = Budget::open(&root, size_bytes_max, boot)?;
+        let budget = Budget::open(Arc::clone(&root), size_bytes_max, boot)?;
         budget.check_locks()?;
         let failing_until_ms = AtomicU64::new(0);
         let has_told = AtomicBool::new(false);
@@ -140,10 +130,10 @@ impl Cache {
 
     /// The bytes with this digest, if they are in the cache, match the digest and are at most `bytes_max`.
     pub fn blob(&self, digest: &Digest, bytes_max: u64) -> Option<Bytes> {
-        let path = self.path("blobs", digest);
-        let bytes = read_at_most(&path, bytes_max)?;
+        let bytes = self.read_at_most("blobs", digest, bytes_max)?;
         if Digest::of(&bytes) != *digest {
-            let _ = fs::remove_file(path);
+            let name = digest.to_string();
+            let _ = self.folder("blobs", &name).and_then(|folder| folder.remove_file(&name));
             return None;
         }
         Some(bytes.into())
@@ -151,13 +141,13 @@ impl Cache {
 
     /// Stores `bytes`, whose digest is `digest`. A failure is reported as a notice.
     pub fn keep_blob(&self, digest: &Digest, bytes: &[u8]) {
-        self.keep(&self.path("blobs", digest), bytes);
+        self.keep("blobs", digest, bytes);
     }
 
     /// The text that was last remembered for `name`.
     pub fn recall(&self, name: &str) -> Option<String> {
-        let path = self.path("names", &Digest::of(name.as_bytes()));
-        let text = String::from_utf8(read_at_most(&path, MEMORY_BYTES_MAX)?).ok()?;
+        let bytes = self.read_at_most("names", &Digest::of(name.as_bytes()), MEMORY_BYTES_MAX)?;
+        let text = String::from_utf8(bytes).ok()?;
         let (digest, memory) = text.split_once('\n')?;
         (digest.parse() == Ok(digest_of_memory(name, memory))).then(|| memory.to_owned())
     }
@@ -166,10 +156,10 @@ impl Cache {
     /// resolved.
     pub fn remember(&self, name: &str, memory: &str) {
         let text = format!("{}\n{memory}", digest_of_memory(name, memory));
-        self.keep(&self.path("names", &Digest::of(name.as_bytes())), text.as_bytes());
+        self.keep("names", &Digest::of(name.as_bytes()), text.as_bytes());
     }
 
-    pub(crate) fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &TrustedDirectory {
         &self.root
     }
 
@@ -185,7 +175,7 @@ impl Cache {
     pub(crate) fn object(&self, key: &ObjectKey, name: &str) -> io::Result<StoredObject> {
         let id = key.id();
         let about = About::of(key, name).ok_or(io::ErrorKind::InvalidInput)?;
-        StoredObject::open(&self.path("objects", &id), &about, id, self.boot)
+        StoredObject::open(&self.root, &about, id, self.boot)
     }
 
     /// Whether chunks are being stored; after a failure they are not, for some seconds.
@@ -197,26 +187,26 @@ impl Cache {
     pub(crate) fn store_failed(&self, error: &io::Error) {
         self.failing_until_ms.store(self.now_ms() + FAILURE_PAUSE_MS, Ordering::Relaxed);
         if !self.has_told.swap(true, Ordering::Relaxed) {
-            let root = self.root.display();
+            let root = self.root.path().shown();
             (self.notice)(&format!(
                 "cannot write to the cache {root}: {error}; continuing without the cache while this lasts"
             ));
         }
     }
 
-    fn keep(&self, path: &Path, bytes: &[u8]) {
+    fn keep(&self, kind: &str, digest: &Digest, bytes: &[u8]) {
         if !self.is_storing() {
             return;
         }
         let kept = (|| {
-            let folder = path.parent().unwrap_or(&self.root);
-            DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+            let name = digest.to_string();
+            let folder = self.root.create_below(kind)?.create_below(&name[..2])?;
             if !self.budget.reserve(bytes.len() as u64)? {
                 return Ok(());
             }
-            let written = tempfile_in(folder).and_then(|(new, mut file)| {
-                let renamed = file.write_all(bytes).and_then(|()| fs::rename(&new, path));
-                renamed.inspect_err(|_| drop(fs::remove_file(&new)))
+            let written = folder.new_file().and_then(|(new, mut file)| {
+                let renamed = file.write_all(bytes).and_then(|()| folder.rename(&new, &folder, &name));
+                renamed.inspect_err(|_| drop(folder.remove_file(&new)))
             });
             let reserved = bytes.len() as u64;
             self.budget.settle(reserved, if written.is_ok() { 0 } else { reserved });
@@ -227,9 +217,22 @@ impl Cache {
         }
     }
 
-    fn path(&self, folder: &str, digest: &Digest) -> PathBuf {
+    /// Reads a file of at most `bytes_max` bytes, and marks it as used.
+    fn read_at_most(&self, kind: &str, digest: &Digest, bytes_max: u64) -> Option<Vec<u8>> {
         let name = digest.to_string();
-        self.root.join(folder).join(&name[..2]).join(name)
+        let file = self.folder(kind, &name).ok()?.read_file(&name).ok()?;
+        let len = file.metadata().ok()?.len();
+        if len > bytes_max {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        (&file).take(len).read_to_end(&mut bytes).ok()?;
+        let _ = file.set_modified(SystemTime::now());
+        Some(bytes)
+    }
+
+    fn folder(&self, kind: &str, name: &str) -> io::Result<TrustedDirectory> {
+        self.root.open_below(kind)?.open_below(&name[..2])
     }
 
     fn now_ms(&self) -> u64 {
@@ -239,44 +242,15 @@ impl Cache {
 
 impl fmt::Debug for Cache {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Cache").field("root", &self.root).finish_non_exhaustive()
+        formatter.debug_struct("Cache").field("root", &self.root.path()).finish_non_exhaustive()
     }
-}
-
-/// Checks that no other user can put files into a directory.
-fn check_owner(directory: &Path) -> io::Result<()> {
-    let metadata = fs::symlink_metadata(directory)?;
-    let problem = if !metadata.is_dir() {
-        "it is not a directory"
-    } else if metadata.uid() != rustix::process::geteuid().as_raw() {
-        "it belongs to another user"
-    } else if metadata.mode() & OTHERS_WRITE != 0 {
-        "others may write to it"
-    } else {
-        return Ok(());
-    };
-    let message = format!("{}: {problem}, so its content cannot be trusted", directory.display());
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
-}
-
-/// Reads a file of at most `bytes_max` bytes, and marks it as used.
-fn read_at_most(path: &Path, bytes_max: u64) -> Option<Vec<u8>> {
-    let file = File::open(path).ok()?;
-    let len = file.metadata().ok().filter(|metadata| metadata.is_file())?.len();
-    if len > bytes_max {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    (&file).take(len).read_to_end(&mut bytes).ok()?;
-    let _ = file.set_modified(SystemTime::now());
-    Some(bytes)
 }
 
 fn digest_of_memory(name: &str, memory: &str) -> Digest {
     Digest::of(format!("{name}\n{memory}").as_bytes())
 }
 
-fn default_bytes(root: &Path) -> io::Result<u64> {
-    let stat = rustix::fs::statvfs(root)?;
+fn default_bytes(root: &TrustedDirectory) -> io::Result<u64> {
+    let stat = rustix::fs::fstatvfs(root)?;
     Ok((stat.f_blocks.saturating_mul(stat.f_frsize) / DEFAULT_SHARE).min(DEFAULT_BYTES_MAX))
 }

@@ -1,8 +1,7 @@
 //! Lists, checks and removes objects of the cache on behalf of users.
 
 use std::{
-    fs, io,
-    path::Path,
+    io,
     time::{Duration, SystemTime},
 };
 
@@ -15,7 +14,9 @@ use crate::{
     counters::Counters,
     layout::ChunkIndex,
     stored_object::StoredObject,
-    sweep::{objects, open, remove_if_empty, tidy},
+    sweep::{allocated_bytes, for_each_name, objects, open, remove_if_empty, tidy},
+    trusted_directory::TrustedDirectory,
+    trusted_path::Missing,
     verifier::Verifier,
     verity::{Attempt, Geometry, TreeBlocks, VerifyError, VerityTree},
 };
@@ -68,7 +69,7 @@ impl Cache {
     /// The objects of the cache, by id.
     pub fn list(&self) -> Vec<ObjectReport> {
         let objects = objects(self.root()).into_iter();
-        objects.filter_map(|(id, directory)| self.report(id, &directory).ok().flatten()).collect()
+        objects.filter_map(|id| self.report(id).ok().flatten()).collect()
     }
 
     /// Reads all cached chunks of an object, verifies them against its root, and removes corrupt ones. Returns `None`
@@ -77,8 +78,7 @@ impl Cache {
     /// # Errors
     /// The object cannot be opened.
     pub fn check(&self, id: &Digest) -> io::Result<Option<CheckReport>> {
-        let Some((directory, about)) = self.find(id) else { return Ok(None) };
-        let object = open(&directory, *id, self.boot())?;
+        let Some((about, object)) = self.find(*id)? else { return Ok(None) };
         let verifier = self.verifier_of(&about, &object);
         let mut report = CheckReport::default();
         for index in object.allocated_chunks() {
@@ -98,13 +98,13 @@ impl Cache {
     /// # Errors
     /// The state of the cache cannot be read or written.
     pub fn prune(&self, goal_bytes: u64) -> io::Result<(u64, u64)> {
-        let before = crate::sweep::allocated_bytes(self.root());
+        let before = allocated_bytes(self.root());
         for folder in ["blobs", "names"] {
-            remove_unused(&self.root().join(folder));
+            remove_unused(self.root(), folder);
         }
         tidy(self.root(), self.boot());
         self.budget().shrink_to(goal_bytes)?;
-        Ok((before, crate::sweep::allocated_bytes(self.root())))
+        Ok((before, allocated_bytes(self.root())))
     }
 
     /// Removes all chunks of an object, and the object itself unless a process has it open. Returns whether the object
@@ -113,8 +113,7 @@ impl Cache {
     /// # Errors
     /// The object cannot be opened, or a chunk cannot be removed.
     pub fn drop_object(&self, id: &Digest) -> io::Result<Option<bool>> {
-        let Some((directory, _)) = self.find(id) else { return Ok(None) };
-        let object = open(&directory, *id, self.boot())?;
+        let Some((_, object)) = self.find(*id)? else { return Ok(None) };
         for index in object.allocated_chunks() {
             // `try_lock` only if `lock` returned none: dropping a second lock of the same file description would release
             // the first one.
@@ -126,20 +125,21 @@ impl Cache {
                 object.clear(index)?;
             }
         }
-        let is_gone = remove_if_empty(self.root(), &directory, &object)?;
+        let is_gone = remove_if_empty(self.root(), id, &object)?;
         self.budget().shrink_to(u64::MAX)?;
         Ok(Some(is_gone))
     }
 
-    fn find(&self, id: &Digest) -> Option<(std::path::PathBuf, About)> {
-        let (_, directory) = objects(self.root()).into_iter().find(|(found, _)| found == id)?;
-        let about = About::read(&directory, id)?;
-        Some((directory, about))
+    /// An object, if it exists and has a valid description.
+    fn find(&self, id: Digest) -> io::Result<Option<(About, StoredObject)>> {
+        let Ok(directory) = StoredObject::directory(self.root(), &id, Missing::Refused) else { return Ok(None) };
+        let Some(about) = About::read(&directory, &id) else { return Ok(None) };
+        let object = open(&directory, id, self.boot())?;
+        Ok(Some((about, object)))
     }
 
-    fn report(&self, id: Digest, directory: &Path) -> io::Result<Option<ObjectReport>> {
-        let Some(about) = About::read(directory, &id) else { return Ok(None) };
-        let object = open(directory, id, self.boot())?;
+    fn report(&self, id: Digest) -> io::Result<Option<ObjectReport>> {
+        let Some((about, object)) = self.find(id)? else { return Ok(None) };
         let present: Vec<ChunkIndex> =
             object.allocated_chunks().into_iter().filter(|index| object.look(*index).is_some()).collect();
         Ok(Some(ObjectReport {
@@ -225,12 +225,12 @@ impl TreeBlocks for StoredObject {
 }
 
 /// Removes files in the subdirectories of a directory that were not used for a long time.
-fn remove_unused(folder: &Path) {
-    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    for path in entries(folder).flat_map(|folder| entries(&folder).collect::<Vec<_>>()) {
-        let modified = fs::symlink_metadata(&path).and_then(|metadata| metadata.modified());
-        if modified.is_ok_and(|modified| modified.elapsed().is_ok_and(|unused| unused > UNUSED_MAX)) {
-            let _ = fs::remove_file(path);
+fn remove_unused(root: &TrustedDirectory, folder: &str) {
+    for_each_name(root, folder, |folder, name| {
+        let modified = folder.stat(name).ok().and_then(|status| u64::try_from(status.st_mtime).ok());
+        let modified = modified.map(|seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        if modified.is_some_and(|modified| modified.elapsed().is_ok_and(|unused| unused > UNUSED_MAX)) {
+            let _ = folder.remove_file(name);
         }
-    }
+    });
 }

@@ -28,6 +28,8 @@ mod source;
 mod stored_object;
 mod sweep;
 mod table_root;
+mod trusted_directory;
+mod trusted_path;
 mod verifier;
 mod verity;
 
@@ -43,4 +45,5 @@ pub use key::{Location, OBJECT_BYTES_MAX, ObjectKey, Trust, VerityRoot};
 pub use layout::{CHUNK_BYTES, TREE_CHUNK_BYTES};
 pub use source::{CachedSource, SourceOptions};
 pub use table_root::TableRoot;
+pub use trusted_directory::TrustedDirectory;
 pub use verity::{BadVerity, Superblock, VerityOptions, append_verity, parse_sidecar, sidecar_path, sidecar_text};

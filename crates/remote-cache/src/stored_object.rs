@@ -1,10 +1,9 @@
 //! One object in the cache directory: its data, its map, and notes on its use.
 
 use std::{
-    fs::{self, DirBuilder, File},
+    fs::File,
     io::{self, IoSliceMut},
-    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
-    path::Path,
+    os::unix::fs::{FileExt, MetadataExt},
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -12,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use floe_image::ByteRange;
 use rustix::{
-    fs::{FallocateFlags, OFlags, fallocate},
+    fs::{FallocateFlags, fallocate},
     io::{Errno, ReadWriteFlags, preadv2},
     time::{ClockId, clock_gettime},
 };
@@ -23,6 +22,8 @@ use crate::{
     layout::{ChunkIndex, ChunkLayout},
     locks_sys::{Exclusion, FileLock},
     proven::ProvenChunks,
+    trusted_directory::TrustedDirectory,
+    trusted_path::Missing,
 };
 
 /// The byte of the map that every process with the object open has locked. Lower bytes are the locks of chunks.
@@ -61,18 +62,21 @@ pub(crate) struct StoredObject {
 }
 
 impl StoredObject {
-    /// Opens the object in `directory`, which is created if it is missing, and protects it from removal.
-    pub(crate) fn open(directory: &Path, about: &About, id: Digest, boot: BootId) -> io::Result<Self> {
+    /// Opens the object of the cache at `root`, which is created if it is missing, and protects it from removal.
+    pub(crate) fn open(root: &TrustedDirectory, about: &About, id: Digest, boot: BootId) -> io::Result<Self> {
         for _ in 0..OPEN_ATTEMPTS_MAX {
-            DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-            let Some(mut object) = found(Self::open_files(directory, about.layout, id, boot, true))? else { continue };
+            let Some(directory) = found(Self::directory(root, &id, Missing::Created))? else { continue };
+            let opened = Self::open_files(&directory, about.layout, id, boot, Missing::Created);
+            let Some(mut object) = found(opened)? else { continue };
             let lock = FileLock::wait(&object.map, OPEN_BYTE, Exclusion::Shared, REMOVAL_PATIENCE, || false)?;
             let Some(lock) = lock else { continue };
             let opened = object.map.metadata()?;
-            let Some(named) = found(fs::metadata(directory.join("map")))? else { continue };
-            if (opened.dev(), opened.ino()) == (named.dev(), named.ino()) {
+            // The directory may have been moved away since it was opened.
+            let named = Self::directory(root, &id, Missing::Refused).and_then(|directory| directory.stat("map"));
+            let Some(named) = found(named)? else { continue };
+            if (opened.dev(), opened.ino()) == (named.st_dev, named.st_ino) {
                 object._open = Some(lock);
-                about.write(directory, &id)?;
+                about.write(&directory, &id)?;
                 return Ok(object);
             }
         }
@@ -80,21 +84,42 @@ impl StoredObject {
     }
 
     /// Opens an existing object without protecting it from removal.
-    pub(crate) fn inspect(directory: &Path, layout: ChunkLayout, id: Digest, boot: BootId) -> io::Result<Self> {
-        Self::open_files(directory, layout, id, boot, false)
+    pub(crate) fn inspect(
+        directory: &TrustedDirectory,
+        layout: ChunkLayout,
+        id: Digest,
+        boot: BootId,
+    ) -> io::Result<Self> {
+        Self::open_files(directory, layout, id, boot, Missing::Refused)
     }
 
     /// Like [`StoredObject::inspect`], but creates missing files.
-    pub(crate) fn complete(directory: &Path, layout: ChunkLayout, id: Digest, boot: BootId) -> io::Result<Self> {
-        Self::open_files(directory, layout, id, boot, true)
+    pub(crate) fn complete(
+        directory: &TrustedDirectory,
+        layout: ChunkLayout,
+        id: Digest,
+        boot: BootId,
+    ) -> io::Result<Self> {
+        Self::open_files(directory, layout, id, boot, Missing::Created)
     }
 
-    fn open_files(directory: &Path, layout: ChunkLayout, id: Digest, boot: BootId, create: bool) -> io::Result<Self> {
-        let open = |name| {
-            let mut options = File::options();
-            options.read(true).write(true).create(create).mode(0o600);
-            options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(directory.join(name))
-        };
+    /// The directory of an object in the cache at `root`.
+    pub(crate) fn directory(root: &TrustedDirectory, id: &Digest, missing: Missing) -> io::Result<TrustedDirectory> {
+        let name = id.to_string();
+        if missing == Missing::Created {
+            return root.create_below("objects")?.create_below(&name[..2])?.create_below(&name);
+        }
+        root.open_below("objects")?.open_below(&name[..2])?.open_below(&name)
+    }
+
+    fn open_files(
+        directory: &TrustedDirectory,
+        layout: ChunkLayout,
+        id: Digest,
+        boot: BootId,
+        missing: Missing,
+    ) -> io::Result<Self> {
+        let open = |name| directory.change_file(name, missing);
         let (map, data, usage) = (Arc::new(open("map")?), open("data")?, open("usage")?);
         Ok(Self { id, layout, boot, data, map, usage, proven: ProvenChunks::new(layout.chunks()), _open: None })
     }
@@ -337,11 +362,12 @@ mod tests {
         let key = ObjectKey { trust: Trust::Location(location), len: 300_000 };
         let about = About::of(&key, "memory").expect("it parses");
         let (id, boot) = (key.id(), BootId::of("first"));
-        let mut object = StoredObject::open(folder.path(), &about, id, boot).expect("it opens");
+        let root = TrustedDirectory::create(folder.path(), "v1").expect("a directory");
+        let mut object = StoredObject::open(&root, &about, id, boot).expect("it opens");
+        let directory = StoredObject::directory(&root, &id, Missing::Refused).expect("it is there");
         let chunk = vec![7; 262_144];
         object.store(0, &chunk, None).expect("stored");
-        let writable =
-            std::mem::replace(&mut object.map, Arc::new(File::open(folder.path().join("map")).expect("the map")));
+        let writable = std::mem::replace(&mut object.map, Arc::new(directory.read_file("map").expect("the map")));
         object.clear(0).expect_err("the entry cannot be written");
         assert_eq!(object.prove(0).as_deref(), Some(&*chunk), "so the bytes stay");
         object.map = writable;

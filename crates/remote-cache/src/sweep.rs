@@ -1,16 +1,14 @@
 //! The clock that selects chunks for eviction, over all objects of the cache.
 
-use std::{
-    fs, io,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
-};
+use std::{ffi::OsStr, io};
 
 use crate::{
     BootId, DIGEST_BYTES, Digest,
     about::About,
     layout::{ChunkIndex, ChunkLayout},
     stored_object::StoredObject,
+    trusted_directory::TrustedDirectory,
+    trusted_path::Missing,
 };
 
 /// How many chunks are examined per read of a map.
@@ -56,21 +54,21 @@ const ROUNDS: [Round; 4] = [
 ];
 
 /// Evicts chunks from the position of the hand until `excess` bytes are freed. The caller holds the eviction lock.
-pub(crate) fn sweep(root: &Path, boot: BootId, hand: Hand, excess: u64) -> Swept {
+pub(crate) fn sweep(root: &TrustedDirectory, boot: BootId, hand: Hand, excess: u64) -> Swept {
     let mut swept = Swept::default();
     let mut objects = objects(root);
-    let start = objects.partition_point(|(id, _)| *id < hand.object);
+    let start = objects.partition_point(|id| *id < hand.object);
     objects.rotate_left(start);
     let mut first = hand.chunk;
     for round in ROUNDS {
-        for (id, directory) in &objects {
+        for id in &objects {
             let from = if *id == hand.object { first } else { 0 };
-            let Ok(object) = open(directory, *id, boot) else {
-                let _ = remove_unknown(root, directory, *id, boot);
+            let Ok(object) = existing(root, *id, boot) else {
+                let _ = remove_unknown(root, *id, boot);
                 continue;
             };
             let Some(stopped) = sweep_object(&object, round, from, excess, &mut swept) else {
-                let _ = remove_if_empty(root, directory, &object);
+                let _ = remove_if_empty(root, id, &object);
                 continue;
             };
             swept.hand = Some(Hand { object: *id, chunk: stopped });
@@ -82,16 +80,16 @@ pub(crate) fn sweep(root: &Path, boot: BootId, hand: Hand, excess: u64) -> Swept
 }
 
 /// Frees the space of chunks without an entry, which killed processes have left, and removes unreadable objects.
-pub(crate) fn tidy(root: &Path, boot: BootId) -> Swept {
+pub(crate) fn tidy(root: &TrustedDirectory, boot: BootId) -> Swept {
     let mut swept = Swept::default();
     let round = Round { spares_present: true, spares_used: true, spares_pinned: true };
-    for (id, directory) in objects(root) {
-        match open(&directory, id, boot) {
+    for id in objects(root) {
+        match existing(root, id, boot) {
             Ok(object) => {
                 sweep_object(&object, round, 0, u64::MAX, &mut swept);
-                let _ = remove_if_empty(root, &directory, &object);
+                let _ = remove_if_empty(root, &id, &object);
             }
-            Err(_) => drop(remove_unknown(root, &directory, id, boot)),
+            Err(_) => drop(remove_unknown(root, id, boot)),
         }
     }
     swept
@@ -136,7 +134,7 @@ fn evict(object: &StoredObject, index: ChunkIndex) -> io::Result<bool> {
 }
 
 /// Removes the directory of an object that has no chunks and is not open. Returns whether it did.
-pub(crate) fn remove_if_empty(root: &Path, directory: &Path, object: &StoredObject) -> io::Result<bool> {
+pub(crate) fn remove_if_empty(root: &TrustedDirectory, id: &Digest, object: &StoredObject) -> io::Result<bool> {
     let chunks = object.layout().chunks();
     let is_empty = (0..chunks).step_by(LOOK_CHUNKS as usize).all(|first| {
         let count = LOOK_CHUNKS.min(chunks - first);
@@ -146,64 +144,81 @@ pub(crate) fn remove_if_empty(root: &Path, directory: &Path, object: &StoredObje
         return Ok(false);
     }
     let Some(_lock) = object.try_exclude_all()? else { return Ok(false) };
-    remove(root, directory)?;
+    remove(root, id)?;
     Ok(true)
 }
 
 /// Removes the directory of an object whose description or files are torn, unless a process has it open. A process that is just
 /// creating the object must wait, so the files that it locks are created first.
-fn remove_unknown(root: &Path, directory: &Path, id: Digest, boot: BootId) -> io::Result<()> {
-    match StoredObject::complete(directory, ChunkLayout::new(0, 0), id, boot) {
-        Ok(object) => remove_if_empty(root, directory, &object).map(drop),
+fn remove_unknown(root: &TrustedDirectory, id: Digest, boot: BootId) -> io::Result<()> {
+    let directory = StoredObject::directory(root, &id, Missing::Refused);
+    match directory.and_then(|directory| StoredObject::complete(&directory, ChunkLayout::new(0, 0), id, boot)) {
+        Ok(object) => remove_if_empty(root, &id, &object).map(drop),
         // It was removed meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(_) => remove(root, directory),
+        Err(_) => remove(root, &id),
     }
 }
 
-fn remove(root: &Path, directory: &Path) -> io::Result<()> {
-    let trash = root.join("trash");
-    fs::create_dir_all(&trash)?;
-    let name = format!("{}-{}", directory.file_name().unwrap_or_default().display(), std::process::id());
-    fs::rename(directory, trash.join(&name))?;
-    match fs::remove_dir_all(trash.join(name)) {
+fn remove(root: &TrustedDirectory, id: &Digest) -> io::Result<()> {
+    let trash = root.create_below("trash")?;
+    let id = id.to_string();
+    let name = format!("{id}-{}", std::process::id());
+    root.open_below("objects")?.open_below(&id[..2])?.rename(&id, &trash, &name)?;
+    match trash.remove_all(&name) {
         // A process that opened the cache meanwhile has already removed it.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
     }
 }
 
+fn existing(root: &TrustedDirectory, id: Digest, boot: BootId) -> io::Result<StoredObject> {
+    open(&StoredObject::directory(root, &id, Missing::Refused)?, id, boot)
+}
+
 /// Opens the object in a directory.
-pub(crate) fn open(directory: &Path, id: Digest, boot: BootId) -> io::Result<StoredObject> {
+pub(crate) fn open(directory: &TrustedDirectory, id: Digest, boot: BootId) -> io::Result<StoredObject> {
     let about = About::read(directory, &id).ok_or(io::ErrorKind::InvalidData)?;
     StoredObject::inspect(directory, about.layout, id, boot)
 }
 
-/// The ids of all objects of the cache with their directories, sorted by id.
-pub(crate) fn objects(root: &Path) -> Vec<(Digest, PathBuf)> {
-    let folders = entries(&root.join("objects")).into_iter().flat_map(|folder| entries(&folder));
-    let mut objects: Vec<_> =
-        folders.filter_map(|path| Some((path.file_name()?.to_str()?.parse().ok()?, path))).collect();
+/// The ids of all objects of the cache, sorted.
+pub(crate) fn objects(root: &TrustedDirectory) -> Vec<Digest> {
+    let mut objects = Vec::new();
+    for_each_name(root, "objects", |_, name| objects.extend(name.to_str().and_then(|id| id.parse::<Digest>().ok())));
     objects.sort();
     objects
 }
 
 /// The space of all files of the cache on disk, in bytes.
-pub(crate) fn allocated_bytes(root: &Path) -> u64 {
-    let files = |folder: PathBuf| entries(&folder).into_iter();
-    let in_objects = objects(root).into_iter().flat_map(|(_, directory)| files(directory));
-    let others =
-        ["blobs", "names"].map(|name| root.join(name)).into_iter().flat_map(|folder| files(folder).flat_map(files));
-    let bytes = |path: PathBuf| fs::symlink_metadata(path).map_or(0, |metadata| metadata.blocks() * 512);
-    in_objects.chain(others).map(bytes).sum()
+pub(crate) fn allocated_bytes(root: &TrustedDirectory) -> u64 {
+    let mut bytes = 0;
+    let mut add = |folder: &TrustedDirectory, name: &OsStr| {
+        bytes += folder.stat(name).map_or(0, |status| u64::try_from(status.st_blocks).unwrap_or(0) * 512);
+    };
+    for id in objects(root) {
+        if let Ok(directory) = StoredObject::directory(root, &id, Missing::Refused) {
+            directory.names().iter().for_each(|name| add(&directory, name));
+        }
+    }
+    ["blobs", "names"].into_iter().for_each(|kind| for_each_name(root, kind, &mut add));
+    bytes
 }
 
-fn entries(folder: &Path) -> Vec<PathBuf> {
-    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+/// Visits the names in all subdirectories of `objects`, `blobs` or `names`.
+pub(crate) fn for_each_name(root: &TrustedDirectory, kind: &str, mut visit: impl FnMut(&TrustedDirectory, &OsStr)) {
+    let Ok(kind) = root.open_below(kind) else { return };
+    for folder in kind.names() {
+        if let Some(Ok(folder)) = folder.to_str().map(|folder| kind.open_below(folder)) {
+            folder.names().iter().for_each(|name| visit(&folder, name));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, os::unix::fs::DirBuilderExt};
+
     use super::*;
     use crate::{Location, ObjectKey, Trust};
 
@@ -213,19 +228,20 @@ mod tests {
         let location = Location { url: "memory".to_owned(), etag: "1".to_owned() };
         let key = ObjectKey { trust: Trust::Location(location), len: 300_000 };
         let (about, id, boot) = (About::of(&key, "memory").expect("it parses"), key.id(), BootId::of("first"));
-        let directory = folder.path().join("objects").join("ab").join(id.to_string());
+        let root = TrustedDirectory::create(folder.path(), "v1").expect("a directory");
+        let directory = root.path().join("objects").join(&id.to_string()[..2]).join(id.to_string());
         for missing in [&["about"][..], &["about", "data"], &["usage"], &[]] {
-            let object = StoredObject::open(&directory, &about, id, boot).expect("it opens");
+            let object = StoredObject::open(&root, &about, id, boot).expect("it opens");
             missing.iter().for_each(|name| fs::remove_file(directory.join(name)).expect("it is there"));
-            tidy(folder.path(), boot);
+            tidy(&root, boot);
             assert!(directory.exists(), "{missing:?}");
             drop(object);
-            tidy(folder.path(), boot);
+            tidy(&root, boot);
             assert!(!directory.exists(), "{missing:?}");
         }
         // What cannot be an object is removed.
-        fs::create_dir_all(directory.join("map")).expect("created");
-        tidy(folder.path(), boot);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory.join("map")).expect("created");
+        tidy(&root, boot);
         assert!(!directory.exists());
     }
 }

@@ -2,6 +2,8 @@
 
 use std::{fs, io, path::PathBuf};
 
+use floe_image::ShownName;
+
 /// The maximum size of a file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -71,7 +73,7 @@ impl AwsProfile {
 
 fn text(path: Option<PathBuf>) -> Result<String, String> {
     let Some(path) = path else { return Ok(String::new()) };
-    let failed = |error: io::Error| format!("{}: {error}", path.display());
+    let failed = |error: io::Error| format!("{}: {error}", path.shown());
     match fs::metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
         Err(error) => Err(failed(error)),

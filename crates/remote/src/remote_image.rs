@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use floe_image::{ByteRange, ImageSource};
+use floe_image::{ByteRange, ImageSource, ShownName};
 use floe_remote_cache::{
     Cache, CacheCounts, CacheOptions, CachedSource, Cause, DigestTable, FetchError, FetchFault, RangeFetcher,
     SourceOptions, TableRoot, Trust,
@@ -325,13 +325,13 @@ fn open_cache(options: &ImageOptions, notice: fn(&str)) -> Option<Arc<Cache>> {
         return None;
     }
     let directory = options.cache_directory.clone().or_else(CacheOptions::default_directory)?;
-    let shown = directory.display().to_string();
+    let shown = directory.shown().to_string();
     let options =
         CacheOptions { size_bytes_max: options.cache_bytes_max, ..CacheOptions::new(directory, Arc::new(notice)) };
     match Cache::open(options) {
         Ok(cache) => Some(cache),
         Err(error) => {
-            notice(&format!("no cache in {shown}: {error}"));
+            notice(&format!("no cache in {shown}: {error}; the image is read without it"));
             None
         }
     }

@@ -19,12 +19,12 @@ const NUMBER_MAX: RawFd = 1 << 16;
 /// The standard descriptors, which stay open.
 const STANDARD: std::ops::RangeInclusive<RawFd> = 0..=2;
 
-/// Closes all inherited descriptors but the standard ones and `kept`: through them, a confined process could reach what its policy
-/// forbids. Every descriptor that this process has opened is closed on execution of a program; inherited ones are not.
+/// Closes all inherited descriptors but the standard ones: through them, a confined process could reach what its policy forbids.
+/// Every descriptor that this process has opened is closed on execution of a program; inherited ones are not.
 ///
 /// # Errors
 /// A standard descriptor is a datagram socket, which could send messages to any other one.
-pub(crate) fn close(kept: &[RawFd]) -> Result<(), SandboxError> {
+pub(crate) fn close() -> Result<(), SandboxError> {
     for number in STANDARD {
         if flags_of(number).is_some() && socket_type(borrowed(number)) == Ok(SocketType::DGRAM) {
             let reason = format!("descriptor {number} is a datagram socket: redirect it to a file or a pipe");
@@ -38,10 +38,7 @@ pub(crate) fn close(kept: &[RawFd]) -> Result<(), SandboxError> {
     let numbers = listed.unwrap_or_else(|_| (0..number_end()).collect());
     for number in numbers {
         let is_own = |flags: FdFlags| flags.contains(FdFlags::CLOEXEC);
-        if !STANDARD.contains(&number)
-            && !kept.contains(&number)
-            && flags_of(number).is_some_and(|flags| !is_own(flags))
-        {
+        if !STANDARD.contains(&number) && flags_of(number).is_some_and(|flags| !is_own(flags)) {
             // SAFETY: no value of this process owns the descriptor, or it would be closed on execution.
             unsafe { libc::close(number) };
         }

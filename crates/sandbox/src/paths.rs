@@ -4,7 +4,7 @@ use std::{
     fs::File,
     io,
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::OpenOptionsExt,
     },
     path::Path,
@@ -36,17 +36,25 @@ pub(crate) struct EnforcedPaths {
 }
 
 impl PathRules {
-    /// Creates rules that allow `grants` and deny TCP, and signals and abstract sockets outside the sandbox.
+    /// Creates rules that allow `grants` and everything beneath `tree`, and deny TCP, and signals and abstract sockets outside
+    /// the sandbox.
     ///
     /// # Errors
     /// The kernel supports Landlock and refuses, or no descriptors are left.
-    pub(crate) fn new<'a>(grants: impl Iterator<Item = &'a Grant> + Clone) -> Result<Self, SandboxError> {
-        if grants.clone().any(|grant| grant.access == Access::Tree) && !can_link() {
+    pub(crate) fn new<'a>(
+        tree: Option<BorrowedFd<'_>>,
+        grants: impl Iterator<Item = &'a Grant>,
+    ) -> Result<Self, SandboxError> {
+        if tree.is_some() && !can_link() {
             // ABI 1 cannot grant links and renames between directories, and therefore denies them everywhere.
             return Ok(Self { ruleset: None });
         }
         let failed = |error: RulesetError| SandboxError::failed("Landlock", error);
         let mut ruleset = empty().map_err(failed)?;
+        if let Some(tree) = tree {
+            let rights = AccessFs::from_all(ABI_USED) & !AccessFs::Execute & !AccessFs::IoctlDev;
+            (&mut ruleset).add_rule(PathBeneath::new(tree, rights)).map_err(failed)?;
+        }
         for grant in grants {
             let place = match open_path(&grant.path) {
                 Ok(place) => place,
@@ -120,7 +128,6 @@ fn rights(place: &OwnedFd, access: Access) -> BitFlags<AccessFs> {
         Access::Files => {
             make_bitflags!(AccessFs::{ReadFile | ReadDir | WriteFile | Truncate | MakeReg | RemoveFile})
         }
-        Access::Tree => AccessFs::from_all(ABI_USED) & !AccessFs::Execute & !AccessFs::IoctlDev,
     };
     let stat = fstat(place);
     let is_directory = stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory);

@@ -1,7 +1,7 @@
 //! The rights of a confined process.
 
 use std::{
-    os::fd::RawFd,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
 
@@ -10,14 +10,15 @@ use crate::{Calls, Capability};
 /// The rights of a confined process. The default permits little more than the use of open files.
 #[derive(Debug, Default)]
 pub struct Policy {
+    /// The directory of an extraction: files of all types can be created, changed, linked and removed beneath it. If the process
+    /// has the right to mount, everything outside becomes read-only for it, and devices beneath cannot be opened.
+    pub tree: Option<OwnedFd>,
     /// Paths that stay accessible until the end.
     pub grants: Vec<Grant>,
     /// Paths that are accessible only until the sandbox is sealed.
     pub opening: Vec<Grant>,
     /// System calls beyond the basic set.
     pub calls: Calls,
-    /// Inherited descriptors that stay open.
-    pub descriptors: Vec<RawFd>,
     /// Capabilities that the process keeps after sealing, if it has them.
     pub capabilities: Vec<Capability>,
 }
@@ -43,9 +44,6 @@ pub enum Access {
     Sockets,
     /// Create, read, write, rename and remove regular files.
     Files,
-    /// Create, change, link and remove files of all types. If the process has the right to mount, everything outside becomes
-    /// read-only for it, and devices beneath cannot be opened.
-    Tree,
 }
 
 impl Policy {

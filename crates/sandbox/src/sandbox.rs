@@ -2,6 +2,7 @@
 
 use std::{
     fs, io,
+    os::fd::{AsFd, OwnedFd},
     str::FromStr,
     thread,
     time::{Duration, Instant},
@@ -10,8 +11,9 @@ use std::{
 use rustix::thread::set_no_new_privs;
 
 use crate::{
-    Access, Enforced, Mechanism, Policy, SandboxError, capabilities, filter, held_capabilities, inherited_sys,
-    paths::PathRules, tree_mount_sys,
+    Enforced, Mechanism, Policy, SandboxError, capabilities, filter, held_capabilities, inherited_sys,
+    paths::PathRules,
+    tree_mount_sys::{Outside, forbid_devices, restrict_changes},
 };
 
 /// Whether to confine the process.
@@ -50,29 +52,31 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Confines this process, which must have no other threads, to what `policy` allows until the sandbox is sealed.
+    /// Confines this process, which must have no other threads, to what `policy` allows until the sandbox is sealed. Before that,
+    /// calls `open` to open the files that the user named: paths such as `/proc/PID/fd/N` lead nowhere once the process is
+    /// confined. `open` may be called twice.
     ///
     /// # Errors
     /// Other threads are running, a supported mechanism fails, or a mechanism that `mode` requires is missing.
-    pub fn enter(policy: Policy, mode: Mode) -> Result<Self, SandboxError> {
+    pub fn enter<T>(policy: Policy, mode: Mode, open: impl Fn() -> T) -> Result<(Self, T), SandboxError> {
         let mut sandbox = Self { policy, sealed: None, mode, enforced: Enforced::default() };
         if mode == Mode::Off {
-            return Ok(sandbox);
+            return Ok((sandbox, open()));
         }
         check_alone()?;
-        inherited_sys::close(&sandbox.policy.descriptors)?;
+        let opened = match sandbox.policy.tree.take() {
+            Some(tree) => sandbox.open_outside(tree, open)?,
+            None => open(),
+        };
+        let Policy { tree, grants, opening, .. } = &sandbox.policy;
+        let tree = tree.as_ref().map(AsFd::as_fd);
+        sandbox.sealed = Some(PathRules::new(tree, grants.iter())?);
+        let rules = PathRules::new(tree, grants.iter().chain(opening))?;
+        // The paths of the rules may lead through inherited descriptors.
+        inherited_sys::close()?;
         set_no_new_privs(true).map_err(|error| SandboxError::failed("no_new_privs", io::Error::from(error)))?;
         sandbox.enforced.no_new_privs = Mechanism::Enforced;
-        let Policy { grants, opening, .. } = &sandbox.policy;
-        if let Some(tree) = grants.iter().find(|grant| grant.access == Access::Tree) {
-            let used = grants.iter().chain(opening).map(|grant| grant.path.as_path());
-            let restricted = tree_mount_sys::restrict_changes(&tree.path, used);
-            if !restricted.map_err(|error| SandboxError::failed("mounts", error))? && mode == Mode::Require {
-                return Err(SandboxError::ChangesElsewhere);
-            }
-        }
-        sandbox.sealed = Some(PathRules::new(grants.iter())?);
-        let paths = PathRules::new(grants.iter().chain(opening))?.enforce()?;
+        let paths = rules.enforce()?;
         sandbox.enforced.landlock = Mechanism::of(paths.is_enforced);
         sandbox.enforced.landlock_abi = paths.abi;
         let has_filter = filter::install(sandbox.policy.calls)?;
@@ -80,7 +84,33 @@ impl Sandbox {
         if mode == Mode::Require {
             sandbox.require()?;
         }
-        Ok(sandbox)
+        Ok((sandbox, opened))
+    }
+
+    /// Takes the directory of the extraction, as the process may change it. It need not be on the mount of the one in the policy.
+    pub fn take_tree(&mut self) -> Option<OwnedFd> {
+        self.policy.tree.take()
+    }
+
+    /// Makes everything outside `tree` read-only, and opens files there: with descriptors from before, their attributes could be
+    /// changed. Devices are forbidden only then, because the image may be on one.
+    fn open_outside<T>(&mut self, tree: OwnedFd, open: impl Fn() -> T) -> Result<T, SandboxError> {
+        let failed = |error| SandboxError::failed("mounts", error);
+        // Mounts what automount mounts on access, which would not appear in a new namespace.
+        drop(open());
+        let outside = restrict_changes(&tree).map_err(failed)?;
+        if matches!(outside, Outside::Changeable) && self.mode == Mode::Require {
+            return Err(SandboxError::ChangesElsewhere);
+        }
+        let opened = open();
+        self.policy.tree = Some(match outside {
+            Outside::ReadOnly(inside) => {
+                forbid_devices().map_err(failed)?;
+                inside
+            }
+            Outside::Harmless | Outside::Changeable => tree,
+        });
+        Ok(opened)
     }
 
     /// Removes the rights that only opening needed, and the capabilities. The remaining rights apply to this thread and

@@ -3,19 +3,14 @@
 //! Landlock does not restrict changes of modes, owners, times and attributes, so these need another limit. A read-only mount is one.
 
 use std::{
-    env, fs, io,
-    os::{
-        fd::{AsFd, AsRawFd},
-        unix::fs::FileTypeExt,
-    },
-    path::{Path, PathBuf},
+    ffi::CStr,
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, StatxFlags, statx},
-    mount::{
-        MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount_change, move_mount, open_tree,
-    },
+    fs::CWD,
+    mount::{MountAttrFlags, MountPropagationFlags, OpenTreeFlags, mount_change, open_tree},
     thread::{CapabilitySet, UnshareFlags, capabilities, unshare_unsafe},
 };
 
@@ -36,83 +31,67 @@ struct Attributes {
     user_namespace: u64,
 }
 
-impl Attributes {
-    fn setting(flags: MountAttrFlags) -> Self {
-        Self { set: flags.bits().into(), ..Self::default() }
-    }
+/// What became of the files outside a directory.
+pub(crate) enum Outside {
+    /// They are read-only. The directory continues in a mount of its own, which no path leads to.
+    ReadOnly(OwnedFd),
+    /// The process has no capabilities over files of others.
+    Harmless,
+    /// The process has such capabilities, but may not create a mount namespace, or the kernel cannot (before Linux 5.12), or
+    /// the directory is in a mount namespace of other processes.
+    Changeable,
 }
 
-/// Gives this process its own mount namespace, in which it can change nothing outside `directory`, and in which devices and
-/// programs beneath it cannot be used. Those of `used` that are devices stay usable. Mounts that are made later do not appear in the
-/// namespace; those that others unmount stay in it. Returns `false` if the process has capabilities over files of others, but may
-/// not create such a namespace, or the kernel cannot (before Linux 5.12).
+/// Gives this process its own mount namespace, in which everything is read-only but the directory `tree`, in which devices and
+/// programs cannot be used. Mounts that are made later do not appear in the namespace; those that others unmount stay in it.
 ///
 /// # Errors
 /// A system call fails although the first ones succeeded.
-pub(crate) fn restrict_changes<'a>(directory: &Path, used: impl Iterator<Item = &'a Path>) -> io::Result<bool> {
+pub(crate) fn restrict_changes(tree: &OwnedFd) -> io::Result<Outside> {
     let held = capabilities(None)?.effective;
     if !held.contains(CapabilitySet::SYS_ADMIN) {
-        return Ok(!held.intersects(OVER_OTHERS));
+        return Ok(if held.intersects(OVER_OTHERS) { Outside::Changeable } else { Outside::Harmless });
     }
-    // This also mounts what automount mounts on access, which does not appear in the namespace later.
-    let devices: Vec<&Path> = used.filter(|path| is_device(path)).collect();
-    let Ok(directory) = directory.canonicalize() else { return Ok(false) };
-    // SAFETY: the table of open files stays shared.
-    if unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.is_err() {
-        return Ok(false);
-    }
-    // Otherwise a mount that appears later could be changed.
-    let (private, all) = (MountPropagationFlags::PRIVATE, MountPropagationFlags::REC);
-    if mount_change("/", private | all).is_err() {
-        return Ok(false);
-    }
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
-    let Ok(tree) = open_tree(CWD, &directory, flags) else { return Ok(false) };
+    // Afterwards, the descriptor is in the namespace that the process leaves, and cannot be cloned.
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_RECURSIVE;
+    let Ok(tree) = open_tree(tree, "", flags) else { return Ok(Outside::Changeable) };
     let inert =
         MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    if set(&tree, c"", libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, &Attributes::setting(inert)).is_err() {
-        return Ok(false);
+    // Otherwise a mount that appears later could be changed.
+    let private = MountPropagationFlags::PRIVATE;
+    let attributes =
+        Attributes { set: inert.bits().into(), propagation: private.bits().into(), ..Attributes::default() };
+    if set(&tree, c"", libc::AT_EMPTY_PATH | libc::AT_RECURSIVE, &attributes).is_err() {
+        return Ok(Outside::Changeable);
     }
-    let outside = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NODEV;
-    if directory == Path::new("/") {
-        set(&CWD, c"/", libc::AT_RECURSIVE, &Attributes::setting(inert))?;
-    } else {
-        set(&CWD, c"/", libc::AT_RECURSIVE, &Attributes::setting(outside))?;
-        move_mount(&tree, "", CWD, &directory, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+    // SAFETY: the table of open files stays shared.
+    if unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.is_err() {
+        return Ok(Outside::Changeable);
     }
-    for device in devices {
-        // The image may be on a device. A device beneath the directory cannot be reached through these mounts.
-        let clear = Attributes { clear: MountAttrFlags::MOUNT_ATTR_NODEV.bits().into(), ..Attributes::default() };
-        let mount = root_of_mount(device)?;
-        let mount = std::ffi::CString::new(mount.into_os_string().into_encoded_bytes())?;
-        set(&CWD, &mount, 0, &clear)?;
+    if mount_change("/", private | MountPropagationFlags::REC).is_err() {
+        return Ok(Outside::Changeable);
     }
-    // The working directory may be on the mount that is now beneath that of the directory.
-    if let Ok(working) = env::current_dir() {
-        env::set_current_dir(working)?;
-    }
-    Ok(true)
+    set_everywhere(MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+    Ok(Outside::ReadOnly(tree))
 }
 
-fn is_device(path: &Path) -> bool {
-    let kind = fs::metadata(path).map(|metadata| metadata.file_type());
-    kind.is_ok_and(|kind| kind.is_block_device() || kind.is_char_device())
+/// Forbids the use of devices. Open ones stay usable.
+///
+/// # Errors
+/// The kernel refuses.
+pub(crate) fn forbid_devices() -> io::Result<()> {
+    set_everywhere(MountAttrFlags::MOUNT_ATTR_NODEV)
 }
 
-/// The root of the mount that contains a file.
-fn root_of_mount(path: &Path) -> io::Result<PathBuf> {
-    let mount_of = |path: &Path| -> io::Result<u64> {
-        Ok(statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID)?.stx_mnt_id)
-    };
-    let mut path = path.canonicalize()?;
-    let mount = mount_of(&path)?;
-    while let Some(parent) = path.parent().filter(|parent| mount_of(parent).is_ok_and(|found| found == mount)) {
-        path = parent.to_owned();
-    }
-    Ok(path)
+/// Sets attributes of all mounts of the namespace.
+fn set_everywhere(flags: MountAttrFlags) -> io::Result<()> {
+    set(&CWD, c"/", libc::AT_RECURSIVE, &Attributes { set: flags.bits().into(), ..Attributes::default() })
 }
 
-fn set(place: &impl AsFd, path: &std::ffi::CStr, flags: libc::c_int, attributes: &Attributes) -> io::Result<()> {
+fn set(place: &impl AsFd, path: &CStr, flags: libc::c_int, attributes: &Attributes) -> io::Result<()> {
     let place = place.as_fd().as_raw_fd();
     // SAFETY: the path and the structure live through the call, which is told the structure's size.
     let result = unsafe {

@@ -96,14 +96,9 @@ impl DirectReader {
         self.fill(device, start, &mut stored)?;
         let mut output = vec![0; len];
         let mut decoder = self.decoder.lock().expect("no panic while decoding");
-        let decoded =
-            decoder.decode(&encoding, decoded_len, &stored, skip, &mut output).map_err(|error| match error {
-                floe_image::DecodeError::Corrupt(rule) => {
-                    Error::corrupt(rule, Place { device, nid: None, offset: Some(offset) })
-                }
-                floe_image::DecodeError::Unsupported(feature) => Error::unsupported(feature),
-                other => Error::unsupported(other.to_string()),
-            })?;
+        let decoded = decoder
+            .decode(&encoding, decoded_len, &stored, skip, &mut output)
+            .map_err(|error| error.at(Place { device, nid: None, offset: Some(offset) }))?;
         output.truncate(decoded);
         Ok((output, start + stored_len as u64))
     }

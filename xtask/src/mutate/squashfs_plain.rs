@@ -56,7 +56,7 @@ impl PlainSquashfs {
         let reader = Arc::new(DirectReader::of(bytes));
         let squashfs = Squashfs::open(Arc::clone(&reader) as Arc<dyn BlockReader>).ok()?;
         let compression = squashfs.superblock().compression;
-        let encoding = compression.encoding(squashfs.compressor_options(), superblock.block_size);
+        let encoding = compression.encoding(superblock.block_size);
         let mut tables = Tables::read(bytes, reader.as_ref(), encoding, superblock)?;
         tables.move_inodes()?;
         tables.move_listings()?;

@@ -80,6 +80,11 @@ fn violations_of(name: &Path, text: &str) -> Vec<String> {
 }
 
 pub(super) fn rust_files(folder: &Path) -> Outcome<Vec<PathBuf>> {
+    files(folder, &["rs"])
+}
+
+/// The files with these extensions in a folder and its subfolders, except in those of builds and hidden ones.
+pub(super) fn files(folder: &Path, extensions: &[&str]) -> Outcome<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
     while let Some(folder) = folders.pop() {
@@ -88,9 +93,10 @@ pub(super) fn rust_files(folder: &Path) -> Outcome<Vec<PathBuf>> {
         }
         for entry in fs::read_dir(&folder).during(folder.display())? {
             let path = entry?.path();
-            if path.is_dir() && path.file_name().is_some_and(|name| name != "target") {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let is_source = |name: &str| name != "target" && !name.starts_with('.');
+            if path.is_dir() {
+                folders.extend(path.file_name().and_then(|name| name.to_str()).is_some_and(is_source).then_some(path));
+            } else if extensions.iter().any(|extension| path.extension().unwrap_or_default() == *extension) {
                 files.push(path);
             }
         }

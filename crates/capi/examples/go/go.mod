@@ -1,3 +1,3 @@
-module github.com/floe-fs/floe/crates/capi/examples/go
+module floe-image-example
 
 go 1.21

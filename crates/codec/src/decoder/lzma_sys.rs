@@ -5,8 +5,9 @@ use std::{mem, ptr};
 use floe_image::DecodeError;
 use liblzma_sys::{
     LZMA_BUF_ERROR, LZMA_FILTER_LZMA1, LZMA_FILTER_LZMA2, LZMA_FORMAT_ERROR, LZMA_MEM_ERROR, LZMA_MEMLIMIT_ERROR,
-    LZMA_OK, LZMA_OPTIONS_ERROR, LZMA_RUN, LZMA_STREAM_END, LZMA_VLI_UNKNOWN, lzma_alone_decoder, lzma_code, lzma_end,
-    lzma_filter, lzma_options_lzma, lzma_raw_decoder_memusage, lzma_ret, lzma_stream, lzma_stream_decoder,
+    LZMA_OK, LZMA_OPTIONS_ERROR, LZMA_RUN, LZMA_STREAM_END, LZMA_VLI_UNKNOWN, lzma_alone_decoder, lzma_code,
+    lzma_crc32, lzma_end, lzma_filter, lzma_options_lzma, lzma_raw_decoder_memusage, lzma_ret, lzma_stream,
+    lzma_stream_decoder,
 };
 
 use super::{
@@ -97,6 +98,35 @@ impl LzmaStream {
         // SAFETY: as in `start_micro`.
         check(unsafe { lzma_alone_decoder(&mut self.stream, memory_bytes(LZMA_FILTER_LZMA1, dictionary_bytes)) })
     }
+}
+
+impl LzmaStream {
+    /// Takes the headers of a started stream, instead of those among its stored bytes.
+    ///
+    /// # Errors
+    /// They are invalid, or need more memory than permitted.
+    pub(crate) fn take(&mut self, headers: &[u8]) -> Result<(), DecodeError> {
+        // Headers decode to nothing, but liblzma looks at some only if there is room for output.
+        let mut room = [0];
+        self.stream.next_in = headers.as_ptr();
+        self.stream.avail_in = headers.len();
+        self.stream.next_out = room.as_mut_ptr();
+        self.stream.avail_out = room.len();
+        // SAFETY: the stream was started; its input and output are valid for the lengths just set.
+        let code = unsafe { lzma_code(&mut self.stream, LZMA_RUN) };
+        let is_taken = self.stream.avail_in == 0 && self.stream.avail_out == room.len();
+        self.stream.next_in = ptr::null();
+        self.stream.avail_in = 0;
+        self.stream.next_out = ptr::null_mut();
+        check(code)?;
+        if is_taken { Ok(()) } else { Err(DecodeError::Corrupt("malformed LZMA stream")) }
+    }
+}
+
+/// The CRC-32 of some bytes.
+pub(crate) fn crc32(bytes: &[u8]) -> u32 {
+    // SAFETY: the bytes are valid for their length.
+    unsafe { lzma_crc32(bytes.as_ptr(), bytes.len(), 0) }
 }
 
 impl Stream for LzmaStream {

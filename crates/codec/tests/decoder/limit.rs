@@ -25,17 +25,60 @@ fn check(encoding: Encoding, stored: &[u8], is_taken: bool) {
 #[test]
 fn lzma_dictionaries_are_bounded() {
     let data = sample::text(LEN);
-    let xz = encoder_sys::xz(&data, 1 << 20, &[liblzma_sys::LZMA_FILTER_X86, liblzma_sys::LZMA_FILTER_ARM]);
-    for (dictionary_bytes, is_taken) in [(1 << 20, true), (1 << 23, true), (1 << 19, false), ((1 << 23) + 1, false)] {
-        check(Encoding::Xz { dictionary_bytes }, &xz, is_taken);
-    }
-    for (log2, is_taken) in [(12, true), (20, true), (23, true), (24, false), (30, false)] {
-        check(Encoding::LzmaAlone, &with_dictionary(encoder_sys::lzma_alone(&data, 4096), 1 << log2), is_taken);
-    }
     let padding = Padding::None;
     let micro = encoder_sys::micro_lzma(&data, 4096);
     for (dictionary_bytes, is_taken) in [(4096, true), (1 << 23, true), ((1 << 23) + 1, false), (u32::MAX, false)] {
         check(Encoding::MicroLzma { padding, dictionary_bytes }, &micro, is_taken);
+    }
+    check(Encoding::Xz { dictionary_bytes: (1 << 23) + 1 }, &encoder_sys::xz(&data, 4096, &[]), false);
+}
+
+#[test]
+fn a_dictionary_larger_than_the_block_is_reduced() {
+    let data = sample::text(LEN);
+    let filters = [&[][..], &[liblzma_sys::LZMA_FILTER_X86, liblzma_sys::LZMA_FILTER_ARM]];
+    for stated in [1 << 18, 1 << 20, (1 << 20) + (1 << 19), 1 << 26] {
+        for filters in filters {
+            let xz = encoder_sys::xz(&data, stated, filters);
+            // The last one is rounded down to a size that a header can state.
+            for dictionary_bytes in [1 << 18, 1 << 20, 300_000] {
+                check(Encoding::Xz { dictionary_bytes }, &xz, true);
+                is_held(Encoding::Xz { dictionary_bytes }, &xz);
+            }
+        }
+    }
+    for stated in [1 << 12, 1 << 20, 1 << 23, 1 << 24, 1 << 30, (1 << 30) + 1, u32::MAX] {
+        let alone = with_dictionary(encoder_sys::lzma_alone(&data, 4096), stated);
+        check(Encoding::LzmaAlone, &alone, true);
+        is_held(Encoding::LzmaAlone, &alone);
+    }
+}
+
+/// Checks that a decoder holds no more memory than announced after this block, nor more than the block needs.
+fn is_held(encoding: Encoding, stored: &[u8]) {
+    let mut decoder = Decoder::new();
+    let decoded_len = DecodedLen::Exact(LEN as u32);
+    decoder.decode(&encoding, decoded_len, stored, 0, &mut vec![0; LEN]).expect("sound");
+    let (held, held_max) = (decoder.held_bytes(), Decoder::held_bytes_max(&encoding, decoded_len));
+    assert!(held <= held_max && held < 3 << 19, "{encoding:?}: {held} of {held_max}");
+}
+
+#[test]
+fn faults_of_a_header_are_found_although_its_dictionary_is_reduced() {
+    let data = sample::text(LEN);
+    let sound = encoder_sys::xz(&data, 1 << 26, &[liblzma_sys::LZMA_FILTER_X86]);
+    let encoding = Encoding::Xz { dictionary_bytes: 1 << 18 };
+    let decode =
+        |stored: &[u8]| Decoder::new().decode(&encoding, DecodedLen::Exact(LEN as u32), stored, 0, &mut vec![0; LEN]);
+    assert_eq!(decode(&sound), Ok(LEN));
+    for at in 0..40 {
+        for bit in 0..8 {
+            let mut stored = sound.clone();
+            stored[at] ^= 1 << bit;
+            let header_len = 12 + (usize::from(sound[12]) + 1) * 4;
+            assert!(at >= header_len || decode(&stored).is_err(), "byte {at}, bit {bit}");
+        }
+        assert!(decode(&sound[..at]).is_err(), "{at} bytes");
     }
 }
 

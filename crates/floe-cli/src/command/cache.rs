@@ -12,7 +12,8 @@ use floe_remote_cache::{Cache, CacheOptions, CheckReport, Digest, ObjectReport};
 use indicatif::HumanBytes;
 use serde::Serialize;
 
-use crate::{exit::Exit, fail::Fail, output::Output, quantity, shown::Shown};
+use crate::{exit::Exit, fail::Fail, output::Output, quantity};
+use floe_image::{Shown, ShownName};
 
 /// List, verify and remove the content of the cache of remote images
 #[derive(Args)]
@@ -121,12 +122,9 @@ fn open(directory: Option<PathBuf>) -> Result<Arc<Cache>, Fail> {
     let directory = directory.ok_or_else(|| Fail::usage("there is no home directory: give --cache-directory DIR"))?;
     // Listing a cache that does not exist must not create it.
     if !directory.is_dir() {
-        return Err(Fail::failed(format!(
-            "{}: there is no cache in this directory",
-            Shown(directory.as_os_str().as_encoded_bytes())
-        )));
+        return Err(Fail::failed(format!("{}: there is no cache in this directory", directory.shown())));
     }
-    let shown = Shown(directory.as_os_str().as_encoded_bytes()).to_string();
+    let shown = directory.shown().to_string();
     let notice = Arc::new(|text: &str| say!("floe: {text}"));
     Cache::open(CacheOptions::new(directory, notice)).map_err(|error| Fail::failed(format!("{shown}: {error}")))
 }

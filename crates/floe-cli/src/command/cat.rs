@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use clap::Args;
 use floe::{FileType, Image};
 
-use crate::{exit::Exit, fail::Fail, image_arguments::ImageArguments, output::Output, shown::Shown};
+use crate::{exit::Exit, fail::Fail, image_arguments::ImageArguments, output::Output};
+use floe_image::Shown;
 
 /// The number of bytes per read.
 const PIECE_BYTES: usize = 1 << 20;

@@ -23,8 +23,8 @@ use crate::{
     image_arguments::ImageArguments,
     output::Output,
     remote,
-    shown::{Shown, json_name},
 };
+use floe_image::{Shown, ShownName, json_name};
 
 /// The maximum number of findings that are printed; the rest are counted.
 const PRINTED_MAX: u64 = 10_000;
@@ -199,7 +199,7 @@ fn write_summary(
     writeln!(
         output,
         "{}: {format}, {}, {}, {} of data from {} in {seconds:.2} s: {verdict}",
-        Shown(arguments.image.image.as_os_str().as_encoded_bytes()),
+        arguments.image.image.shown(),
         count(inodes, "inode"),
         count(blocks, "encoded block"),
         BinaryBytes(decoded_bytes),

@@ -9,6 +9,7 @@ use std::{
 use clap::Args;
 use floe::{FileType, Image, OpenOptions};
 use floe_fuse::{Detach, Mount, MountOptions, Mountpoint};
+use floe_image::ShownName;
 use indicatif::BinaryBytes;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -65,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         .collect::<Result<_, _>>()?;
     // After a signal, the demonstration still unmounts before it ends.
     let cancel = cancellation::on_signals()?;
-    let at = |path: &Path| format!("{}", path.display());
+    let at = |path: &Path| format!("{}", path.shown());
     let folder = tempfile::Builder::new().prefix("floe-demo-").tempdir();
     let folder = folder.map_err(|error| Fail::failed(format!("{}: {error}", at(&std::env::temp_dir()))))?;
     let path = folder.path().join("demo.erofs");
@@ -102,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
 /// Mounts the image, reads all of it through the mount twice, and unmounts. Returns the reason if the image cannot be
 /// mounted.
 fn mount_and_read(image: &Image, directory: &PathBuf, expected: &[Expected]) -> Result<Option<String>, Fail> {
-    fs::create_dir(directory).map_err(|error| Fail::failed(format!("{}: {error}", directory.display())))?;
+    fs::create_dir(directory).map_err(|error| Fail::failed(format!("{}: {error}", directory.shown())))?;
     let start = Instant::now();
     let mounted = Mountpoint::find(directory)
         .and_then(|mountpoint| Mount::new(image.reader().clone(), mountpoint, &MountOptions::default()));
@@ -111,7 +112,7 @@ fn mount_and_read(image: &Image, directory: &PathBuf, expected: &[Expected]) -> 
         Err(error) => return Ok(Some(format!("because {error}"))),
     };
     let elapsed = shown(start.elapsed());
-    Output::print(format_args!("mounted  on {} through FUSE, in {elapsed}\n", directory.display()))?;
+    Output::print(format_args!("mounted  on {} through FUSE, in {elapsed}\n", directory.shown()))?;
     for (turn, note) in [("read", "through the mount"), ("again", "from the kernel's caches")] {
         let start = Instant::now();
         let tally = read_mount(directory, expected).map_err(Fail::failed)?;
@@ -143,7 +144,7 @@ fn read_mount(directory: &Path, expected: &[Expected]) -> Result<Tally, String> 
     let mut tally = Tally::default();
     for entry in expected {
         let path = directory.join(entry.path.trim_start_matches('/'));
-        let told = |error: io::Error| format!("{}: {error}", path.display());
+        let told = |error: io::Error| format!("{}: {error}", path.shown());
         let metadata = fs::symlink_metadata(&path).map_err(told)?;
         let found = match entry.file_type {
             'd' => metadata.is_dir(),
@@ -156,7 +157,7 @@ fn read_mount(directory: &Path, expected: &[Expected]) -> Result<Tally, String> 
             }
         };
         if !found || metadata.len() != entry.size {
-            return Err(format!("{}: wrong content or attributes", path.display()));
+            return Err(format!("{}: wrong content or attributes", path.shown()));
         }
         tally.names += 1;
     }

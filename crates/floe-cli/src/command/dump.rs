@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::Args;
 use floe::{FormatImage, Image, Nid};
 use floe_engine::Blocking;
-use floe_image::DeviceId;
+use floe_image::{DeviceId, Shown};
 
 use crate::{
     erofs_report::{With, write_extent_statistics, write_inode, write_statistics, write_superblock},
@@ -13,7 +13,6 @@ use crate::{
     fail::Fail,
     image_arguments::ImageArguments,
     output::Output,
-    shown::Shown,
     zone::Zone,
 };
 

@@ -28,8 +28,8 @@ use crate::{
     fake,
     image_arguments::ImageArguments,
     output::Output,
-    shown::Shown,
 };
+use floe_image::Shown;
 
 /// The maximum number of warnings that are printed; the rest are counted.
 const PRINTED_MAX: u64 = 100;
@@ -130,11 +130,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     // The current directory may be in use for other things.
     options.finish_root = arguments.directory.is_some();
     let directory = arguments.directory.as_deref().unwrap_or(Path::new("."));
-    let target = Target::new(directory);
-    let policy = confinement::extracting(&target, &options);
-    let Opened { files, remote, .. } = arguments.image.open_confined(policy)??;
+    let mut target = Target::new(directory);
+    let policy = confinement::extracting(&mut target, &options);
+    let Opened { files, remote, tree, .. } = arguments.image.open_confined(policy)??;
     let image = Image::of(files, &arguments.image.open_options().engine)?;
-    target.keep();
+    let target = target.keep(tree);
     let cancel = cancellation::on_signals()?;
     if let Some(remote) = remote {
         cancellation::end_fetching_after(Arc::clone(&cancel), remote)?;
@@ -157,7 +157,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         ExtractEvent::Planned { .. } | ExtractEvent::Made | ExtractEvent::Omitted { .. } => {}
     };
     let start = Instant::now();
-    let result = extract(&image, parts, directory, &options, &tell, &cancel);
+    let result = extract(&image, parts, target, &options, &tell, &cancel);
     bar.finish_and_clear();
     let unprinted = told.into_inner().saturating_sub(PRINTED_MAX);
     if unprinted > 0 {

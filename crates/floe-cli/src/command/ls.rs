@@ -10,8 +10,9 @@ use floe::{Attr, EntryLimit, Error, FileType, Image, Nid};
 
 use crate::{
     exit::Exit, fail::Fail, image_arguments::ImageArguments, inode_record::InodeRecord, iso_time::IsoTime,
-    mode_text::ModeText, output::Output, shown::Shown,
+    mode_text::ModeText, output::Output,
 };
+use floe_image::Shown;
 
 /// List directories and files of an image
 ///

@@ -5,6 +5,7 @@ mod page;
 use std::{fs, io, path::PathBuf};
 
 use clap::Command;
+use floe_image::ShownName;
 
 use self::page::{Page, SECTION_COMMANDS, SECTION_MOUNT_HELPERS};
 use super::mount_helper;
@@ -24,7 +25,7 @@ pub(crate) struct Arguments {
 /// A page cannot be written.
 pub(crate) fn run(arguments: &Arguments, cli: Command) -> Result<u8, Fail> {
     let directory = &arguments.directory;
-    let failed = |error| Fail::failed(format!("{}: {error}", directory.display()));
+    let failed = |error| Fail::failed(format!("{}: {error}", directory.shown()));
     fs::create_dir_all(directory).map_err(failed)?;
     for page in pages(cli).map_err(failed)? {
         fs::write(directory.join(page.file_name()), page.text()).map_err(failed)?;

@@ -31,9 +31,9 @@ use crate::{
     output::Output,
     quantity,
     root_hash_file::{StaleRootHashes, root_hash_paths},
-    shown::Shown,
     source_date_epoch,
 };
+use floe_image::ShownName;
 
 /// How long a build may continue after a signal before it checks for cancellation.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);
@@ -206,7 +206,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         return Err(Fail::usage("an image cannot be written to standard output: name a file, or ./- for one named -"));
     }
     if floe_mkfs::is_archive(&arguments.image) {
-        let image = Shown(arguments.image.as_os_str().as_encoded_bytes());
+        let image = arguments.image.shown();
         let why = "is an archive or a compressed file: name the image first, then its sources";
         return Err(Fail::usage(format!("{image} {why}")));
     }
@@ -274,8 +274,8 @@ fn source(path: &Path) -> Source {
 
 /// Reads a profile of floe record.
 fn profile(path: &Path) -> Result<Profile, Fail> {
-    let file = fs::File::open(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
-    Profile::read(file).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))
+    let file = fs::File::open(path).map_err(|error| Fail::failed(format!("{}: {error}", path.shown())))?;
+    Profile::read(file).map_err(|error| Fail::failed(format!("{}: {error}", path.shown())))
 }
 
 impl Arguments {
@@ -339,10 +339,10 @@ impl Arguments {
     fn hints(&self) -> Result<Vec<Hint>, Fail> {
         let Some(path) = &self.compress_hints else { return Ok(Vec::new()) };
         let algorithm = |index, pcluster_bytes| self.compression(index, pcluster_bytes).ok().flatten();
-        let text = fs::read(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
+        let text = fs::read(path).map_err(|error| Fail::failed(format!("{}: {error}", path.shown())))?;
         let block_bytes = u32::try_from(self.block_size).unwrap_or(u32::MAX);
         compress_hints::parse(&text, block_bytes, algorithm, Err)
-            .map_err(|error| Fail::usage(format!("{}: {error}", path.display())))
+            .map_err(|error| Fail::usage(format!("{}: {error}", path.shown())))
     }
 
     /// Refuses settings that none of the algorithms has.

@@ -1,6 +1,7 @@
 //! `floe mount`: mounts an image and serves it.
 
 mod signalled_end;
+mod unproven_mount;
 
 use std::{
     fs::File,
@@ -14,13 +15,14 @@ use std::{
 };
 
 use floe::{Image, Offset};
-use floe_fuse::{Access, Detach, Ended, Mount, MountError, Mountpoint};
+use floe_fuse::{Access, Detach, Ended, Mount, MountError, Mountpoint, Rings};
+use floe_image::ShownName;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
 };
 
-use self::signalled_end::SignalledEnd;
+use self::{signalled_end::SignalledEnd, unproven_mount::UnprovenMount};
 use crate::{
     account::AccountFile,
     confinement::{self, Opened, SandboxArguments},
@@ -112,6 +114,15 @@ impl Order {
         let (image, directory) = (image.into(), directory.into());
         Self { image, directory, settings, in_background: false, idle: None, says_ready: true, notify_pipe: None }
     }
+
+    /// The files that are read.
+    fn files(&self) -> impl Iterator<Item = &Path> {
+        let profile = match &self.settings.profile {
+            ProfileChoice::File(path) => Some(path),
+            _ => None,
+        };
+        [&self.image].into_iter().chain(&self.settings.open.devices).chain(profile).map(PathBuf::as_path)
+    }
 }
 
 /// Runs the command.
@@ -161,12 +172,17 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
 /// The image cannot be mounted.
 pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
     let in_background = order.in_background || is_upgrade();
-    let report = match in_background.then(|| daemon::start(&order.image, order.says_ready)).transpose()? {
-        None => None,
-        Some(Role::Background(report)) => Some(report),
-        Some(Role::Foreground(code)) => return Ok(code),
-    };
-    serve(order, report).map(Exit::code)
+    Rings::restore_permission();
+    let unproven = UnprovenMount::watch(&order.directory);
+    let role = in_background.then(|| daemon::start(order.files(), order.says_ready)).transpose();
+    if matches!(role, Err(_) | Ok(Some(Role::Foreground(1..)))) {
+        unproven.clear();
+    }
+    match role? {
+        None => serve(order, None).map(Exit::code),
+        Some(Role::Background(report)) => serve(order, Some(report)).map(Exit::code),
+        Some(Role::Foreground(code)) => Ok(code),
+    }
 }
 
 fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
@@ -188,6 +204,12 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
             (Some(mountpoint), shown)
         }
     };
+    if settings.subdirectory.is_some() {
+        if settings.learn || matches!(settings.profile, ProfileChoice::File(_)) {
+            return Err(Fail::usage("a profile is of the whole image: omit subdir=, or profile= and learn"));
+        }
+        settings.profile = ProfileChoice::Off;
+    }
     if let Some(taken) = &taken {
         settings.tune(&taken.state.tuned);
         // The launch happened before the takeover.
@@ -212,6 +234,8 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         MountNeeds::prepare(&path, mountpoint.as_ref(), &mut settings, pipe, taken.as_ref(), continuity, datagrams)?;
     let log = Arc::new(log);
     settings.mount.faults = Some(log.faults());
+    // The profile of a launch is made from the image, after the unmount at the latest.
+    settings.mount.closes_image = !settings.learn;
     // After the start of the keeper, which must share no memory with the rings.
     let transport = TransportPlan::new(settings.transport, &mut settings.mount, continuity, settings.front)?;
     needs.policy.calls.rings = settings.mount.rings.is_some();
@@ -223,7 +247,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let account = settings.account.take().map(AccountFile::create).transpose()?;
     let marks = settings.decode_marks.take().map(|path| {
         let marks = std::fs::OpenOptions::new().write(true).open(&path);
-        marks.map_err(|error| Fail::failed(format!("cannot open {}: {error}", path.display())))
+        marks.map_err(|error| Fail::failed(format!("cannot open {}: {error}", path.shown())))
     });
     let marks = marks.transpose()?;
     #[cfg(debug_assertions)]
@@ -231,9 +255,14 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let mut policy = mem::take(&mut needs.policy);
     let remote = remote::start(&path, &settings.open.remote)?;
     let launch = LaunchPlan::prepare(&path, &mut settings, remote.as_deref(), &mut policy)?;
-    let Opened { files, enforced, remote } =
+    let Opened { files, enforced, remote, .. } =
         confinement::open_from(remote, &path, &settings.open, policy, settings.sandbox)??;
-    let image = Image::of(files, &settings.open.engine)?;
+    let mut image = Image::of(files, &settings.open.engine)?;
+    if let Some(subdirectory) = &settings.subdirectory {
+        image = image.below(subdirectory.as_os_str().as_encoded_bytes()).map_err(|error| {
+            Fail::failed(format!("{}: subdir={}: {error}", shown_path.shown(), subdirectory.shown()))
+        })?;
+    }
     if let Some(marks) = marks {
         image.reader().engine().mark_decodes(marks);
     }
@@ -286,6 +315,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         front,
         transport,
         requests: mount.request_counts(),
+        unmounter: unmounter.clone(),
         launches: Arc::clone(&launches),
         started: Instant::now(),
         enforced,
@@ -302,25 +332,28 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     }
     launches.wait_for_replay();
     let says_ready = says_ready && !log.has_standard_output();
+    // From the report on, the mount outlives this process. Without a keeper, the signal that ends the mount says so.
+    let _ = needs.keeper.note_works();
     say_ready(&remote::without_credentials(&path), &shown, image.format(), report, says_ready).map_err(|error| {
         let _ = unmounter.unmount(Detach::Lazily);
         Fail::failed(format!("the foreground process is gone: {error}"))
     })?;
-    log.event(&format!("{} ({}) is mounted on {}", source.path.display(), image.format(), shown.display()));
+    log.event(&format!("{} ({}) is mounted on {}", source.path.shown(), image.format(), shown.shown()));
     if let Some(manager) = &manager {
         manager.ready();
     }
     if let Some(idle) = idle {
         unmount_when_idle(image, unmounter, idle);
     }
-    if let Some(pipe) = notify_pipe {
-        notify(&pipe, true);
+    if let Some(pipe) = &needs.notify_pipe {
+        notify(pipe.path(), true);
     }
     let ended = mount.wait();
     launches.end();
+    source.image.reader().engine().close();
     if matches!(ended, Ended::HandedOver) {
         // The control socket, the account file and the mount are the other process's now: nothing is cleaned up.
-        log.event(&format!("{} is served by another process", shown.display()));
+        log.event(&format!("{} is served by another process", shown.shown()));
         drop(needs);
         process::exit(Exit::Done.code().into());
     }
@@ -331,13 +364,16 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     if let Some(account) = account {
         account.write(&source)?;
     }
+    if let Some(remote) = &source.remote {
+        remote.end_and_wait();
+    }
     match ended {
         Ended::Unmounted | Ended::HandedOver => {
-            log.event(&format!("{} is unmounted", shown.display()));
+            log.event(&format!("{} is unmounted", shown.shown()));
             Ok(Exit::Done)
         }
         Ended::Stuck => {
-            let image = source.path.display();
+            let image = source.path.shown();
             log.error(&format!("{image}: the source of the image is stuck; waiting requests are abandoned"));
             // Returning from `main` would not end threads that wait for the source.
             process::exit(Exit::Done.code().into())
@@ -371,7 +407,7 @@ fn say_ready(
     report: Option<Report>,
     says_ready: bool,
 ) -> io::Result<()> {
-    let message = format!("{} ({format}) is mounted on {}", image.display(), directory.display());
+    let message = format!("{} ({format}) is mounted on {}", image.shown(), directory.shown());
     match report {
         Some(report) => report.works(&message),
         None => {

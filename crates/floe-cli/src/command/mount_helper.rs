@@ -16,8 +16,8 @@ use crate::{
     mount_options::{self, Settings, Strictness},
     output::remark,
     remote,
-    shown::json_name,
 };
+use floe_image::{ShownName, json_name};
 
 /// The option for the offset of an image, under this name and those of FUSE programs.
 pub(crate) const OFFSET_OPTION: &str = "-o offset=";
@@ -91,7 +91,11 @@ pub(crate) fn command_line() -> Command {
 pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     fake::leave();
     let arguments = Arguments::try_parse_from(arguments).unwrap_or_else(|error| {
-        let _ = error.print();
+        if error.use_stderr() {
+            say!("{}", error.render().to_string().trim_end());
+        } else {
+            let _ = error.print();
+        }
         // To mount(8), exit code 1 means wrong usage.
         std::process::exit(if error.use_stderr() { 1 } else { 0 })
     });
@@ -112,7 +116,7 @@ pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     if !daemon::is_background() && is_mounted(&order) {
         if order.says_ready {
             let image = remote::without_credentials(&order.image);
-            remark(format_args!("{} is already mounted on {}\n", image.display(), order.directory.display()));
+            remark(format_args!("{} is already mounted on {}\n", image.shown(), order.directory.shown()));
         }
         return Ok(Exit::Done.code());
     }

@@ -11,6 +11,7 @@ use std::{
 
 use clap::Args;
 use floe::remote::{Network, Pulled, RemoteLocation};
+use floe_image::ShownName;
 use indicatif::HumanBytes;
 use tempfile::NamedTempFile;
 
@@ -77,9 +78,9 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let location = remote::location(&arguments.location)?;
     let output = output_path(&location, &arguments.output);
-    let failed = |error: io::Error| Fail::failed(format!("{}: {error}", output.display()));
+    let failed = |error: io::Error| Fail::failed(format!("{}: {error}", output.shown()));
     if !arguments.force && output.symlink_metadata().is_ok() {
-        return Err(Fail::failed(format!("{} already exists; --force replaces it", output.display())));
+        return Err(Fail::failed(format!("{} already exists; --force replaces it", output.shown())));
     }
     let directory = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let parts = Parts::default();
@@ -113,7 +114,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     }
     let Pulled { name, len, is_verified, .. } = pulled;
     let verified = if is_verified { "verified" } else { "unverified" };
-    Output::print(format_args!("{}: {} from {name}, {verified}\n", output.display(), HumanBytes(len)))
+    Output::print(format_args!("{}: {} from {name}, {verified}\n", output.shown(), HumanBytes(len)))
 }
 
 /// Gives the file its name, and the permissions of a new file.

@@ -9,6 +9,7 @@ use floe::{
     Format,
     remote::{ImageToPush, Network, PushedFormat},
 };
+use floe_image::ShownName;
 use floe_remote_cache::{VerityRoot, parse_sidecar, sidecar_path};
 use floe_source::{FileSource, ImageFormat};
 use indicatif::HumanBytes;
@@ -65,13 +66,13 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let location = remote::location(&arguments.location)?;
     let path = &arguments.image;
-    let failed = |error: io::Error| Fail::failed(format!("{}: {error}", path.display()));
+    let failed = |error: io::Error| Fail::failed(format!("{}: {error}", path.shown()));
     let source = FileSource::open(path).map_err(failed)?;
     let format = match ImageFormat::of(&source).map_err(failed)? {
         Some(Format::Erofs) => PushedFormat::Erofs,
         Some(Format::Squashfs) => PushedFormat::Squashfs,
         None => {
-            let message = format!("{}: not an EROFS or SquashFS image", path.display());
+            let message = format!("{}: not an EROFS or SquashFS image", path.shown());
             return Err(Fail::failed(message).with_exit(Exit::BadImage));
         }
     };
@@ -100,10 +101,10 @@ fn verity_root(image: &std::path::Path) -> Result<Option<VerityRoot>, Fail> {
     let path = sidecar_path(image);
     match fs::read_to_string(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Fail::failed(format!("{}: {error}", path.display()))),
+        Err(error) => Err(Fail::failed(format!("{}: {error}", path.shown()))),
         Ok(text) => match parse_sidecar(&text) {
             Ok(root) => Ok(Some(root)),
-            Err(error) => Err(Fail::failed(format!("{}: {error}", path.display()))),
+            Err(error) => Err(Fail::failed(format!("{}: {error}", path.shown()))),
         },
     }
 }

@@ -13,6 +13,7 @@ use std::{
 use clap::Args;
 use floe_engine::PrefetchSet;
 use floe_fuse::{Access, Detach, Directory, Mount, MountEntry, MountTable, Mountpoint, Readdir};
+use floe_image::ShownName;
 
 use self::launch::Launch;
 use crate::{
@@ -64,7 +65,7 @@ pub(crate) struct Arguments {
 /// The image is not found or cannot be mounted, the command cannot be run, or the profile cannot be written.
 pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     let directory = Directory::open(&arguments.directory)
-        .map_err(|error| Fail::failed(format!("{}: {error}", arguments.directory.display())))?;
+        .map_err(|error| Fail::failed(format!("{}: {error}", arguments.directory.shown())))?;
     let table = MountTable::read().map_err(|error| Fail::failed(format!("cannot read the mount table: {error}")))?;
     let covered = table.on(directory.path());
     let path = match arguments.image {
@@ -119,7 +120,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
         profile.ranges().len(),
         bytes >> 10,
         profile.names().len(),
-        arguments.output.display()
+        arguments.output.shown()
     );
     Ok(code_of(status))
 }
@@ -127,12 +128,12 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
 /// The image that is mounted on a directory, by Floe or by the kernel.
 fn mounted_image(directory: &Path, entry: Option<&MountEntry>) -> Result<PathBuf, Fail> {
     let advice = "name the image with --image";
-    let entry = entry.ok_or_else(|| Fail::usage(format!("nothing is mounted on {}: {advice}", directory.display())))?;
+    let entry = entry.ok_or_else(|| Fail::usage(format!("nothing is mounted on {}: {advice}", directory.shown())))?;
     let source = entry.image().to_owned();
     if source.is_file() {
         return Ok(source);
     }
-    Err(Fail::usage(format!("cannot find the image that is mounted on {}: {advice}", directory.display())))
+    Err(Fail::usage(format!("cannot find the image that is mounted on {}: {advice}", directory.shown())))
 }
 
 /// The exit code that a shell reports for the command.

@@ -17,8 +17,8 @@ use crate::{
     iso_time::IsoTime,
     mode_text::ModeText,
     output::Output,
-    shown::{Shown, json_name},
 };
+use floe_image::{Shown, ShownName, json_name};
 
 /// Show attributes of files in an image, or without PATH the properties of the image
 ///
@@ -106,7 +106,7 @@ fn write_image(image: &Image, arguments: &Arguments, output: &mut dyn Write) -> 
         };
         return writeln!(output, "{}", serde_json::to_string(&record).unwrap_or_default());
     }
-    writeln!(output, "   Image: {}", Shown(arguments.image.image.as_os_str().as_encoded_bytes()))?;
+    writeln!(output, "   Image: {}", arguments.image.image.shown())?;
     writeln!(output, "  Format: {} at byte {}", image.format(), image.offset())?;
     writeln!(output, "  Blocks: {block_count} of {block_size} bytes")?;
     writeln!(output, "  Inodes: {inode_count}")?;

@@ -9,6 +9,7 @@ use crate::{
     handover::{ServiceManager, start_successor},
     own_program::own_program,
 };
+use floe_image::ShownName;
 
 /// Replace the process that serves a mount, for example by a newer version; the mount stays
 #[derive(clap::Args)]
@@ -44,7 +45,7 @@ Exit codes:
 /// The mount does not answer, or the new process fails.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let mounted = Mounted::find(&arguments.directory)?;
-    let shown = arguments.directory.display();
+    let shown = arguments.directory.shown();
     let invocation = mounted.invocation()?;
     if invocation.is_service && !ServiceManager::is_present() {
         return Err(Fail::failed(format!(

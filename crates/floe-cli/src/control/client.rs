@@ -12,6 +12,7 @@ use std::{
 };
 
 use floe_fuse::MountTable;
+use floe_image::ShownName;
 use rustix::{
     io::retry_on_intr,
     net::{
@@ -45,7 +46,7 @@ impl Mounted {
     /// # Errors
     /// Nothing is mounted there, the mount is not Floe's, or it belongs to another user.
     pub(crate) fn find(directory: &Path) -> Result<Self, Fail> {
-        let shown = directory.display();
+        let shown = directory.shown();
         let table =
             MountTable::read().map_err(|error| Fail::failed(format!("cannot read the mount table: {error}")))?;
         let entry = table.find(directory).map_err(|error| Fail::failed(format!("{shown}: {error}")))?;
@@ -92,7 +93,7 @@ impl Mounted {
     }
 
     fn unanswered(&self, error: &io::Error) -> Fail {
-        let shown = self.directory.display();
+        let shown = self.directory.shown();
         match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
                 Fail::failed(format!("the program that serves {shown} does not answer"))
@@ -103,7 +104,7 @@ impl Mounted {
 
     fn unless_refused(&self, answer: Answer) -> Result<Answer, Fail> {
         match answer {
-            Answer::Refused(reason) => Err(Fail::failed(format!("{}: {reason}", self.directory.display()))),
+            Answer::Refused(reason) => Err(Fail::failed(format!("{}: {reason}", self.directory.shown()))),
             answer => Ok(answer),
         }
     }
@@ -116,7 +117,7 @@ impl Mounted {
         let mut candidates = socket_path::candidates(self.user_id, self.device);
         let connection = candidates.find_map(|path| connect(&path, self.user_id, AnswerLimits::OWN.time).ok());
         connection.ok_or_else(|| {
-            let shown = self.directory.display();
+            let shown = self.directory.shown();
             Fail::failed(format!("no program answers for {shown}: if it is gone, run floe umount {shown}"))
         })
     }

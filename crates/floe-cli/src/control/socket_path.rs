@@ -15,10 +15,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use floe_image::ShownName;
 use rustix::fs::{Access, AtFlags, CWD, StatxFlags, access, statx};
 
 /// The directory for the directories of users without a place of their own.
 const SHARED: &str = "/tmp";
+
+/// `AT_STATX_DONT_SYNC`: statx reports what is known. rustix has no name for it with musl.
+const DONT_SYNC: AtFlags = AtFlags::from_bits_retain(0x4000);
 
 /// The maximum number of names with a user's prefix that are examined. Other users can create as many as they like.
 const PROPOSED_MAX: usize = 1 << 20;
@@ -126,7 +130,7 @@ pub(super) fn of_all_users(mounting: impl Iterator<Item = u32>) -> BTreeMap<u32,
 /// The owner of a directory in [`SHARED`]; `None` if something is mounted on it: a file system in user space can state any owner.
 /// Does not wait for the program that serves such a file system.
 fn owner(path: &Path) -> Option<u32> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | DONT_SYNC;
     let stat = |path: &Path| statx(CWD, path, flags, StatxFlags::UID | StatxFlags::TYPE).ok();
     let (stat, shared) = (stat(path)?, stat(Path::new(SHARED))?);
     let is_mountpoint = (stat.stx_dev_major, stat.stx_dev_minor) != (shared.stx_dev_major, shared.stx_dev_minor);
@@ -181,7 +185,7 @@ pub(super) fn for_new(user_id: u32) -> io::Result<PathBuf> {
 /// Checks that a path is a directory which this user owns, and no other user can enter.
 fn check(directory: &Path, user_id: u32) -> io::Result<()> {
     let failed = || {
-        let path = directory.display();
+        let path = directory.shown();
         io::Error::other(format!("{path} is not a directory that only user {user_id} can access"))
     };
     if directory.parent() == Some(Path::new(SHARED)) && owner(directory) != Some(user_id) {

@@ -2,12 +2,13 @@
 
 use std::{
     ffi::OsString,
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     path::Path,
 };
 
 use floe::{FormatImage, Image, Nid, SuperblockChecksum};
 use floe_erofs::Erofs;
+use floe_image::ShownName;
 use floe_sandbox::Mode;
 
 use super::erofs_tool::{ErofsTool, Options, Wanted};
@@ -137,7 +138,7 @@ fn show(
         return Ok(0);
     }
     if has_inode && let Some(nid) = find(tool, shown, image) {
-        let with = With { entries: shown.list, extents: shown.extents, quotes: false, zone };
+        let with = With { entries: shown.list, extents: shown.extents, quotes: io::stdout().is_terminal(), zone };
         write_inode(with, erofs, nid, output, complain)?;
     }
     Ok(0)
@@ -148,7 +149,7 @@ fn find(tool: &ErofsTool, shown: &Shown, image: &Image) -> Option<Nid> {
         (Some(path), _) => {
             let found = image.resolve_link(path.as_encoded_bytes());
             if found.is_err() {
-                tool.say(&format!("read inode failed @ {}", path.display()));
+                tool.say(&format!("read inode failed @ {}", path.shown()));
             }
             found.ok()
         }

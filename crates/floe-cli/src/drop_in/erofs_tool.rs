@@ -8,9 +8,14 @@ use std::{
 };
 
 use floe::{EngineOptions, ImageFiles, Offset, OpenError, OpenOptions, SuperblockChecksum, WorkerMode};
+use floe_image::ShownName;
 use floe_sandbox::{Mode, Policy};
 
-use crate::{confinement, fail::Fail, output::Output};
+use crate::{
+    confinement::{self, Opened},
+    fail::Fail,
+    output::Output,
+};
 
 /// The tools' option for the offset of an image.
 const OFFSET_OPTION: &str = "--offset=";
@@ -70,7 +75,7 @@ impl ErofsTool<'_> {
     /// Reports a missing operand, or too many operands.
     pub(super) fn wrong_operands(&self, operands: &[OsString], missing: &str) -> Result<u8, Fail> {
         match operands.get(1) {
-            Some(unexpected) => self.wrong(&format!("unexpected argument: {}", unexpected.display())),
+            Some(unexpected) => self.wrong(&format!("unexpected argument: {}", unexpected.shown())),
             None => self.wrong(&format!("missing argument: {missing}")),
         }
     }
@@ -90,7 +95,7 @@ impl ErofsTool<'_> {
         let exit = if self.usage_exit == 1 { 1 } else { u8::try_from(256 - errno.clamp(1, 255)).unwrap_or(1) };
         let message = match error {
             OpenError::MissingDevice { path, index, .. } => {
-                format!("{}: needs extra device {index}: give its file with --device", path.display())
+                format!("{}: needs extra device {index}: give its file with --device", path.shown())
             }
             error => Fail::from(error).with_offset_option(OFFSET_OPTION).to_string(),
         };
@@ -178,7 +183,7 @@ impl Wanted {
         match option.name.as_str() {
             "offset" => {
                 let value = options.value(option).unwrap_or_default();
-                self.offset = number(&value).ok_or_else(|| format!("invalid disk offset {}", value.display()))?;
+                self.offset = number(&value).ok_or_else(|| format!("invalid disk offset {}", value.shown()))?;
             }
             "device" => {
                 let value = options.value(option).ok_or("option '--device' requires an argument")?;
@@ -191,8 +196,12 @@ impl Wanted {
 
     /// Opens the files of the image and confines the process to `policy`. The outer error is the sandbox's.
     pub(super) fn open_files(&self, image: &Path, policy: Policy) -> Result<Result<ImageFiles, OpenError>, Fail> {
-        let opened = confinement::open(image, &self.open_options(), policy, self.sandbox)?;
-        Ok(opened.map(|opened| opened.files))
+        Ok(self.open_confined(image, policy)?.map(|opened| opened.files))
+    }
+
+    /// As [`open_files`](Self::open_files), with the directory of an extraction.
+    pub(super) fn open_confined(&self, image: &Path, policy: Policy) -> Result<Result<Opened, OpenError>, Fail> {
+        confinement::open(image, &self.open_options(), policy, self.sandbox)
     }
 
     /// The options for opening the image.

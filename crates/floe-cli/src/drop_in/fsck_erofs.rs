@@ -20,12 +20,12 @@ use floe_sandbox::Mode;
 use super::erofs_tool::{ErofsTool, Options, Wanted, number};
 use crate::{
     cancellation,
-    confinement::{self, Target},
+    confinement::{self, Opened, Target},
     exit::Exit,
     fail::Fail,
     fake,
-    shown::Shown,
 };
+use floe_image::{Shown, ShownName};
 
 pub(super) const HELP: &str = "\
 Usage: fsck.erofs [OPTIONS] IMAGE
@@ -199,8 +199,9 @@ fn extract_image(
     cancel: &AtomicBool,
 ) -> Result<u8, Fail> {
     let mut options = order.extract.clone();
-    let made = Target::new(target);
-    let files = order.wanted.open_files(image, confinement::extracting(&made, &options))?;
+    let mut target = Target::new(target);
+    let policy = confinement::extracting(&mut target, &options);
+    let (files, tree) = Opened::split(order.wanted.open_confined(image, policy)?);
     let image = match open(tool, files, order) {
         Ok(image) => image,
         Err(exit) => return exit,
@@ -215,7 +216,7 @@ fn extract_image(
     {
         return tool.failed("--extract=X extracts only a directory; dump.erofs --cat prints a file", 1);
     }
-    made.keep();
+    let target = target.keep(tree);
     let omissions = Omissions::new(order);
     let tell = |event: ExtractEvent<'_>| match event {
         ExtractEvent::Warning(warning) if order.verbosity > 0 => {
@@ -350,7 +351,7 @@ fn find(image: &Image, order: &Order) -> Result<Option<Nid>, String> {
         Some(Root::Nid(nid)) => Ok(Some(Nid(*nid))),
         Some(Root::Path(path)) => {
             let found = image.resolve_link(path.as_encoded_bytes());
-            found.map(Some).map_err(|_| format!("failed to lookup {}", path.display()))
+            found.map(Some).map_err(|_| format!("failed to lookup {}", path.shown()))
         }
     }
 }

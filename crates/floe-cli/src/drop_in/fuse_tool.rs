@@ -16,135 +16,243 @@ use crate::{
     fake,
     front::Front,
     mount_options::{Settings, Strictness},
-    output::Output,
+    output::{Output, remark},
 };
 
-const EROFSFUSE_HELP: &str = "\
-usage: erofsfuse [options] IMAGE MOUNTPOINT
-Mount an EROFS image. This is floe under the name of erofsfuse; see floe mount --help.
-
-    --offset=#     offset of the image in bytes
-    --device=#     an extra device, in the order of the device table
-    --dbglevel=#   has no effect
-";
-
-const SQUASHFUSE_HELP: &str = "\
-usage: NAME [options] ARCHIVE MOUNTPOINT
-Mount a SquashFS image. This is floe under the name of NAME; see floe mount --help.
-
-    -o offset=N            offset of the image in bytes
-    -o uid=N, -o gid=N     the owner and the group of all files
-    -o timeout=N           unmount after N seconds without use
-    -o notify_pipe=PATH    write 's' or 'f' to this pipe when the mount works or has failed
-";
-
-const FUSE_HELP: &str = "    -f, -d         stay in the foreground
-    -s             one thread
-    --no-sandbox   do not confine the process that reads the image
-    -o opt,…       options of floe mount, and of FUSE; front=kernel admits all users
-    -h, --help, -V, --version
-";
-
-/// The output of `erofsfuse --help`.
-pub(super) fn erofsfuse_help() -> String {
-    format!("{EROFSFUSE_HELP}{FUSE_HELP}")
+/// A program of libfuse.
+struct FuseTool {
+    name: &'static str,
+    /// The options that are not of libfuse.
+    usage: &'static str,
+    /// The exit code of the original for wrong usage, and for requests of help.
+    usage_exit: u8,
+    /// Whether the options of libfuse are listed on standard output, as libfuse does.
+    lists_to_output: bool,
 }
 
-/// The output of `squashfuse --help` or `squashfuse_ll --help`.
-pub(super) fn squashfuse_help(name: &str) -> String {
-    format!("{}{FUSE_HELP}", SQUASHFUSE_HELP.replace("NAME", name))
+const EROFSFUSE: FuseTool = FuseTool {
+    name: "erofsfuse",
+    usage: "\
+Usage: erofsfuse [options] IMAGE MOUNTPOINT
+Mount an EROFS image. This is floe under the name of erofsfuse; see floe mount --help.
+
+Options:
+    --offset=#             the image begins at byte # of the file
+    --device=#             an extra device, in the order of the device table
+    --dbglevel=#           has no effect
+    -o subdir=PATH         mount only this directory of the image
+",
+    usage_exit: 1,
+    lists_to_output: true,
+};
+
+const SQUASHFUSE: FuseTool = FuseTool {
+    name: "squashfuse",
+    usage: "\
+Usage: squashfuse [options] ARCHIVE MOUNTPOINT
+Mount a SquashFS image. This is floe under the name of squashfuse; see floe mount --help.
+
+Options:
+    -o offset=N            the image begins at byte N of the file
+    -o subdir=PATH         mount only this directory of the image
+    -o notify_pipe=PATH    write 's' or 'f' to this pipe when the mount works or has failed
+    -o timeout=N           unmount after N seconds without use
+    -o uid=N               the owner of all files
+    -o gid=N               the group of all files
+",
+    usage_exit: 254,
+    lists_to_output: false,
+};
+
+const SQUASHFUSE_LL: FuseTool = FuseTool {
+    name: "squashfuse_ll",
+    usage: "\
+Usage: squashfuse_ll [options] ARCHIVE MOUNTPOINT
+Mount a SquashFS image. This is floe under the name of squashfuse_ll; see floe mount --help.
+
+Options:
+    -o offset=N            the image begins at byte N of the file
+    -o subdir=PATH         mount only this directory of the image
+    -o notify_pipe=PATH    write 's' or 'f' to this pipe when the mount works or has failed
+    -o timeout=N           unmount after N seconds without use
+    -o uid=N               the owner of all files
+    -o gid=N               the group of all files
+",
+    usage_exit: 2,
+    lists_to_output: true,
+};
+
+const FUSE_OPTIONS: &str = "    -h   --help            print this help
+    -V   --version         print the version
+    -d   -o debug          stay in the foreground
+    -f                     stay in the foreground
+    -s                     one thread
+    -o clone_fd            an own descriptor of the device for each thread
+    -o max_idle_threads    has no effect
+    -o max_threads         has no effect
+    -o allow_other         admit other users
+    -o allow_root          admit root
+    -o opt,…               options of floe mount, and of FUSE; front=kernel admits all users
+    --no-sandbox           do not confine the process that reads the image
+";
+
+/// The options of `erofsfuse`.
+pub(super) fn erofsfuse_help() -> String {
+    EROFSFUSE.help()
+}
+
+/// The options of `squashfuse`.
+pub(super) fn squashfuse_help() -> String {
+    SQUASHFUSE.help()
+}
+
+/// The options of `squashfuse_ll`.
+pub(super) fn squashfuse_ll_help() -> String {
+    SQUASHFUSE_LL.help()
 }
 
 /// Runs `erofsfuse`.
 ///
 /// # Errors
-/// The image cannot be mounted, or the arguments are wrong; FUSE programs exit with 1 in both cases.
+/// The image cannot be mounted.
 pub(super) fn run_erofsfuse(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
-    run("erofsfuse", |_| erofsfuse_help(), arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
+    EROFSFUSE.run(arguments, sandbox)
 }
 
 /// Runs `squashfuse`.
 ///
 /// # Errors
-/// The image cannot be mounted, or the arguments are wrong; FUSE programs exit with 1 in both cases.
+/// The image cannot be mounted.
 pub(super) fn run_squashfuse(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
-    run("squashfuse", squashfuse_help, arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
+    SQUASHFUSE.run(arguments, sandbox)
 }
 
 /// Runs `squashfuse_ll`.
 ///
 /// # Errors
-/// The image cannot be mounted, or the arguments are wrong; FUSE programs exit with 1 in both cases.
+/// The image cannot be mounted.
 pub(super) fn run_squashfuse_ll(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
-    run("squashfuse_ll", squashfuse_help, arguments, sandbox).map_err(|fail| fail.with_exit(Exit::Failed))
+    SQUASHFUSE_LL.run(arguments, sandbox)
 }
 
-fn run(name: &str, help: fn(&str) -> String, arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
-    fake::leave();
-    let (mut settings, mut operands) = (Settings { sandbox, ..as_libfuse() }, Vec::new());
-    let mut fuse = FuseOptions { in_background: true, ..FuseOptions::default() };
-    let mut rest = arguments.iter().skip(1);
-    while let Some(argument) = rest.next() {
-        if argument == "--" {
-            operands.extend(rest.map(PathBuf::from));
-            break;
-        }
-        let Some(text) = argument.to_str().filter(|text| text.len() > 1 && text.starts_with('-')) else {
-            operands.push(PathBuf::from(argument));
-            continue;
+/// Why a command line is not carried out.
+enum Refusal {
+    /// It asks for the version.
+    Version,
+    /// It is wrong, or asks for help.
+    Usage(Option<Fail>),
+    /// An option of `-o` is unknown or has a wrong value.
+    Option(Fail),
+}
+
+impl From<Fail> for Refusal {
+    fn from(fail: Fail) -> Self {
+        Self::Option(fail)
+    }
+}
+
+impl FuseTool {
+    fn help(&self) -> String {
+        format!("{}\nFUSE options:\n{FUSE_OPTIONS}", self.usage)
+    }
+
+    /// Runs the program. For wrong usage and requests of help, the exit code is that of the original.
+    fn run(&self, arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
+        fake::leave();
+        let order = match self.order(arguments, sandbox) {
+            Ok(order) => order,
+            Err(Refusal::Version) => {
+                return Output::print(format_args!("{} (floe) {}\n", self.name, env!("CARGO_PKG_VERSION")));
+            }
+            Err(Refusal::Usage(fail)) => {
+                if let Some(fail) = fail {
+                    say!("floe: {fail}");
+                }
+                self.print_usage();
+                return Ok(self.usage_exit);
+            }
+            Err(Refusal::Option(fail)) => return Err(fail.with_exit(Exit::Failed)),
         };
-        match text {
-            "-h" | "--help" => {
-                return Output::print(help(name));
+        let pipe = order.notify_pipe.clone();
+        let result = fulfil(order);
+        if let Some(pipe) = pipe
+            && !matches!(result, Ok(0))
+        {
+            notify(&pipe, false);
+        }
+        result.map_err(|fail| fail.with_offset_option(OFFSET_OPTION).with_exit(Exit::Failed))
+    }
+
+    /// Prints the usage. Callers look for options in it.
+    fn print_usage(&self) {
+        say!("{}\nFUSE options:", self.usage);
+        if self.lists_to_output {
+            remark(FUSE_OPTIONS);
+        } else {
+            say!("{}", FUSE_OPTIONS.trim_end());
+        }
+    }
+
+    /// What the command line asks for.
+    fn order(&self, arguments: &[OsString], sandbox: Mode) -> Result<Order, Refusal> {
+        let wrong = |message: String| Refusal::Usage(Some(Fail::usage(message)));
+        let (mut settings, mut operands) = (Settings { sandbox, ..as_libfuse() }, Vec::new());
+        let mut fuse = FuseOptions { in_background: true, ..FuseOptions::default() };
+        let mut rest = arguments.iter().skip(1);
+        while let Some(argument) = rest.next() {
+            if argument == "--" {
+                operands.extend(rest.map(PathBuf::from));
+                break;
             }
-            "-V" | "--version" => {
-                return Output::print(format_args!("{name} (floe) {}\n", env!("CARGO_PKG_VERSION")));
-            }
-            "-f" | "-d" => fuse.in_background = false,
-            "-s" => settings.mount.threads = NonZero::<usize>::MIN,
-            "-o" => {
-                let list = rest.next().and_then(|list| list.to_str());
-                let list = list.ok_or_else(|| Fail::usage("-o needs options: -o option,…"))?;
-                fuse.take_list(&mut settings, list)?;
-            }
-            _ if text.starts_with("-o") => {
-                fuse.take_list(&mut settings, &text[2..])?;
-            }
-            _ => {
-                let unknown = || Fail::usage(format!("no such option: {text} (see {name} --help)"));
-                let (key, value) = text.strip_prefix("--").and_then(|long| long.split_once('=')).ok_or_else(unknown)?;
-                match key {
-                    "offset" => {
-                        let at =
-                            number(value.as_ref()).ok_or_else(|| Fail::usage(format!("invalid offset {value}")))?;
-                        settings.open.offset = floe::Offset::At(at);
+            let Some(text) = argument.to_str().filter(|text| text.len() > 1 && text.starts_with('-')) else {
+                operands.push(PathBuf::from(argument));
+                continue;
+            };
+            match text {
+                "-h" | "--help" => return Err(Refusal::Usage(None)),
+                "-V" | "--version" => return Err(Refusal::Version),
+                "-f" | "-d" => fuse.in_background = false,
+                "-s" => settings.mount.threads = NonZero::<usize>::MIN,
+                "-o" => {
+                    let list = rest.next().and_then(|list| list.to_str());
+                    let list = list.ok_or_else(|| wrong("-o needs options: -o option,…".to_owned()))?;
+                    fuse.take_list(&mut settings, list)?;
+                }
+                _ if text.starts_with("-o") => fuse.take_list(&mut settings, &text[2..])?,
+                _ => {
+                    let unknown = || wrong(format!("no such option: {text}"));
+                    let (key, value) =
+                        text.strip_prefix("--").and_then(|long| long.split_once('=')).ok_or_else(unknown)?;
+                    match key {
+                        "offset" => {
+                            let at = number(value.as_ref()).ok_or_else(|| wrong(format!("invalid offset {value}")))?;
+                            settings.open.offset = floe::Offset::At(at);
+                        }
+                        "device" => settings.open.devices.push(value.into()),
+                        "dbglevel" => {}
+                        _ => return Err(unknown()),
                     }
-                    "device" => settings.open.devices.push(value.into()),
-                    "dbglevel" => {}
-                    _ => return Err(unknown()),
                 }
             }
         }
+        let [image, directory] = match <[PathBuf; 2]>::try_from(operands) {
+            Ok(operands) => operands,
+            Err(operands) if operands.is_empty() && arguments.len() < 2 => return Err(Refusal::Usage(None)),
+            Err(_) => return Err(wrong("give an image and a directory".to_owned())),
+        };
+        let FuseOptions { in_background, idle, notify_pipe, subtype } = fuse;
+        // libfuse admits only the user who mounts; the kernel's EROFS has no such restriction.
+        let access = if settings.front == Front::Kernel { Access::All } else { Access::Owner };
+        settings.mount.access.get_or_insert(access);
+        // A mount with an explicit source name has no subtype, unless one is given too.
+        let is_named = settings.source.is_some();
+        let own_subtype = || if is_named { String::new() } else { self.name.to_owned() };
+        settings.mount.subtype = subtype.unwrap_or_else(own_subtype);
+        settings.source.get_or_insert_with(|| settings.mount.subtype.clone());
+        // Callers show their users what the program prints.
+        let says_ready = false;
+        Ok(Order { in_background, idle, notify_pipe, says_ready, ..Order::new(image, directory, settings) })
     }
-    let Ok([image, directory]) = <[PathBuf; 2]>::try_from(operands) else {
-        return Err(Fail::usage(format!("give an image and a directory: {name} [options] IMAGE MOUNTPOINT")));
-    };
-    let FuseOptions { in_background, idle, notify_pipe, subtype } = fuse;
-    // libfuse admits only the user who mounts; the kernel's EROFS has no such restriction.
-    let access = if settings.front == Front::Kernel { Access::All } else { Access::Owner };
-    settings.mount.access.get_or_insert(access);
-    // A mount with an explicit source name has no subtype, unless one is given too.
-    let is_named = settings.source.is_some();
-    settings.mount.subtype = subtype.unwrap_or_else(|| if is_named { String::new() } else { name.to_owned() });
-    settings.source.get_or_insert_with(|| settings.mount.subtype.clone());
-    let pipe = notify_pipe.clone();
-    let result = fulfil(Order { in_background, idle, notify_pipe, ..Order::new(image, directory, settings) });
-    if let Some(pipe) = pipe
-        && !matches!(result, Ok(0))
-    {
-        notify(&pipe, false);
-    }
-    result.map_err(|fail| fail.with_offset_option(OFFSET_OPTION))
 }
 
 /// The default mount options of these programs. libfuse ignores set-user-id bits and device files, and leaves

@@ -17,6 +17,7 @@ use std::{
 };
 
 use floe::{ImageVerifier, Thoroughness};
+use floe_image::ShownName;
 use floe_mkfs::{
     Coding, Fragments, Hint, InodeForm, Metabox, Options as BuildOptions, OverlayMarks, Phase, Progress, Source,
     Summary, Times, Whiteouts, build_unnamed,
@@ -332,7 +333,7 @@ impl Order {
             return if self.is_tar { Ok(Source::TarFromInput) } else { Err("missing argument: SOURCE(s)".into()) };
         };
         if let Some(unexpected) = operands.next() {
-            return Err(format!("unexpected argument: {}", unexpected.display()));
+            return Err(format!("unexpected argument: {}", unexpected.shown()));
         }
         match self.is_tar {
             true => Ok(Source::Tar(source.into())),
@@ -344,14 +345,14 @@ impl Order {
     }
 
     fn hints_of(&mut self, path: &Path) -> Result<Vec<Hint>, String> {
-        let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.shown());
         let text = std::fs::read(path).map_err(|error| told(&error))?;
         if self.algorithms.is_empty() {
             return Ok(Vec::new());
         }
         let algorithm = |index: usize, size| self.algorithms.get(index).map(|algorithm| algorithm.compression(size));
         let skip = |message: String| {
-            self.notes.push(format!("{}: {message}: the line has no effect", path.display()));
+            self.notes.push(format!("{}: {message}: the line has no effect", path.shown()));
             Ok(())
         };
         let block_bytes = 1 << self.build.block_size_log2;

@@ -28,15 +28,15 @@ use floe_sandbox::Mode;
 use floe_engine::Blocking;
 
 use crate::{
-    confinement::{self, OutputFile, Target},
+    confinement::{self, Opened, OutputFile, Target},
     fail::Fail,
     fake,
     output::Output,
-    shown::Shown,
     zone::Zone,
 };
 pub(super) use arguments::HELP;
 use arguments::{Arguments, Task};
+use floe_image::{Shown, ShownName};
 use listing::{Form, Listing, Owners};
 use selection::Selection;
 
@@ -83,11 +83,11 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         _ => confinement::reading(),
     };
     let options = arguments.open_options();
-    let opened = confinement::open(&arguments.image, &options, policy, sandbox)?;
-    let image = match opened.and_then(|opened| Image::of(opened.files, &options.engine)) {
+    let (files, tree) = Opened::split(confinement::open(&arguments.image, &options, policy, sandbox)?);
+    let image = match files.and_then(|files| Image::of(files, &options.engine)) {
         Ok(image) => image,
         Err(floe::OpenError::File { path, error }) => {
-            say!("Could not open {}, because {error}", path.display());
+            say!("Could not open {}, because {error}", path.shown());
             return Ok(FATAL);
         }
         Err(error) => {
@@ -96,13 +96,12 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         }
     };
     let FormatImage::Squashfs(squashfs) = image.format_image() else {
-        say!("FATAL ERROR: Can't find a valid SQUASHFS superblock on {}", arguments.image.display());
+        say!("FATAL ERROR: Can't find a valid SQUASHFS superblock on {}", arguments.image.shown());
         return Ok(FATAL);
     };
     if let Err(exit) = arguments.follow_links(&image) {
         return Ok(exit);
     }
-    target.into_iter().for_each(Target::keep);
     match arguments.task {
         Task::Superblock => Output::run(|output| {
             superblock::write(
@@ -121,7 +120,10 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         Task::Pseudo => pseudo::write(&image, &arguments, pseudo_file),
         Task::Cat => cat::write(&image, &arguments),
         Task::List => list(&image, &arguments, owners, zone),
-        Task::Extract => extraction::run(&image, &arguments, owners, zone),
+        Task::Extract => {
+            let target = target.unwrap_or_else(|| Target::new(&arguments.target));
+            extraction::run(&image, &arguments, target.keep(tree), owners, zone)
+        }
     }
 }
 

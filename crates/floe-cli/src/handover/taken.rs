@@ -14,6 +14,7 @@ use std::{
 
 use floe::Image;
 use floe_fuse::{Inherited, Mount, MountOptions, MountTable, passed_descriptors};
+use floe_image::ShownName;
 
 use super::{
     Invocation, ServiceManager, State, StateFile,
@@ -87,7 +88,7 @@ impl Taken {
 
     fn from_process(directory: &Path) -> Result<Self, Fail> {
         let mounted = Mounted::find(directory)?;
-        let shown = directory.display();
+        let shown = directory.shown();
         let failed = |error: io::Error| Fail::failed(format!("cannot take over {shown}: {error}"));
         let connection = mounted.connect()?;
         connection.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
@@ -160,7 +161,7 @@ impl Taken {
     /// The image has changed, or the other process does not stop. That process continues to serve the mount.
     pub(crate) fn mount(self, image: &Image, options: &MountOptions) -> Result<Mount, Fail> {
         let directory = self.directory().to_owned();
-        let shown = directory.display();
+        let shown = directory.shown();
         let identity = identity(image).map_err(|error| Fail::failed(format!("cannot take over {shown}: {error}")))?;
         if identity != self.state.image {
             return Err(Fail::failed(format!(
@@ -193,7 +194,7 @@ fn mountpoint_of_upgrade() -> Option<PathBuf> {
 }
 
 fn another_version(directory: &Path) -> Fail {
-    let shown = directory.display();
+    let shown = directory.shown();
     Fail::failed(format!(
         "{shown} is served by a version of Floe that cannot be taken over: unmount and mount it again"
     ))

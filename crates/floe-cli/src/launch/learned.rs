@@ -1,16 +1,16 @@
 //! The place of a learned profile.
 
 use std::{
-    fs::{self, DirBuilder, File},
+    fs::{self, File},
     io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    process,
 };
 
 use floe::{Offset, OpenOptions, remote::RemoteProcess};
+use floe_image::ShownName;
 use floe_mkfs::Profile;
-use floe_remote_cache::CacheOptions;
+use floe_remote_cache::{CacheOptions, TrustedDirectory};
 use floe_sandbox::{Access, Policy};
 use sha2::{Digest, Sha256};
 
@@ -31,15 +31,20 @@ const END_BYTES: u64 = 128 << 10;
 /// last 128 KiB. A remote image is identified by its length and its name, in which tags are resolved to digests. Images that
 /// differ only in the middle share a profile, which is acceptable because a wrong profile costs only time.
 pub(super) struct LearnedPlace {
-    directory: PathBuf,
+    directory: TrustedDirectory,
 }
 
 impl LearnedPlace {
-    /// Finds the place for an image. Parses nothing of the image.
+    /// Finds or creates the place for an image. Parses nothing of the image.
     ///
     /// # Errors
-    /// The image cannot be read, or there is no cache directory.
-    pub(super) fn of(image: &Path, options: &OpenOptions, remote: Option<&RemoteProcess>) -> Result<Self, Fail> {
+    /// The image cannot be read, or no cache directory was given and there is no home directory. The inner error: the place
+    /// cannot be created, or other users could change it.
+    pub(super) fn of(
+        image: &Path,
+        options: &OpenOptions,
+        remote: Option<&RemoteProcess>,
+    ) -> Result<io::Result<Self>, Fail> {
         let cache = options.remote.cache_directory.clone().or_else(CacheOptions::default_directory);
         let cache = cache.ok_or_else(|| {
             Fail::failed("there is no directory for learned profiles: name one with -o cache-directory=DIR")
@@ -54,34 +59,32 @@ impl LearnedPlace {
             }
             None => identity_of(image, options.offset),
         };
-        let identity = identity.map_err(|error| Fail::failed(format!("cannot read {}: {error}", image.display())))?;
-        Ok(Self { directory: cache.join(DIRECTORY).join(identity) })
+        let identity = identity.map_err(|error| Fail::failed(format!("cannot read {}: {error}", image.shown())))?;
+        let directory = TrustedDirectory::create(&cache.join(DIRECTORY), &identity);
+        Ok(directory.map(|directory| Self { directory }))
     }
 
     /// The path of the profile.
     pub(super) fn path(&self) -> PathBuf {
-        self.directory.join(NAME)
+        self.directory.path().join(NAME)
     }
 
     /// The profile, if there is a valid one. An invalid one is reported, and will be replaced.
     pub(super) fn read(&self) -> Option<Profile> {
-        let file = File::open(self.path()).ok()?;
+        let file = self.directory.read_file(NAME).ok()?;
         match Profile::read(file) {
             Ok(profile) if !profile.is_empty() => Some(profile),
             Ok(_) => None,
             Err(error) => {
-                say!("floe: {}: {error}; the next launch will be learned", self.path().display());
+                say!("floe: {}: {error}; the next launch will be learned", self.path().shown());
                 None
             }
         }
     }
 
-    /// Creates the directory, and allows a confined process to write the profile in it.
+    /// Allows a confined process to write the profile.
     pub(super) fn allow(&self, policy: &mut Policy) {
-        if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(&self.directory) {
-            say!("floe: cannot create {}: {error}; no launch will be learned", self.directory.display());
-        }
-        policy.allow(&self.directory, Access::Files);
+        policy.allow(self.directory.path(), Access::Files);
     }
 
     /// Writes the profile atomically.
@@ -89,14 +92,10 @@ impl LearnedPlace {
     /// # Errors
     /// The file cannot be written.
     pub(super) fn write(&self, profile: &Profile) -> io::Result<()> {
-        let unfinished = self.directory.join(format!(".{NAME}.{}", process::id()));
-        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+        let (unfinished, mut file) = self.directory.new_file()?;
         let written = file.write_all(profile.to_text().as_bytes());
-        let written = written.and_then(|()| fs::rename(&unfinished, self.path()));
-        if written.is_err() {
-            let _ = fs::remove_file(&unfinished);
-        }
-        written
+        let written = written.and_then(|()| self.directory.rename(&unfinished, &self.directory, NAME));
+        written.inspect_err(|_| drop(self.directory.remove_file(&unfinished)))
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
 use floe::Image;
 use floe_engine::EngineOptions;
 use floe_fuse::TouchSink;
+use floe_image::ShownName;
 
 use super::{
     learned::LearnedPlace,
@@ -68,7 +69,7 @@ impl Learning {
         match place.write(&profile) {
             Ok(()) => self.progress.set(LaunchState::Learned, ""),
             Err(error) => {
-                let reason = format!("cannot write {}: {error}", place.path().display());
+                let reason = format!("cannot write {}: {error}", place.path().shown());
                 say!("floe: {reason}");
                 self.progress.set(LaunchState::Unavailable, &reason);
             }

@@ -18,6 +18,8 @@ pub(crate) struct Settings {
     pub(crate) mount: MountOptions,
     /// The source name in the mount table, instead of the path of the image.
     pub(crate) source: Option<String>,
+    /// The directory of the image that is mounted, instead of its root.
+    pub(crate) subdirectory: Option<PathBuf>,
     /// The file for statistics at the end of the mount.
     pub(crate) account: Option<PathBuf>,
     /// The file for a line after each decode.

@@ -43,6 +43,7 @@ fn fields(settings: &Settings) -> String {
         open,
         mount,
         source,
+        subdirectory,
         account,
         decode_marks,
         front,
@@ -58,7 +59,7 @@ fn fields(settings: &Settings) -> String {
     let numbers = (mount.uid, mount.gid, mount.threads, mount.background_max, mount.read_ahead_bytes);
     let rest = (mount.readdir, mount.deadline, mount.busy_polling, &mount.subtype, &mount.kernel_options);
     format!(
-        "{open:?} {flags:?} {numbers:?} {rest:?} {source:?} {account:?} {decode_marks:?} {front} {transport} {sandbox:?} {profile:?} {:?} {learn}",
+        "{open:?} {flags:?} {numbers:?} {rest:?} {source:?} {subdirectory:?} {account:?} {decode_marks:?} {front} {transport} {sandbox:?} {profile:?} {:?} {learn}",
         launch_wait.unwrap_or(LAUNCH_WAIT)
     )
 }

@@ -5,6 +5,8 @@ use std::{
     io::{self, Write},
 };
 
+use floe_image::harmless;
+
 /// The media type of the format.
 pub(crate) const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -159,7 +161,7 @@ impl MountSamples<'_> {
     }
 }
 
-/// The value of a label, with quotes, backslashes and line feeds escaped.
+/// The value of a label, with control characters, quotes, backslashes and line feeds escaped.
 fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    harmless(text).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

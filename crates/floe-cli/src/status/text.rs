@@ -6,7 +6,8 @@ use std::{
 };
 
 use super::report::{LatencyReport, MetadataCacheReport, RemoteReport, Report, SandboxReport};
-use crate::{launch::LaunchReport, shown::Shown};
+use crate::launch::LaunchReport;
+use floe_image::Shown;
 
 /// Writes the report.
 ///

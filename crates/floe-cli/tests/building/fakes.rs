@@ -382,7 +382,7 @@ fn a_tree_without_the_requested_fake_is_refused() {
         (&[("FAKEROOTKEY", "17"), ("LD_PRELOAD", "libfakeroot-missing.so")], Some("fakeroot")),
         (&[("LD_PRELOAD", "libpseudo-missing.so"), ("PSEUDO_PREFIX", "/usr")], Some("pseudo")),
         (&[("FAKECHROOT_BASE", "/root")], Some("fakechroot")),
-        (&[("PSEUDO_PREFIX", "/usr"), ("PSEUDO_LOCALSTATEDIR", "/tmp/p"), ("PSEUDO_DISABLED", "1")], None),
+        (&[("PSEUDO_PREFIX", "/usr"), ("PSEUDO_LOCALSTATEDIR", "/state"), ("PSEUDO_DISABLED", "1")], None),
         (&[("LD_PRELOAD", "libpseudo-missing.so"), ("PSEUDO_UNLOAD", "1")], None),
         (&[("LD_PRELOAD", "libsomething-missing.so")], None),
         (&[("FAKEROOTKEY", "")], None),

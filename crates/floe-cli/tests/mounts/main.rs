@@ -5,6 +5,7 @@
 mod support;
 
 mod answers;
+mod callers;
 mod containers;
 mod descriptors;
 mod devices;
@@ -19,13 +20,18 @@ mod mount_all;
 mod mounted;
 mod mounting;
 mod mounting_as_user;
+mod named_paths;
+mod names;
 mod not_unmounted;
 mod planted_names;
 mod random_reads;
+mod released;
 mod sandbox;
 mod service_manager;
 mod spill_file;
 mod status;
 mod stopped;
+mod subdirectory;
 mod swapped_directories;
+mod too_few_processes;
 mod windows;

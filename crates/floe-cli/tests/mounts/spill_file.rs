@@ -12,7 +12,7 @@ use floe_testkit::{
 };
 use rustix::fs::{Mode, OFlags};
 
-use crate::support::program::{Serving, floe, run, told};
+use crate::support::program::{Serving, demo, floe, run, told};
 
 /// Small text files, many to a block, read in random order.
 fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
@@ -128,4 +128,23 @@ fn costly_shared_blocks_are_decoded_once_with_a_spill_file() {
             assert!(decodes > 100, "{decodes}");
         }
     }
+}
+
+#[test]
+fn nothing_is_spilled_into_a_directory_that_another_user_could_exchange() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a directory");
+    let directory = folder.path().join("home/spilled");
+    fs::create_dir_all(&directory).expect("made");
+    std::os::unix::fs::chown(folder.path().join("home"), Some(65_534), None).expect("given away");
+    let options = format!("spill-file=1M,spill-file-directory={}", directory.display());
+    let mut serving = Serving::new(&demo(), ["-o", &options]);
+    assert_eq!(fs::read_dir(&directory).expect("a directory").count(), 0);
+    assert!(fs::read(serving.place.file("guide/reading.txt")).is_ok());
+    assert!(run(std::process::Command::new("umount").arg(&serving.place.path)).status.success());
+    let (status, errors) = serving.end();
+    let expected = "floe: continuing without a spill file: ";
+    assert!(status.success() && errors.starts_with(expected) && errors.contains("another user"), "{errors}");
 }

@@ -27,7 +27,6 @@ const COMMANDS: &[&[&str]] = &[
     &["dump.erofs", "--help"],
     &["fsck.erofs", "--version"],
     &["mkfs.erofs", "--help"],
-    &["erofsfuse", "--help"],
     &["squashfuse_ll", "--version"],
     &["unsquashfs", "-help"],
     &["unsquashfs", "-version"],

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::chown,
     path::{Path, PathBuf},
 };
 
@@ -79,6 +80,36 @@ fn the_first_launch_is_learned_and_the_next_ones_replay_it() {
         assert_eq!(status.code(), Some(0));
         assert!(errors.contains("line 2") && errors.lines().count() == 1, "{errors}");
         assert!(fs::read_to_string(profile()).expect("text").contains("0 20000 /5/5\n"));
+    }
+}
+
+#[test]
+fn nothing_is_learned_where_another_user_could_exchange_the_profile() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    let scene = Scene::many(10, 5000);
+    for is_profile_there in [false, true] {
+        let cache = tempfile::tempdir().expect("a directory");
+        let directory = cache.path().join("home/cache");
+        fs::create_dir_all(&directory).expect("made");
+        let options = format!("learn,cache-directory={}", directory.display());
+        if is_profile_there {
+            let mut first = Serving::new(&scene.image, ["-o", &options]);
+            fs::read(first.place.file("1/1")).expect("read");
+            unmount(&mut first);
+        }
+        chown(cache.path().join("home"), Some(65_534), None).expect("given away");
+        let serving = Serving::new(&scene.image, ["-o", &options]);
+        let report = launch(&serving.place);
+        assert_eq!(report["state"], "unavailable", "{report}");
+        assert_eq!(scene.wrong(&serving.place.path), Vec::<String>::new());
+        let mut serving = serving;
+        detach(&serving);
+        let (status, errors) = serving.end();
+        assert!(status.success() && errors.lines().count() == 1, "{errors}");
+        assert!(errors.contains("another user (user ID 65534)") && errors.contains("no launch is learned"), "{errors}");
+        assert_eq!(directory.join("launches").exists(), is_profile_there);
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use floe_codec::Decoder;
 use floe_engine::Engine;
-use floe_image::{DecodeError, Decompressor, DeviceId, Error, Place, Result, StoredBlock, StoredLen};
+use floe_image::{Decompressor, DeviceId, Error, Place, Result, StoredBlock, StoredLen};
 
 use super::Tally;
 
@@ -59,11 +59,7 @@ impl<'a> CheckedBytes<'a> {
         }
         let output = &mut self.output[..decoded_len];
         let decoded = self.decoder.decode(&block.encoding, block.decoded_len, stored, 0, output);
-        let len = decoded.map_err(|error| match error {
-            DecodeError::Corrupt(rule) => Error::corrupt(rule, place),
-            DecodeError::NoMemory => Error::NoMemory,
-            other => Error::unsupported(other.to_string()),
-        })?;
+        let len = decoded.map_err(|error| error.at(place))?;
         self.tally.blocks.fetch_add(1, Relaxed);
         self.tally.stored_bytes.fetch_add(u64::from(stored_len), Relaxed);
         self.tally.decoded_bytes.fetch_add(len as u64, Relaxed);

@@ -11,6 +11,7 @@ use std::{
 use super::{
     ExtractEvent,
     outcome::{ExtractOmission, ExtractPart, ExtractSummary, ExtractWarning, ExtractWarningCause},
+    task::SpecialFile,
 };
 use crate::{Attr, FileType};
 
@@ -20,6 +21,7 @@ pub(super) struct Ledger<'a> {
     cancel: &'a AtomicBool,
     fatal: Mutex<Option<io::Error>>,
     is_fatal: AtomicBool,
+    special_files: Mutex<Vec<SpecialFile>>,
     files: AtomicU64,
     directories: AtomicU64,
     symlinks: AtomicU64,
@@ -44,6 +46,7 @@ impl<'a> Ledger<'a> {
             cancel,
             fatal: Mutex::default(),
             is_fatal: AtomicBool::default(),
+            special_files: Mutex::default(),
             files: AtomicU64::default(),
             directories: AtomicU64::default(),
             symlinks: AtomicU64::default(),
@@ -70,6 +73,15 @@ impl<'a> Ledger<'a> {
     /// Starts no further work, because a thread panicked.
     pub(super) fn abandon(&self) {
         self.is_fatal.store(true, Relaxed);
+    }
+
+    /// Notes a special file, to look at it in the end.
+    pub(super) fn note_special_file(&self, file: SpecialFile) {
+        self.special_files.lock().unwrap_or_else(PoisonError::into_inner).push(file);
+    }
+
+    pub(super) fn take_special_files(&self) -> Vec<SpecialFile> {
+        std::mem::take(&mut *self.special_files.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(super) fn tell(&self, event: ExtractEvent<'_>) {

@@ -1,7 +1,6 @@
 //! Sets owners, modes, extended attributes and times of extracted entries.
 
 use std::{
-    env,
     ffi::OsStr,
     fs::{File, Permissions},
     io,
@@ -25,7 +24,7 @@ use rustix::io::Errno;
 use super::{
     ExtractOptions, Ledger, XattrSelection,
     outcome::{ExtractAction, ExtractOmission, ExtractPart, ExtractWarningCause},
-    tree::Identity,
+    tree::{Identity, is_preloaded},
 };
 use crate::{Attr, FileType, Image, Timestamp, Xattr};
 
@@ -206,7 +205,7 @@ fn set_permissions(directory: BorrowedFd<'_>, name: &[u8], permissions: Permissi
     let handle = openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     match std::fs::set_permissions(magic_link(handle.as_fd()), permissions.clone()) {
         // /proc is not mounted. A preloaded library would not see the other way.
-        Err(error) if error.kind() == io::ErrorKind::NotFound && env::var_os("LD_PRELOAD").is_none() => {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !is_preloaded() => {
             Ok(set_mode_by_name(&handle, directory, name, Mode::from_raw_mode(permissions.mode()))?)
         }
         set => set,

@@ -102,6 +102,13 @@ pub(super) enum Task {
     Parts(Arc<LargeFile>),
 }
 
+/// A special file that was created.
+pub(super) struct SpecialFile {
+    pub(super) directory: Arc<TreeDirectory>,
+    pub(super) name: Box<[u8]>,
+    pub(super) attr: Attr,
+}
+
 impl Item {
     pub(super) fn path(&self) -> Vec<u8> {
         self.directory.path_of(&self.name)

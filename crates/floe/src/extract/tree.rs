@@ -2,22 +2,17 @@
 
 use std::{
     collections::HashMap,
-    env,
-    fs::DirBuilder,
-    io,
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::fs::DirBuilderExt,
-    },
-    path::Path,
+    env, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
 };
 
 use rustix::{
-    fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, statat},
+    fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, statat},
     io::Errno,
 };
 
+use super::target::ExtractTarget;
 use crate::Attr;
 
 /// The maximum length in bytes of a path that is opened in one call.
@@ -73,16 +68,8 @@ impl From<Stat> for Identity {
 
 impl TreeDirectory {
     /// Opens the target, or creates it.
-    pub(super) fn open_root(path: &Path, attr: Attr) -> io::Result<Arc<Self>> {
-        let made = DirBuilder::new().mode(0o700).create(path);
-        if let Err(error) = &made
-            && error.kind() != io::ErrorKind::AlreadyExists
-        {
-            return made.map(|()| unreachable!("`made` is an error"));
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let opened = openat(CWD, path, flags, Mode::empty())?;
-        let is_old = made.is_err() && std::fs::read_dir(path)?.next().is_some();
+    pub(super) fn open_root(target: ExtractTarget, attr: Attr) -> io::Result<Arc<Self>> {
+        let (opened, is_old) = target.open()?;
         let identity = Identity::of(opened.as_fd())?;
         Ok(Arc::new(Self { index: 0, place: DirectoryPlace::Root(opened), identity, attr, is_old }))
     }
@@ -145,7 +132,7 @@ pub(super) struct Directories {
 impl Directories {
     /// Keeps at most `open_max` directories open; at least 1.
     pub(super) fn new(open_max: usize) -> Self {
-        Self { open: HashMap::new(), open_max: open_max.max(1), walks: env::var_os("LD_PRELOAD").is_some() }
+        Self { open: HashMap::new(), open_max: open_max.max(1), walks: is_preloaded() }
     }
 
     /// Opens a directory for lookups in it. Each name on the path must be a real directory, and the last one must be
@@ -199,6 +186,11 @@ impl Directories {
         }
         reached.ok_or(Errno::NOENT)
     }
+}
+
+/// Whether a preloaded library may replace functions of the C library.
+pub(super) fn is_preloaded() -> bool {
+    env::var_os("LD_PRELOAD").is_some()
 }
 
 /// Opens a chain of `names`, each in the one before it, as far as one call can; or only the first if `walks` is set. Returns
@@ -262,7 +254,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (target, outside) = (folder.path().join("target"), folder.path().join("outside"));
         fs::create_dir_all(outside.join("b")).expect("made");
-        let root = TreeDirectory::open_root(&target, attr()).expect("made");
+        let root = TreeDirectory::open_root(ExtractTarget::from(&target), attr()).expect("made");
         fs::create_dir_all(target.join("a/b")).expect("made");
         let directory = |index, parent, name: &str, path: &str| {
             let opened = fs::File::open(target.join(path)).expect("there");

@@ -10,7 +10,9 @@ use std::{
     },
 };
 
-use rustix::fs::{AtFlags, Mode, OFlags, ftruncate, linkat, makedev, mknodat, openat, symlinkat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dev, Mode, OFlags, ftruncate, linkat, makedev, mknodat, openat, statat, symlinkat, unlinkat,
+};
 use rustix::io::Errno;
 
 use super::{
@@ -18,10 +20,10 @@ use super::{
     metadata::Metadata,
     outcome::{ExtractAction, ExtractOmission, ExtractPart, ExtractWarningCause},
     piece::{PIECE_BYTES, next_data, pieces},
-    task::{CreatedName, Item, LargeFile, PART_BYTES, Task, tasks},
-    tree::{Directories, Identity, TreeDirectory},
+    task::{CreatedName, Item, LargeFile, PART_BYTES, SpecialFile, Task, tasks},
+    tree::{Directories, Identity, TreeDirectory, is_preloaded},
 };
-use crate::{ByteRange, Extent, FileType, Image, Nid};
+use crate::{Attr, ByteRange, Extent, FileType, Image, Nid};
 
 /// Creates files, links and special files. Each thread has its own.
 pub(super) struct Worker<'a> {
@@ -301,17 +303,16 @@ impl<'a> Worker<'a> {
 
     fn make_special(&mut self, item: &Item) -> Result<(), ExtractWarningCause> {
         let inside = self.directories.open(&item.directory).map_err(unreachable_directory)?;
-        let (file_type, device) = match item.attr.file_type {
-            FileType::CharacterDevice => (rustix::fs::FileType::CharacterDevice, item.attr.device),
-            FileType::BlockDevice => (rustix::fs::FileType::BlockDevice, item.attr.device),
-            FileType::Socket => (rustix::fs::FileType::Socket, Default::default()),
-            _ => (rustix::fs::FileType::Fifo, Default::default()),
-        };
-        let device = makedev(device.major, device.minor);
+        let (file_type, device) = special_file(&item.attr);
         let mode = Mode::RUSR | Mode::WUSR;
         let made =
             self.options.replacing(inside, &item.name, || mknodat(inside, item.name.as_ref(), file_type, mode, device));
         match made {
+            Ok(()) if is_preloaded() => {
+                let (directory, name) = (Arc::clone(&item.directory), item.name.clone());
+                self.ledger.note_special_file(SpecialFile { directory, name, attr: item.attr });
+                self.finish_named(item)
+            }
             Ok(()) => self.finish_named(item),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 let omission = ExtractOmission { part: ExtractPart::Entry, error };
@@ -319,6 +320,26 @@ impl<'a> Worker<'a> {
                 Ok(())
             }
             Err(error) => Err(not_created(item, error)),
+        }
+    }
+
+    /// Reports special files that are other files now. fakeroot-tcp can forget a file: it hears about the removal of another
+    /// one by an earlier process, which had the same inode number, only after the file was created.
+    pub(super) fn check_special_files(&mut self) {
+        for SpecialFile { directory, name, attr } in self.ledger.take_special_files() {
+            let (file_type, device) = special_file(&attr);
+            let is_right = self.directories.open(&directory).is_ok_and(|inside| {
+                let found = statat(inside, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW);
+                found.is_ok_and(|found| {
+                    rustix::fs::FileType::from_raw_mode(found.st_mode) == file_type
+                        && (device == 0 || found.st_rdev == device)
+                })
+            });
+            if !is_right {
+                let error = io::Error::other("the preloaded library has forgotten the type; extract again");
+                let cause = ExtractWarningCause::Target(ExtractAction::Create(attr.file_type), error);
+                self.ledger.fail(directory.path_of(&name), cause);
+            }
         }
     }
 
@@ -390,6 +411,17 @@ fn is_in_the_way(cause: &ExtractWarningCause) -> bool {
 fn is_impossible_link(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::XDEV | Errno::MLINK | Errno::PERM | Errno::NOTSUP | Errno::NOSYS))
+}
+
+/// The type of a special file, and the number of a device.
+fn special_file(attr: &Attr) -> (rustix::fs::FileType, Dev) {
+    let device = || makedev(attr.device.major, attr.device.minor);
+    match attr.file_type {
+        FileType::CharacterDevice => (rustix::fs::FileType::CharacterDevice, device()),
+        FileType::BlockDevice => (rustix::fs::FileType::BlockDevice, device()),
+        FileType::Socket => (rustix::fs::FileType::Socket, 0),
+        _ => (rustix::fs::FileType::Fifo, 0),
+    }
 }
 
 fn not_created(item: &Item, error: io::Error) -> ExtractWarningCause {

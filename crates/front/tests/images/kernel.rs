@@ -1,6 +1,6 @@
 //! The kernel mounts virtual images and shows the contents of the manifests.
 
-use std::{env, process::Command};
+use std::process::Command;
 
 use floe_testkit::{
     Versions, check_rows,

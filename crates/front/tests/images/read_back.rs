@@ -1,6 +1,6 @@
 //! Floe's own reader of EROFS finds the contents of the original in a virtual image.
 
-use std::{collections::BTreeMap, env, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use floe_erofs::check::Check;
 use floe_image::ByteRange;

@@ -2,7 +2,7 @@
 
 use std::{fmt, io, path::PathBuf};
 
-use floe_image::start_error;
+use floe_image::{Shown, ShownName, start_error};
 
 use crate::FrontRefusal;
 
@@ -68,19 +68,20 @@ impl MountError {
 impl fmt::Display for MountError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Directory { path, error } => write!(formatter, "cannot mount on {}: {error}", path.display()),
+            Self::Directory { path, error } => write!(formatter, "cannot mount on {}: {error}", path.shown()),
             Self::NotADirectory(path) => {
-                write!(formatter, "cannot mount on {}: it is not a directory", path.display())
+                write!(formatter, "cannot mount on {}: it is not a directory", path.shown())
             }
             Self::Dead(path) => {
-                let path = path.display();
+                let path = path.shown();
                 write!(
                     formatter,
                     "a dead mount (transport endpoint not connected) is on {path}: run floe umount {path}"
                 )
             }
             Self::Mounted { path, source } => {
-                let path = path.display();
+                let source = Shown(source.as_bytes());
+                let path = path.shown();
                 write!(formatter, "{source} is already mounted on {path}: to replace it, run floe umount {path} first")
             }
             Self::Device(error) if error.kind() == io::ErrorKind::NotFound => formatter.write_str(
@@ -95,14 +96,14 @@ impl fmt::Display for MountError {
                 Some(libc::EPERM) => write!(
                     formatter,
                     "no permission to mount on {}: it needs CAP_SYS_ADMIN, or fusermount3 from the package fuse3",
-                    path.display()
+                    path.shown()
                 ),
                 // The mounting process starts fusermount3.
                 Some(libc::EAGAIN) => {
                     write!(
                         formatter,
                         "cannot mount on {}: {}",
-                        path.display(),
+                        path.shown(),
                         start_error(io::Error::from_raw_os_error(libc::EAGAIN))
                     )
                 }
@@ -110,13 +111,13 @@ impl fmt::Display for MountError {
                 Some(libc::EINVAL) => write!(
                     formatter,
                     "the kernel refuses the options of the mount on {} ({error}): leave out those given with -o",
-                    path.display()
+                    path.shown()
                 ),
-                _ => write!(formatter, "cannot mount on {}: {error}", path.display()),
+                _ => write!(formatter, "cannot mount on {}: {error}", path.shown()),
             },
             Self::Fusermount(message) => formatter.write_str(message),
             Self::Descriptor { path, error } => {
-                write!(formatter, "{} is not an open descriptor of /dev/fuse: {error}", path.display())
+                write!(formatter, "{} is not an open descriptor of /dev/fuse: {error}", path.shown())
             }
             Self::Front(refusal) => write!(
                 formatter,

@@ -11,6 +11,7 @@ use rustix::{
     fs::{AtFlags, FileType, StatxFlags, statx},
     io::Errno,
     mount::{MountFlags, mount},
+    thread::{CapabilitySet, capabilities},
 };
 
 use crate::{
@@ -40,7 +41,11 @@ impl Mountpoint {
     /// # Errors
     /// The path is not a directory, is the root directory, is a dead mount, or has a mount that a program serves already.
     pub fn find(path: &Path) -> Result<Self, MountError> {
-        if let Ok(number) = path.strip_prefix("/dev/fd") {
+        // A descriptor can also be that of a directory.
+        if let Ok(number) = path.strip_prefix("/dev/fd")
+            && number.components().count() == 1
+            && !path.is_dir()
+        {
             return match number.to_str().and_then(|number| number.parse().ok()).ok_or(libc::EBADF) {
                 Ok(number) => wire::duplicate(number).and_then(|descriptor| {
                     check_device(&descriptor)?;
@@ -83,8 +88,7 @@ impl Mountpoint {
 /// # Errors
 /// The device cannot be opened, or the kernel or fusermount3 refuses.
 pub(crate) fn connect(directory: &Directory, options: &MountOptions) -> Result<(Connected, Place), MountError> {
-    let may_mount = rustix::process::geteuid().is_root();
-    if !may_mount || options.auto_unmount {
+    if !may_mount() || options.auto_unmount {
         return fusermount::mount(directory, options);
     }
     let device = wire::open().map_err(MountError::Device)?;
@@ -96,6 +100,12 @@ pub(crate) fn connect(directory: &Directory, options: &MountOptions) -> Result<(
         },
         Err(error) => Err(MountError::Refused { path: directory.path().to_owned(), error }),
     }
+}
+
+/// Whether the kernel may let this process mount: for root, or for the capability, which other users have in a user namespace.
+fn may_mount() -> bool {
+    let has_capability = || capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
+    rustix::process::geteuid().is_root() || has_capability()
 }
 
 fn mount_directly(directory: &Directory, device: &OwnedFd, options: &MountOptions) -> io::Result<()> {

@@ -9,6 +9,8 @@ use std::{
     },
 };
 
+use floe_image::ShownName;
+
 use crate::{
     Keeper, MountTable,
     connection::pending::{ConnectionEnd, Pending},
@@ -61,15 +63,15 @@ pub enum UnmountError {
 impl fmt::Display for UnmountError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotMounted(path) => write!(formatter, "{} is not a mountpoint", path.display()),
+            Self::NotMounted(path) => write!(formatter, "{} is not a mountpoint", path.shown()),
             Self::NotFuse { path, file_system } => {
-                let path = path.display();
+                let path = path.shown();
                 write!(formatter, "{path} is a mount of {file_system}, not one of Floe: run umount {path}")
             }
-            Self::Busy(path) => write!(formatter, "{} is in use", path.display()),
-            Self::Covered(path) => write!(formatter, "{} is covered by another mount", path.display()),
-            Self::NoPermission { path, reason } => write!(formatter, "cannot unmount {}: {reason}", path.display()),
-            Self::Failed { path, error } => write!(formatter, "cannot unmount {}: {error}", path.display()),
+            Self::Busy(path) => write!(formatter, "{} is in use", path.shown()),
+            Self::Covered(path) => write!(formatter, "{} is covered by another mount", path.shown()),
+            Self::NoPermission { path, reason } => write!(formatter, "cannot unmount {}: {reason}", path.shown()),
+            Self::Failed { path, error } => write!(formatter, "cannot unmount {}: {error}", path.shown()),
         }
     }
 }
@@ -146,6 +148,12 @@ impl Unmounter {
     /// The path that leads to the mountpoint now.
     pub(crate) fn path_now(&self) -> Option<PathBuf> {
         self.place.as_ref().map(Place::path_now)
+    }
+
+    /// Whether the kernel's connection for the mount is alive. It outlives an unmount as long as the files are in use elsewhere.
+    pub fn is_connected(&self) -> bool {
+        let connection = self.connection.upgrade();
+        !self.has_ended.load(Relaxed) && connection.is_some_and(|connection| connection.connection_end().is_none())
     }
 
     /// Whether the mount still exists, covered or not; `true` if this cannot be determined.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use floe_image::ShownName;
 use rustix::fs::Advice;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Signal;
@@ -16,7 +17,7 @@ use super::captured_stderr::CapturedStderr;
 use super::variant::{ImageKind, Programs, Reader, Variant};
 use crate::error::ErrorContext;
 use crate::load::{Load, end};
-use crate::machine::{Change, PendingChange, Undo};
+use crate::machine::{Change, PendingChange, PrivateDirectory, Undo};
 use crate::process_sys::die_with_parent;
 use crate::{Error, Result};
 
@@ -29,8 +30,7 @@ const END_TIME_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct MountPoints {
     undo: Undo,
-    root: PathBuf,
-    _change: PendingChange,
+    root: PrivateDirectory,
 }
 
 /// A mounted image; unmounted when dropped.
@@ -55,10 +55,7 @@ pub(crate) struct Extras {
 
 impl MountPoints {
     pub(crate) fn new(undo: &Undo) -> Result<Self> {
-        let root = std::env::temp_dir().join(format!("floe-lab-{}-{:08x}", std::process::id(), fastrand::u32(..)));
-        let change = undo.record(Change::Directory { path: root.clone() })?;
-        fs::create_dir(&root).context(|| format!("cannot make {}", root.display()))?;
-        Ok(Self { undo: undo.clone(), root, _change: change })
+        Ok(Self { undo: undo.clone(), root: PrivateDirectory::create(undo)? })
     }
 
     /// Mounts the image according to the variant.
@@ -71,17 +68,17 @@ impl MountPoints {
         extras: &Extras,
     ) -> Result<Mounted> {
         if variant.reader == Reader::Directory {
-            let path = variant.image.canonicalize().context(|| format!("cannot find {}", variant.image.display()))?;
+            let path = variant.image.canonicalize().context(|| format!("cannot find {}", variant.image.shown()))?;
             return Ok(Mounted { path, server: None, is_mounted: false, account: None, _changes: Vec::new() });
         }
-        let path = self.root.join(index.to_string());
+        let path = self.root.path().join(index.to_string());
         let directory = self.undo.record(Change::Directory { path: path.clone() })?;
-        fs::create_dir_all(&path).context(|| format!("cannot make {}", path.display()))?;
+        fs::create_dir_all(&path).context(|| format!("cannot make {}", path.shown()))?;
         let mount = self.undo.record(Change::Mount { path: path.clone() })?;
         let mut changes = vec![mount, directory];
         let mut account = None;
         if extras.wants_account && variant.reader == Reader::Floe && programs.is_own_floe() {
-            let path = self.root.join(format!("account-{index}"));
+            let path = self.root.path().join(format!("account-{index}"));
             changes.push(self.undo.record(Change::File { path: path.clone() })?);
             account = Some(path);
         }
@@ -92,12 +89,6 @@ impl MountPoints {
         }
         mounted.is_mounted = true;
         Ok(mounted)
-    }
-}
-
-impl Drop for MountPoints {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.root);
     }
 }
 
@@ -119,7 +110,7 @@ impl Mounted {
     /// Starts the process that reads the image and waits for its mount.
     fn serve(&mut self, variant: &Variant, programs: &Programs, load: &Load, extras: &Extras) -> Result<()> {
         let device = |path: &Path| fs::symlink_metadata(path).map(|status| status.dev());
-        let before = device(&self.path).context(|| format!("cannot access {}", self.path.display()))?;
+        let before = device(&self.path).context(|| format!("cannot access {}", self.path.shown()))?;
         let mut more = Vec::new();
         if let Some(account) = &self.account {
             more.push(format!("account={}", account.display()));
@@ -203,15 +194,15 @@ impl Drop for Mounted {
 
 /// Drops the image from the page cache. The image must not be mounted.
 pub(crate) fn forget_image(image: &Path) -> Result<()> {
-    let file = fs::File::open(image).context(|| format!("cannot open {}", image.display()))?;
+    let file = fs::File::open(image).context(|| format!("cannot open {}", image.shown()))?;
     // Dirty pages cannot be dropped.
     let _ = file.sync_data();
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)
-        .context(|| format!("cannot drop {} from memory", image.display()))
+        .context(|| format!("cannot drop {} from memory", image.shown()))
 }
 
 fn mount_in_kernel(variant: &Variant, path: &Path) -> Result<()> {
-    let context = || format!("cannot mount {} in the kernel", variant.image.display());
+    let context = || format!("cannot mount {} in the kernel", variant.image.shown());
     let kind = ImageKind::of(&variant.image)?;
     // The option `loop` reads through a loop device, as from a disk.
     let through_loop = variant.options.split(',').any(|option| option == "loop");

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::error::ErrorContext;
 use crate::sched::NamePattern;
 use crate::{Error, Result};
+use floe_image::ShownName;
 
 /// A reader with options, and its name in tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,7 +145,7 @@ impl Variant {
 impl ImageKind {
     /// Recognises an image by its magic number.
     pub fn of(image: &Path) -> Result<Self> {
-        let file = File::open(image).context(|| format!("cannot open {}", image.display()))?;
+        let file = File::open(image).context(|| format!("cannot open {}", image.shown()))?;
         let mut erofs = [0; 4];
         let mut squashfs = [0; 4];
         let _ = file.read_exact_at(&mut squashfs, 0);
@@ -154,7 +155,7 @@ impl ImageKind {
         } else if &squashfs == b"hsqs" {
             Ok(Self::Squashfs)
         } else {
-            Err(Error::new(format!("{} is neither EROFS nor SquashFS", image.display())))
+            Err(Error::new(format!("{} is neither EROFS nor SquashFS", image.shown())))
         }
     }
 

@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
+use floe_image::ShownName;
 use rustix::time::{ClockId, Timespec};
 
 use crate::error::ErrorContext;
@@ -48,12 +49,12 @@ pub(super) fn spawn_random_reader(path: &Path) -> Result<(ForkedChild, bool)> {
     let open = |flags| OpenOptions::new().read(true).custom_flags(flags).open(path);
     let (file, is_direct) = match open(libc::O_DIRECT) {
         Ok(file) => (file, true),
-        Err(_) => (open(0).context(|| format!("cannot open {} for random reads", path.display()))?, false),
+        Err(_) => (open(0).context(|| format!("cannot open {} for random reads", path.shown()))?, false),
     };
-    let size = file.metadata().context(|| format!("cannot stat {}", path.display()))?.len();
+    let size = file.metadata().context(|| format!("cannot stat {}", path.shown()))?.len();
     let block_count = size / BLOCK_BYTES as u64;
     if block_count == 0 {
-        return Err(Error::new(format!("{} is too small for random reads: give a file of some MiB", path.display())));
+        return Err(Error::new(format!("{} is too small for random reads: give a file of some MiB", path.shown())));
     }
     // Contains a page-aligned block, which direct reads need.
     let mut buffer = vec![0_u8; 2 * BLOCK_BYTES];

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::{Error, Result};
+use floe_image::ShownName;
 
 /// The maximum number of burners in one load.
 const BURNERS_MAX: u32 = 1024;
@@ -88,12 +89,12 @@ impl fmt::Display for LoadKind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cpu { count, percent } => write!(out, "cpu={count}x{percent}%"),
-            Self::RandomRead { file } => write!(out, "randread={}", file.display()),
+            Self::RandomRead { file } => write!(out, "randread={}", file.shown()),
             Self::Memory { limit_bytes, hog_bytes } => {
                 write!(out, "memory={}", size_text(*limit_bytes))?;
                 if *hog_bytes == limit_bytes / 2 { Ok(()) } else { write!(out, ":{}", size_text(*hog_bytes)) }
             }
-            Self::Fio { job } => write!(out, "fio:{}", job.display()),
+            Self::Fio { job } => write!(out, "fio:{}", job.shown()),
         }
     }
 }

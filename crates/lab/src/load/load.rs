@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use floe_image::ShownName;
 use rustix::process::Signal;
 
 use super::burner::{sleep, spawn_burners, spawn_filler, spawn_random_reader};
@@ -49,7 +50,7 @@ impl Load {
                     load.workers.push(reader);
                     if !is_direct {
                         let note = "does not support direct reads: reads may not reach the disk";
-                        load.notes.push(format!("{} {note}", file.display()));
+                        load.notes.push(format!("{} {note}", file.shown()));
                     }
                 }
                 LoadKind::Memory { limit_bytes, hog_bytes } => load.start_hog(undo, *limit_bytes, *hog_bytes)?,
@@ -186,7 +187,7 @@ pub(crate) fn end(child: &mut Child, patience: Duration) {
 }
 
 fn start_fio(job: &Path) -> Result<Child> {
-    let job = job.canonicalize().context(|| format!("cannot find the fio job {}", job.display()))?;
+    let job = job.canonicalize().context(|| format!("cannot find the fio job {}", job.shown()))?;
     let mut command = Command::new("fio");
     command.arg("--output=/dev/null").arg(&job).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     command.current_dir(job.parent().unwrap_or(Path::new("/"))).process_group(0);

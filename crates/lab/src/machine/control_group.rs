@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::undo::{Change, PendingChange, Undo};
 use crate::error::ErrorContext;
 use crate::{Error, Result};
+use floe_image::ShownName;
 
 /// A control group with a memory limit; processes still inside are killed when it is dropped.
 #[derive(Debug)]
@@ -47,7 +48,7 @@ impl ControlGroup {
         }
         let path = parent.join(format!("floe-lab-{}-{:08x}", std::process::id(), fastrand::u32(..)));
         let change = undo.record(Change::ControlGroup { path: path.clone() })?;
-        fs::create_dir(&path).context(|| format!("cannot make the control group {}", path.display()))?;
+        fs::create_dir(&path).context(|| format!("cannot make the control group {}", path.shown()))?;
         let group = Self { path, version, _change: change };
         match version {
             Version::One => group.write("memory.limit_in_bytes", limit_bytes)?,
@@ -67,7 +68,7 @@ impl ControlGroup {
     /// Its `cgroup.procs`, open for writing.
     pub fn entrance(&self) -> Result<fs::File> {
         let path = self.path.join("cgroup.procs");
-        fs::OpenOptions::new().write(true).open(&path).context(|| format!("cannot open {}", path.display()))
+        fs::OpenOptions::new().write(true).open(&path).context(|| format!("cannot open {}", path.shown()))
     }
 
     /// The events so far.
@@ -98,7 +99,7 @@ impl ControlGroup {
 
     fn write(&self, file: &str, value: u64) -> Result<()> {
         let path = self.path.join(file);
-        fs::write(&path, value.to_string()).context(|| format!("cannot set {} to {value}", path.display()))
+        fs::write(&path, value.to_string()).context(|| format!("cannot set {} to {value}", path.shown()))
     }
 }
 

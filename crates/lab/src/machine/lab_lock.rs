@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use floe_image::ShownName;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
@@ -47,11 +48,11 @@ impl LabLock {
         let file = match File::open(directory) {
             // Another run has just ended and removed the directory.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            opened => opened.context(|| format!("cannot open {}", directory.display()))?,
+            opened => opened.context(|| format!("cannot open {}", directory.shown()))?,
         };
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => return Ok(None),
-            locked => locked.context(|| format!("cannot lock {}", directory.display()))?,
+            locked => locked.context(|| format!("cannot lock {}", directory.shown()))?,
         }
         // The previous holder may have removed the directory, and another process may have created a new one.
         let same = |left: fs::Metadata, right: fs::Metadata| (left.dev(), left.ino()) == (right.dev(), right.ino());

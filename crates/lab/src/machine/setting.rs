@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::undo::{Change, PendingChange, Undo};
 use crate::Result;
 use crate::error::ErrorContext;
+use floe_image::ShownName;
 
 /// Whether the scheduler groups processes by session; dominates latency under load.
 pub const AUTOGROUP: &str = "/proc/sys/kernel/sched_autogroup_enabled";
@@ -27,7 +28,7 @@ impl Setting {
             return Ok(Some(Self { path, before, change: None }));
         }
         let change = undo.record(Change::Setting { path: path.clone(), value: before.clone() })?;
-        fs::write(&path, value).context(|| format!("cannot set {} to {value}", path.display()))?;
+        fs::write(&path, value).context(|| format!("cannot set {} to {value}", path.shown()))?;
         Ok(Some(Self { path, before, change: Some(change) }))
     }
 

@@ -17,6 +17,7 @@ use super::lab_lock::LabLock;
 use crate::error::ErrorContext;
 use crate::interrupt_sys::Interrupt;
 use crate::{Error, Result};
+use floe_image::ShownName;
 
 /// Waits for the end of its standard input, then undoes the changes listed in the file `$1`.
 const KEEPER: &str = r#"
@@ -190,7 +191,7 @@ impl Shared {
         }
         fs::write(&fresh, lines)
             .and_then(|()| fs::rename(&fresh, &self.journal))
-            .context(|| format!("cannot write {}", self.journal.display()))
+            .context(|| format!("cannot write {}", self.journal.shown()))
     }
 }
 
@@ -234,10 +235,10 @@ fn journal_directory() -> Result<PathBuf> {
         .mode(0o700)
         .recursive(true)
         .create(&path)
-        .context(|| format!("cannot make {}", path.display()))?;
-    let status = fs::symlink_metadata(&path).context(|| format!("cannot access {}", path.display()))?;
+        .context(|| format!("cannot make {}", path.shown()))?;
+    let status = fs::symlink_metadata(&path).context(|| format!("cannot access {}", path.shown()))?;
     if !status.is_dir() || status.uid() != uid.as_raw() || status.mode() & 0o022 != 0 {
-        return Err(Error::new(format!("{} belongs to another user; remove it", path.display())));
+        return Err(Error::new(format!("{} belongs to another user; remove it", path.shown())));
     }
     Ok(path)
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use floe_image::ShownName;
 use prost::Message;
 use rustix::time::ClockId;
 
@@ -35,7 +36,7 @@ pub fn write_perfetto(
     (before, after): (&ProcessTree, &ProcessTree),
     intervals: &[NamedInterval],
 ) -> Result<()> {
-    let context = || format!("cannot write {}", path.display());
+    let context = || format!("cannot write {}", path.shown());
     let file = File::create(path).context(context)?;
     let mut out = GzEncoder::new(BufWriter::new(file), Compression::default());
     for packet in packets(trace, before, after, intervals) {

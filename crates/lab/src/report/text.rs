@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::launch_tables::{Titled, answer, tables};
 use crate::launch::{LaunchReport, Metric};
 use crate::statistics::{Interval, difference_percent};
+use floe_image::ShownName;
 
 /// A table with aligned columns: the first to the left, the others to the right.
 #[derive(Clone, Debug, Default)]
@@ -136,7 +137,7 @@ pub fn footnotes(report: &LaunchReport) -> Vec<String> {
     let mut lines = Vec::new();
     for variant in &report.variants {
         let size = variant.image_bytes >> 10;
-        let image = variant.image.display();
+        let image = variant.image.shown();
         lines.push(format!("{}: {image} ({size} KiB); decompressing: {}", variant.name, variant.decompressors));
     }
     let sum = |value: fn(&crate::launch::Launch) -> u64| report.launches.iter().map(value).sum::<u64>();
@@ -148,7 +149,7 @@ pub fn footnotes(report: &LaunchReport) -> Vec<String> {
         ));
     }
     lines.extend(report.surroundings.lines());
-    lines.extend(report.traces.iter().map(|path| format!("trace for ui.perfetto.dev: {}", path.display())));
+    lines.extend(report.traces.iter().map(|path| format!("trace for ui.perfetto.dev: {}", path.shown())));
     lines
 }
 

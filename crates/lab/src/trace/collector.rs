@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use floe_image::ShownName;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::thread::CpuSet;
 use rustix::time::ClockId;
@@ -216,7 +217,7 @@ impl Reader {
             .read(true)
             .custom_flags(libc::O_NONBLOCK)
             .open(&path)
-            .context(|| format!("cannot open {}", path.display()))?;
+            .context(|| format!("cannot open {}", path.shown()))?;
         let request = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let request = Arc::new(request.context(|| "cannot make an eventfd".to_owned())?);
         let (answer, answers) = channel();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use floe_image::{DeviceNumber, FileType, Timestamp};
+use floe_image::{DeviceNumber, FileType, ShownName, Timestamp};
 use tar::{EntryType, Header};
 
 use super::{
@@ -62,7 +62,7 @@ impl<'a> Members<'a> {
 
     /// A warning about members after a zero block, where other programs end.
     pub(super) fn warning(&self) -> Option<String> {
-        let path = self.archive.path.display();
+        let path = self.archive.path.shown();
         let warning = |at| format!("{path}: members follow the zero block at byte {at}; they are in the image");
         self.zero_block.map(warning)
     }

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use floe_image::ShownName;
 use toml::{Table, Value};
 
 /// The maximum size of a file, in bytes.
@@ -47,7 +48,7 @@ impl HostsFile {
         for directory in own.into_iter().chain([PathBuf::from("/etc/containerd/certs.d")]) {
             for name in names(registry) {
                 let path = directory.join(name).join("hosts.toml");
-                let failed = |error: String| format!("{}: {error}", path.display());
+                let failed = |error: String| format!("{}: {error}", path.shown());
                 match fs::metadata(&path) {
                     Err(_) => {}
                     Ok(metadata) if metadata.len() > FILE_BYTES_MAX => return Err(failed("it is too long".to_owned())),

@@ -7,9 +7,6 @@ use floe_image::{Encoding, Error, Padding, Place, Result};
 use super::superblock::SUPERBLOCK_BYTES;
 use crate::format::{GzipOptions, Lz4Options, LzoOptions, METADATA_BYTES, XzOptions, ZstdOptions};
 
-/// The largest accepted dictionary of an xz stream: no block decodes to more.
-const XZ_DICTIONARY_BYTES_MAX: u32 = 1 << 20;
-
 /// The largest match distance of an LZ4 block.
 const LZ4_WINDOW_BYTES: u32 = 1 << 16;
 
@@ -63,20 +60,15 @@ impl Compression {
     }
 
     /// The encoding of blocks that decode to at most `block_size` bytes.
-    pub fn encoding(self, options: Option<&CompressorOptions>, block_size: u32) -> Encoding {
+    pub fn encoding(self, block_size: u32) -> Encoding {
         let largest = block_size.max(METADATA_BYTES);
         match self {
             Self::Gzip => Encoding::Zlib,
             Self::Lzma => Encoding::LzmaAlone,
             Self::Lzo => Encoding::Lzo,
             Self::Lz4 => Encoding::Lz4 { padding: Padding::None, window_bytes: LZ4_WINDOW_BYTES },
-            Self::Xz => {
-                let dictionary_bytes = match options {
-                    Some(CompressorOptions::Xz { dictionary_bytes, .. }) => *dictionary_bytes,
-                    _ => largest,
-                };
-                Encoding::Xz { dictionary_bytes: dictionary_bytes.max(METADATA_BYTES) }
-            }
+            // Neither the options nor the streams limit it: no match exceeds a block, so no larger dictionary is used.
+            Self::Xz => Encoding::Xz { dictionary_bytes: largest },
             Self::Zstd => {
                 let window_log2_max = u8::try_from(largest.ilog2()).unwrap_or(u8::MAX);
                 Encoding::Zstd { padding: Padding::None, window_log2_max }
@@ -91,7 +83,7 @@ impl fmt::Display for Compression {
     }
 }
 
-/// The compressor's options; only those of xz and lz4 affect decoding (section "Compressor options").
+/// The compressor's options; only those of lz4 affect decoding (section "Compressor options").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CompressorOptions {
     /// The options of gzip.
@@ -151,9 +143,6 @@ impl CompressorOptions {
                 let raw = XzOptions::from_prefix(bytes).ok_or(too_short)?;
                 if !is_xz_dictionary(raw.dictionary_size) {
                     return Err(Error::corrupt("xz dictionary is neither 2^n nor 2^n + 2^(n+1) bytes", place));
-                }
-                if raw.dictionary_size > XZ_DICTIONARY_BYTES_MAX {
-                    return Err(Error::corrupt("xz dictionary is larger than 1 MiB", place));
                 }
                 Self::Xz { dictionary_bytes: raw.dictionary_size, filters: raw.flags }
             }
@@ -233,11 +222,12 @@ mod tests {
 
     #[test]
     fn options_are_parsed_and_formatted() {
-        let rows: [(Compression, &[u8], &str); 11] = [
+        let rows: [(Compression, &[u8], &str); 12] = [
             (Compression::Gzip, &[9, 0, 0, 0, 15, 0, 5, 0], "level 9, window 2^15, strategies default huffman_only"),
             (Compression::Lzo, &[4, 0, 0, 0, 7, 0, 0, 0], "lzo1x_999, level 7"),
             (Compression::Lzo, &[1, 0, 0, 0, 7, 0, 0, 0], "lzo1x_1_11"),
             (Compression::Xz, &[0, 0, 4, 0, 9, 0, 0, 0], "dictionary 262144 bytes, filters x86 arm"),
+            (Compression::Xz, &[0, 0, 0, 4, 0, 0, 0, 0], "dictionary 67108864 bytes"),
             (Compression::Lz4, &[1, 0, 0, 0, 1, 0, 0, 0], "high compression"),
             (Compression::Lz4, &[1, 0, 0, 0, 2, 0, 0, 0, 17, 0, 0, 0], "fast, acceleration 17"),
             (Compression::Zstd, &[0xfb, 0xff, 0xff, 0xff], "level -5"),
@@ -266,16 +256,13 @@ mod tests {
 
     #[test]
     fn the_memory_of_decoding_is_bounded_by_the_block_size() {
-        let xz = |bytes| Some(CompressorOptions::Xz { dictionary_bytes: bytes, filters: 0 });
-        for (compression, options, block_size, expected) in [
-            (Compression::Xz, None, 4096, Encoding::Xz { dictionary_bytes: 8192 }),
-            (Compression::Xz, None, 1 << 20, Encoding::Xz { dictionary_bytes: 1 << 20 }),
-            (Compression::Xz, xz(16384), 1 << 20, Encoding::Xz { dictionary_bytes: 16384 }),
-            (Compression::Xz, xz(4096), 1 << 20, Encoding::Xz { dictionary_bytes: 8192 }),
-            (Compression::Zstd, None, 4096, Encoding::Zstd { padding: Padding::None, window_log2_max: 13 }),
-            (Compression::Zstd, None, 1 << 17, Encoding::Zstd { padding: Padding::None, window_log2_max: 17 }),
+        for (compression, block_size, expected) in [
+            (Compression::Xz, 4096, Encoding::Xz { dictionary_bytes: 8192 }),
+            (Compression::Xz, 1 << 20, Encoding::Xz { dictionary_bytes: 1 << 20 }),
+            (Compression::Zstd, 4096, Encoding::Zstd { padding: Padding::None, window_log2_max: 13 }),
+            (Compression::Zstd, 1 << 17, Encoding::Zstd { padding: Padding::None, window_log2_max: 17 }),
         ] {
-            assert_eq!(compression.encoding(options.as_ref(), block_size), expected);
+            assert_eq!(compression.encoding(block_size), expected);
         }
     }
 }

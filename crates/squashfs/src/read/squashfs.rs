@@ -54,9 +54,8 @@ impl Squashfs {
     pub fn open(reader: Arc<dyn BlockReader>) -> Result<Self> {
         let superblock = Superblock::read(reader.as_ref())?;
         let block_size = superblock.block_size();
-        let mut metadata = Metadata::new(Arc::clone(&reader), superblock.compression.encoding(None, block_size));
+        let metadata = Metadata::new(reader, superblock.compression.encoding(block_size));
         let options = read_options(&metadata, &superblock)?;
-        metadata = Metadata::new(reader, superblock.compression.encoding(options.as_ref(), block_size));
         let tables = Tables::read(metadata.reader(), &superblock)?;
         let ids = read_ids(&metadata, &tables.ids)?;
         let mut squashfs = Self {

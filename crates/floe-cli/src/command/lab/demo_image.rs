@@ -3,10 +3,10 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process,
 };
 
-use floe_lab::machine::{Change, PendingChange, Undo};
+use floe_image::ShownName;
+use floe_lab::machine::{Change, PendingChange, PrivateDirectory, Undo};
 
 use super::failed;
 use crate::{command::demo, fail::Fail};
@@ -15,6 +15,8 @@ use crate::{command::demo, fail::Fail};
 pub(super) struct DemoImage {
     path: PathBuf,
     _change: PendingChange,
+    /// Removed after the file.
+    _directory: PrivateDirectory,
 }
 
 impl DemoImage {
@@ -23,12 +25,13 @@ impl DemoImage {
     /// # Errors
     /// The file cannot be written.
     pub(super) fn write() -> Result<Self, Fail> {
-        let path = std::env::temp_dir().join(format!("floe-lab-{}-demo.erofs", process::id()));
         let undo = Undo::new().map_err(failed)?;
+        let directory = PrivateDirectory::create(&undo).map_err(failed)?;
+        let path = directory.path().join("demo.erofs");
         let change = undo.record(Change::File { path: path.clone() }).map_err(failed)?;
         fs::write(&path, demo::IMAGE)
-            .map_err(|error| Fail::failed(format!("cannot write {}: {error}", path.display())))?;
-        Ok(Self { path, _change: change })
+            .map_err(|error| Fail::failed(format!("cannot write {}: {error}", path.shown())))?;
+        Ok(Self { path, _change: change, _directory: directory })
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -7,6 +7,7 @@ use std::{
 };
 
 use clap::ValueEnum;
+use floe_image::ShownName;
 use floe_lab::{
     Interrupt,
     launch::{self, Comparison, LaunchOptions, Progress, Temperature, Tier},
@@ -141,7 +142,7 @@ pub(super) fn run(arguments: Arguments, interrupt: &Interrupt) -> Result<u8, Fai
     options.hot_line = arguments.hot_line;
     options.trace_directory = arguments.traces;
     if let Some(directory) = options.trace_directory.as_deref().filter(|directory| !directory.is_dir()) {
-        return Err(Fail::failed(format!("--traces: there is no directory {}", directory.display())));
+        return Err(Fail::failed(format!("--traces: there is no directory {}", directory.shown())));
     }
     let outputs = arguments.outputs.open()?;
     let is_shown = stderr().is_terminal();

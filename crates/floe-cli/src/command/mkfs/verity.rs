@@ -5,7 +5,8 @@ use std::{fs, io, path::Path};
 use floe_mkfs::{Companion, CompleteImage};
 use floe_remote_cache::{VerityOptions, append_verity, sidecar_path, sidecar_text};
 
-use crate::{fail::Fail, shown::Shown};
+use crate::fail::Fail;
+use floe_image::{Shown, ShownName};
 
 /// The maximum size of hashed blocks, in bytes; the image's own block size is used if it is smaller. The kernel mounts
 /// only images with blocks that are no smaller than those of the tree.
@@ -49,5 +50,5 @@ pub(super) fn append(complete: &CompleteImage, path: &Path, image_block_bytes: u
 }
 
 fn shown(path: &Path) -> Shown<'_> {
-    Shown(path.as_os_str().as_encoded_bytes())
+    path.shown()
 }

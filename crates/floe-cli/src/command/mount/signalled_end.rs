@@ -13,7 +13,7 @@ use std::{
 };
 
 use floe_fuse::{Abandoner, Detach, Keeper, UnmountError, Unmounter};
-use floe_image::start_error;
+use floe_image::{ShownName, start_error};
 use signal_hook::iterator::Signals;
 
 use crate::exit::Exit;
@@ -73,7 +73,12 @@ impl SignalledEnd {
         let work = move || unmounting.unmount_when_uncovered(&sender);
         let mut state = State::Unmounting;
         let mut gone_since = None;
-        let mut is_over = thread::Builder::new().name("floe-unmount".to_owned()).spawn(work).is_err();
+        let mut is_over = false;
+        if thread::Builder::new().name("floe-unmount".to_owned()).spawn(work).is_err() {
+            // No second signal is seen until the system call returns.
+            state = this.unmount_here(&mut signals);
+            is_over = true;
+        }
         while !is_over {
             match states.recv_timeout(LOOK_INTERVAL) {
                 Ok(next) => state = next,
@@ -113,8 +118,8 @@ impl SignalledEnd {
             self.abandoner.abandon();
             return State::Unmounted;
         }
-        let place = elsewhere.map_or("in another mount namespace".to_owned(), |path| format!("on {}", path.display()));
-        let directory = self.directory.display();
+        let place = elsewhere.map_or("in another mount namespace".to_owned(), |path| format!("on {}", path.shown()));
+        let directory = self.directory.shown();
         say!(
             "floe: {directory} is no longer mounted, but its files still are {place}; still serving; signal again to stop now"
         );
@@ -135,8 +140,24 @@ impl SignalledEnd {
         }
     }
 
+    /// Unmounts as soon as no other mount covers this one, on this thread, because no other one can be started. Returns the last
+    /// state.
+    fn unmount_here(&self, signals: &mut Signals) -> State {
+        let mut state = self.unmount();
+        while state == State::Covered {
+            thread::sleep(LOOK_INTERVAL);
+            if signals.pending().next().is_some() {
+                self.stop_now(state);
+            }
+            if !self.unmounter.is_covered() {
+                state = self.unmount();
+            }
+        }
+        state
+    }
+
     fn unmount(&self) -> State {
-        let directory = self.directory.display();
+        let directory = self.directory.shown();
         let result = match self.unmounter.unmount(Detach::Never) {
             Err(UnmountError::Busy(_)) => {
                 let users = self.users();
@@ -169,7 +190,7 @@ impl SignalledEnd {
 
     /// Ends the process, whose connection to the kernel ends with it.
     fn stop_now(&self, state: State) -> ! {
-        let directory = self.directory.display();
+        let directory = self.directory.shown();
         match state {
             State::Unmounted => {}
             State::Unmounting | State::Detached => {

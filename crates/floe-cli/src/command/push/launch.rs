@@ -14,13 +14,13 @@ use clap::Args;
 use floe::{ByteRange, FileType, FormatImage, Image, ImageFiles, ImageSource, Nid, OpenError, OpenOptions};
 use floe_engine::Blocking;
 use floe_front::{Origin, VirtualImage};
-use floe_image::start_error;
+use floe_image::{ShownName, start_error};
 use floe_mkfs::{Profile, ProfileStep};
 use floe_sandbox::{Mode, Sandbox};
 use floe_source::FileSource;
 
 use crate::{
-    confinement,
+    confinement, daemon,
     exit::Exit,
     fail::Fail,
     launch::{Footprint, replayed_range},
@@ -61,7 +61,7 @@ pub(crate) struct Arguments {
 /// # Errors
 /// The image cannot be opened, or the profile is invalid.
 pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>, len: u64) -> Result<Vec<Vec<ByteRange>>, Fail> {
-    let failed = |error: io::Error| Fail::failed(format!("cannot examine {}: {error}", path.display()));
+    let failed = |error: io::Error| Fail::failed(format!("cannot examine {}: {error}", path.shown()));
     let mut command = Command::new(own_program());
     // The program name selects drop-in programs, so it must be `floe`. The environment may contain credentials.
     command.arg0("floe").arg(LAUNCH_RANGES_COMMAND).env_clear();
@@ -80,7 +80,7 @@ pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>, len: u64) -> Re
     }
     let status = child.wait().map_err(failed)?;
     if !status.success() {
-        let reason = errors.lines().last().map(|line| line.strip_prefix("floe: ").unwrap_or(line));
+        let reason = daemon::last_message(&errors);
         let fail = Fail::failed(reason.map_or_else(|| format!("{LAUNCH_RANGES_COMMAND}: {status}"), str::to_owned));
         let is_image_bad = status.code() == Some(Exit::BadImage.code().into());
         return Err(if is_image_bad { fail.with_exit(Exit::BadImage) } else { fail });
@@ -97,8 +97,9 @@ pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>, len: u64) -> Re
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let path = arguments.image.as_path();
     let profile = arguments.profile.as_deref().map(read_profile).transpose()?;
-    let file = FileSource::open(path).map_err(|error| Fail::failed(format!("{}: {error}", path.display())))?;
-    Sandbox::enter(confinement::reading(), Mode::Auto)?.seal()?;
+    let (sandbox, file) = Sandbox::enter(confinement::reading(), Mode::Auto, || FileSource::open(path))?;
+    sandbox.seal()?;
+    let file = file.map_err(|error| Fail::failed(format!("{}: {error}", path.shown())))?;
     let groups = found(path, file, profile.as_ref())?;
     let pair = |range: &ByteRange| (range.offset(), range.end());
     let groups: Vec<Vec<(u64, u64)>> = groups.iter().map(|group| group.iter().map(pair).collect()).collect();
@@ -282,7 +283,7 @@ impl ImageSource for RecordingSource {
 }
 
 fn read_profile(profile: &Path) -> Result<Profile, Fail> {
-    let failed = |error: &dyn std::fmt::Display| Fail::failed(format!("{}: {error}", profile.display()));
+    let failed = |error: &dyn std::fmt::Display| Fail::failed(format!("{}: {error}", profile.shown()));
     let file = fs::File::open(profile).map_err(|error| failed(&error))?;
     Profile::read(file).map_err(|error| failed(&error))
 }

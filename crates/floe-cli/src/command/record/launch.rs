@@ -8,6 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use floe_image::ShownName;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::{
     consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM},
@@ -47,7 +48,7 @@ impl Launch {
         let Some((program, arguments)) = command.split_first() else {
             return Err(Fail::usage("a command is missing"));
         };
-        let failed = |error: io::Error| Fail::failed(format!("{}: {error}", program.display()));
+        let failed = |error: io::Error| Fail::failed(format!("{}: {error}", program.shown()));
         let mut command = Command::new(program);
         fake::enter_again(&mut command);
         let mut child = command.args(arguments).spawn().map_err(failed)?;

@@ -18,7 +18,11 @@ use super::{
     pattern::{self, Matching},
     progress, time,
 };
-use crate::{output::Output, quantity, shown::Shown};
+use crate::{
+    output::{Output, remark},
+    quantity,
+};
+use floe_image::{Shown, ShownName};
 
 pub(crate) const HELP: &str = "\
 SYNTAX: unsquashfs [OPTIONS] FILESYSTEM [files to extract, to exclude (with -excludes) or to print (with -cat)]
@@ -243,7 +247,7 @@ impl Arguments {
             parsed.progress = None;
         }
         let mut operands = operands.into_iter();
-        parsed.image = operands.next().ok_or_else(|| wrong("no input filesystem specified on command line"))?.into();
+        parsed.image = operands.next().ok_or_else(without_operands)?.into();
         if are_excludes && parsed.task != Task::Cat {
             excluded.extend(operands)
         } else {
@@ -265,7 +269,7 @@ impl Arguments {
     fn set_patterns(&mut self, excluded: Vec<OsString>) -> Result<(), u8> {
         let patterns = |names: &[OsString]| {
             if let Some(name) = names.iter().find(|name| pattern::names(name.as_bytes()).next().is_none()) {
-                return Err(wrong(&format!("'{}' names no file", name.display())));
+                return Err(wrong(&format!("'{}' names no file", name.shown())));
             }
             PathPatterns::new(names, self.matching).map_err(|error| wrong(&error))
         };
@@ -364,6 +368,13 @@ fn told(text: &str) -> u8 {
     Output::print(text).unwrap_or_else(|fail| wrong(&fail.to_string()))
 }
 
+/// Reports that the image is missing, with the usage, in which callers look for options.
+fn without_operands() -> u8 {
+    say!("unsquashfs: no input filesystem specified on command line");
+    remark(HELP);
+    FATAL
+}
+
 /// Reports an error in the command line.
 fn wrong(message: &str) -> u8 {
     say!("unsquashfs: {message}; see unsquashfs -help");
@@ -376,7 +387,7 @@ fn expression(option: &str, value: &OsString) -> Result<Regex, u8> {
 
 fn count(option: &str, value: &OsString) -> Result<usize, u8> {
     let number = value.to_str().and_then(|value| value.parse().ok());
-    number.ok_or_else(|| wrong(&format!("{option}: '{}' is not a number", value.display())))
+    number.ok_or_else(|| wrong(&format!("{option}: '{}' is not a number", value.shown())))
 }
 
 fn bytes(option: &str, value: &OsString) -> Result<u64, u8> {

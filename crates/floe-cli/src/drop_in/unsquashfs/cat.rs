@@ -14,7 +14,8 @@ use super::{
     links::{self, Way},
     pattern::{Pattern, names},
 };
-use crate::{fail::Fail, output::Output, shown::Shown};
+use crate::{fail::Fail, output::Output};
+use floe_image::Shown;
 
 /// The number of bytes per read.
 const PIECE_BYTES: usize = 1 << 20;

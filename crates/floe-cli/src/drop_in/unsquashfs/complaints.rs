@@ -15,7 +15,7 @@ use floe::{
 use rustix::io::Errno;
 
 use super::{arguments::Arguments, progress::Progress};
-use crate::shown::Shown;
+use floe_image::Shown;
 
 /// The maximum number of printed messages about a lack of room for extended attributes.
 const NO_ROOM_MAX: u32 = 10;

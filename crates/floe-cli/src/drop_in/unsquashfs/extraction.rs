@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use floe::{ExtractEvent, ExtractOptions, ExtractSummary, FileType, Image, Parts, WalkEntry, extract};
+use floe::{ExtractEvent, ExtractOptions, ExtractSummary, ExtractTarget, FileType, Image, Parts, WalkEntry, extract};
 
 use super::{
     FATAL, NOT_FATAL,
@@ -22,7 +22,13 @@ use crate::{cancellation, fail::Fail, output::remark, zone::Zone};
 ///
 /// # Errors
 /// Signal handlers cannot be installed.
-pub(super) fn run(image: &Image, arguments: &Arguments, owners: Owners, zone: Zone) -> Result<u8, Fail> {
+pub(super) fn run(
+    image: &Image,
+    arguments: &Arguments,
+    target: ExtractTarget,
+    owners: Owners,
+    zone: Zone,
+) -> Result<u8, Fail> {
     let cancel = cancellation::on_signals()?;
     let options = options(arguments);
     let block_bytes = image.file_system().info().block_size;
@@ -55,7 +61,7 @@ pub(super) fn run(image: &Image, arguments: &Arguments, owners: Owners, zone: Zo
     };
     let mut selector = Selector::new(arguments);
     let mut choose = |entry: &WalkEntry| selector.choose(entry);
-    let extracted = extract(image, Parts::Where(&mut choose), &arguments.target, &options, &tell, &cancel);
+    let extracted = extract(image, Parts::Where(&mut choose), target, &options, &tell, &cancel);
     let outcome = complaints.into_outcome();
     let created = extracted.as_ref().ok().map(|summary| without(summary, &outcome.incomplete));
     let made = created.map(|ExtractSummary { files, symlinks, devices, fifos, sockets, hard_links, .. }| {

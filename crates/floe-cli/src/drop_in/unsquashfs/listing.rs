@@ -3,11 +3,12 @@
 use std::{
     collections::HashMap,
     fs,
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     os::unix::ffi::OsStrExt,
 };
 
 use floe::{FileType, Image, WalkEntry};
+use floe_image::Shown;
 
 use super::arguments::Arguments;
 use crate::{iso_time::IsoTime, mode_text::ModeText, zone::Zone};
@@ -35,6 +36,8 @@ pub(super) struct Listing<'a> {
     owners: Owners,
     zone: Zone,
     with_seconds: bool,
+    /// Whether names are quoted. The original prints them as they are stored, and so does this program, except on a terminal.
+    is_quoted: bool,
 }
 
 /// The names of users and groups of this machine.
@@ -66,6 +69,7 @@ impl<'a> Listing<'a> {
             owners,
             zone,
             with_seconds: arguments.full_precision,
+            is_quoted: io::stdout().is_terminal(),
         }
     }
 
@@ -96,19 +100,25 @@ impl<'a> Listing<'a> {
             let time = if self.with_seconds { time } else { time.get(..time.len() - 3).unwrap_or(time) };
             line.extend_from_slice(format!("{} {owners}{size:>width$} {time} ", ModeText(attr)).as_bytes());
         }
-        line.extend_from_slice(&self.prefix);
-        if entry.path != b"/" {
-            line.extend_from_slice(&entry.path);
-        }
+        let path = if entry.path == b"/" { &[][..] } else { &entry.path };
+        self.add_name(&mut line, &[&self.prefix, path].concat());
         if self.form.has_attributes
             && attr.file_type == FileType::Symlink
             && let Ok(target) = self.image.file_system().read_link(attr.nid)
         {
             line.extend_from_slice(b" -> ");
-            line.extend_from_slice(&target);
+            self.add_name(&mut line, &target);
         }
         line.push(b'\n');
         line
+    }
+
+    fn add_name(&self, line: &mut Vec<u8>, name: &[u8]) {
+        if self.is_quoted {
+            line.extend_from_slice(Shown(name).to_string().as_bytes());
+        } else {
+            line.extend_from_slice(name);
+        }
     }
 }
 

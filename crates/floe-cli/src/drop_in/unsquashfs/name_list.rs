@@ -8,6 +8,8 @@ use std::{
     path::Path,
 };
 
+use floe_image::ShownName;
+
 /// The maximum length of a line, in bytes.
 const LINE_BYTES_MAX: usize = 16_383;
 
@@ -17,7 +19,7 @@ const LINE_BYTES_MAX: usize = 16_383;
 /// # Errors
 /// A message: the file cannot be read, or a line is too long.
 pub(super) fn read(path: &Path) -> Result<Vec<OsString>, String> {
-    let failed = |error| format!("{}: {error}", path.display());
+    let failed = |error| format!("{}: {error}", path.shown());
     let mut reader = BufReader::new(File::open(path).map_err(failed)?);
     let (mut names, mut line) = (Vec::new(), Vec::new());
     loop {
@@ -27,7 +29,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<OsString>, String> {
             return Ok(names);
         }
         if line.pop_if(|byte| *byte == b'\n').is_none() && line.len() > LINE_BYTES_MAX {
-            return Err(format!("{}: a line is longer than {LINE_BYTES_MAX} bytes", path.display()));
+            return Err(format!("{}: a line is longer than {LINE_BYTES_MAX} bytes", path.shown()));
         }
         let start = line.iter().position(|byte| !matches!(byte, b' ' | b'\t'..=b'\r')).unwrap_or(line.len());
         let name = match &line[start..] {

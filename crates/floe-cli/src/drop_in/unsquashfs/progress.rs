@@ -14,7 +14,10 @@ use rustix::{
     termios::{isatty, tcgetwinsize},
 };
 
-use crate::{output::remark, say};
+use crate::{
+    output::{redraw, remark},
+    say,
+};
 
 /// The time between two updates.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -145,7 +148,7 @@ impl Progress {
                 let columns = tcgetwinsize(stdout()).map_or(0, |size| usize::from(size.ws_col));
                 let spinner = SPINNER[shown.spins % SPINNER.len()];
                 if let Some(bar) = bar(done, total, if columns == 0 { COLUMNS } else { columns }, spinner) {
-                    remark(bar);
+                    redraw(bar);
                     shown.is_open = true;
                 }
             }
@@ -154,13 +157,13 @@ impl Progress {
     }
 }
 
-/// A bar that fills `columns`, behind a carriage return; `None` if there is no room for it.
+/// A bar that fills `columns`; `None` if there is no room for it.
 fn bar(done: u64, total: u64, columns: usize, spinner: char) -> Option<String> {
     let digits = total.to_string().len();
     let width = columns.checked_sub(2 * digits + "[|] / 100%".len() + 1)?;
     let filled = share(done, total, width as u64) as usize;
     let (percent, rest) = (share(done, total, 100), width - filled);
-    Some(format!("\r[{spinner:=>0$}{1:rest$}] {done:digits$}/{total} {percent:3}%", filled + 1, ""))
+    Some(format!("[{spinner:=>0$}{1:rest$}] {done:digits$}/{total} {percent:3}%", filled + 1, ""))
 }
 
 /// The part of `whole` that corresponds to `done` of `total`, which is not 0.
@@ -175,12 +178,12 @@ mod tests {
     #[test]
     fn a_bar_fills_its_line() {
         for (done, total, columns, expected) in [
-            (0, 8, 23, Some("\r[|          ] 0/8   0%")),
-            (4, 8, 23, Some("\r[=====|     ] 4/8  50%")),
-            (8, 8, 23, Some("\r[==========|] 8/8 100%")),
-            (5, 1000, 30, Some("\r[|           ]    5/1000   0%")),
-            (1000, 1000, 30, Some("\r[===========|] 1000/1000 100%")),
-            (8, 8, 13, Some("\r[|] 8/8 100%")),
+            (0, 8, 23, Some("[|          ] 0/8   0%")),
+            (4, 8, 23, Some("[=====|     ] 4/8  50%")),
+            (8, 8, 23, Some("[==========|] 8/8 100%")),
+            (5, 1000, 30, Some("[|           ]    5/1000   0%")),
+            (1000, 1000, 30, Some("[===========|] 1000/1000 100%")),
+            (8, 8, 13, Some("[|] 8/8 100%")),
             (8, 8, 12, None),
         ] {
             assert_eq!(bar(done, total, columns, '|').as_deref(), expected, "{done} {total} {columns}");

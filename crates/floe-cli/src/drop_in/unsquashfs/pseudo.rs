@@ -14,7 +14,8 @@ use super::{
     progress::{Amount, Progress},
     selection::Selection,
 };
-use crate::{confinement::OutputFile, fail::Fail, output::Output, shown::Shown};
+use crate::{confinement::OutputFile, fail::Fail, output::Output};
+use floe_image::Shown;
 
 /// The separator between the description and the bytes.
 const DATA_MARK: &[u8] = b"#\n# START OF DATA - DO NOT MODIFY\n#\n";

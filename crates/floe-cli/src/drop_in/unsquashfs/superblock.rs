@@ -6,7 +6,7 @@ use std::{
 };
 
 use floe::{FileSystem, Timestamp};
-use floe_image::{BlockReader, DeviceId};
+use floe_image::{BlockReader, DeviceId, ShownName};
 use floe_squashfs::{CompressorOptions, Squashfs, dump, format};
 
 use crate::{iso_time::IsoTime, zone::Zone};
@@ -33,7 +33,7 @@ pub(super) fn write(
     let overview = dump::describe_image(squashfs);
     let superblock = &overview.superblock;
     let built = Timestamp { seconds: superblock.built_seconds.into(), nanoseconds: 0 };
-    writeln!(output, "Found a valid SQUASHFS 4:0 superblock on {}.", path.display())?;
+    writeln!(output, "Found a valid SQUASHFS 4:0 superblock on {}.", path.shown())?;
     writeln!(output, "Creation or last append time {}", IsoTime(zone.shift(built)).in_words())?;
     let bytes = superblock.bytes_used;
     let (kibibytes, mebibytes) = (bytes as f64 / 1024.0, bytes as f64 / (1024.0 * 1024.0));

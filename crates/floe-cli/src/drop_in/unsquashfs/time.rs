@@ -6,6 +6,7 @@ use std::{
 };
 
 use floe::Timestamp;
+use floe_image::ShownName;
 
 /// Parses a time: seconds since the epoch, or a text that the program `date` understands.
 ///
@@ -18,10 +19,10 @@ pub(super) fn parse(text: &OsStr) -> Result<Timestamp, String> {
         None => ask_date(text)?,
     };
     if seconds < 0 {
-        return Err(format!("'{}' is before 1970", text.display()));
+        return Err(format!("'{}' is before 1970", text.shown()));
     }
     if seconds > i64::from(u32::MAX) {
-        return Err(format!("'{}' is after 2106-02-07 06:28:15 UTC", text.display()));
+        return Err(format!("'{}' is after 2106-02-07 06:28:15 UTC", text.shown()));
     }
     Ok(Timestamp { seconds, nanoseconds: 0 })
 }
@@ -32,7 +33,7 @@ fn ask_date(text: &OsStr) -> Result<i64, String> {
         Command::new("date").arg("-d").arg(text).arg("+%s").stdin(Stdio::null()).stderr(Stdio::null()).output();
     let output = output.map_err(|error| format!("the program date cannot be run: {error}"))?;
     let seconds = std::str::from_utf8(&output.stdout).ok().and_then(|printed| printed.trim_end().parse().ok());
-    seconds.filter(|_| output.status.success()).ok_or_else(|| format!("'{}' is not a time", text.display()))
+    seconds.filter(|_| output.status.success()).ok_or_else(|| format!("'{}' is not a time", text.shown()))
 }
 
 #[cfg(test)]

@@ -37,6 +37,11 @@ pub(super) const IMAGE: &[OptionRow] = &[
 
 pub(super) const MOUNT: &[OptionRow] = &[
     row(
+        "subdir",
+        Value::Path { form: "PATH", set: |to, path| to.subdirectory = Some(path) },
+        "mount only this directory of the image; no launch is replayed or recorded",
+    ),
+    row(
         "front",
         text("auto|kernel|fuse", |to, value| put(&mut to.front, value)),
         "the file system that programs see: the kernel's EROFS in front of Floe, which needs the right to mount and Linux \

@@ -9,6 +9,7 @@ use crate::{
     },
     quantity::{exact, time},
 };
+use floe_image::ShownName;
 
 pub(super) const MEMORY: &[OptionRow] = &[
     row(
@@ -88,7 +89,7 @@ pub(super) const MEMORY: &[OptionRow] = &[
     .default_is("the directory of the image")
     .shown(|now| {
         let directory = now.open.engine.spill_file_directory.as_ref();
-        directory.map_or_else(String::new, |directory| directory.display().to_string())
+        directory.map_or_else(String::new, |directory| directory.shown().to_string())
     }),
 ];
 
