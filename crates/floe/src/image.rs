@@ -66,7 +66,7 @@ impl Image {
         let remote = floe_remote::RemoteImage::open(url, &options.remote, |_| ());
         let remote = remote.map_err(|error| OpenError::Remote { error })?;
         let name = PathBuf::from(&remote.about().name);
-        let source: Arc<dyn ImageSource> = Arc::new(remote);
+        let source: Arc<dyn floe_image::ImageSource> = Arc::new(remote);
         Self::of(ImageFiles::of_source(&name, &source, options)?, &options.engine)
     }
 
