@@ -50,7 +50,6 @@ impl Kept<'_> {
             | Question::UnmountLazily
             | Question::Users
             | Question::IsAdministrator(_)
-            | Question::Works
             | Question::End => true,
         }
     }
