@@ -181,7 +181,7 @@ pub enum ExtractEvent<'a> {
         path: &'a [u8],
         /// Its attributes.
         attr: &'a Attr,
-        /// What was left out; at least one part.
+        /// The parts that were left out; at least one.
         parts: &'a [ExtractOmission],
     },
     /// A part of the extraction failed; the other parts continue.

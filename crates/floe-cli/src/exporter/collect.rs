@@ -73,7 +73,7 @@ impl Drop for Turn {
     }
 }
 
-/// What is known about the mounts.
+/// The known facts about the mounts.
 #[derive(Default)]
 struct Answers {
     /// The queried mounts, each with its metrics if it answered.

@@ -137,7 +137,7 @@ fn contents(image: &Path) -> Manifest {
     walk::image(image.file_system().as_ref(), &read).expect("it is walked")
 }
 
-/// What is not as in [`ENTRIES`].
+/// The entries that differ from [`ENTRIES`].
 fn wrong_entries(image: &Path) -> Vec<String> {
     let manifest = contents(image);
     let mut wrong = Vec::new();

@@ -64,7 +64,7 @@ fn a_hard_link_never_leads_to_a_file_that_existed() {
     assert!(inode("d/f") == inode("e/h") && inode("d/f") == inode("i/j"));
 }
 
-/// What is in the place of an entry of the image.
+/// The file in the place of an entry of the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Obstacle {
     File,

@@ -111,7 +111,7 @@ fn planned(image: &Image, arguments: &Arguments, block_bytes: u64, cancel: &Atom
     amount
 }
 
-/// What was created, without `incomplete` links and special files, which the original does not count.
+/// The created entries, without `incomplete` links and special files, which the original does not count.
 fn without(summary: &ExtractSummary, incomplete: &ExtractSummary) -> ExtractSummary {
     ExtractSummary {
         symlinks: summary.symlinks.saturating_sub(incomplete.symlinks),

@@ -63,7 +63,7 @@ pub(super) struct Progress {
     shown: Mutex<Shown>,
 }
 
-/// What was shown last.
+/// The state that was shown last.
 struct Shown {
     at: Instant,
     percent: Option<u64>,
