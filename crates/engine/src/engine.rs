@@ -127,6 +127,13 @@ impl Engine {
         self.sources.source(device)
     }
 
+    /// Closes the files of the image and its spill file, so that their file systems can be unmounted. Later reads find only
+    /// bytes that are in the caches; all others fail. Reads in progress keep their files open until they end.
+    pub fn close(&self) {
+        self.sources.close();
+        self.spill_file.close();
+    }
+
     /// Returns the reader with which a format is opened: metadata through the engine's caches.
     pub fn block_reader(self: &Arc<Self>, blocking: Blocking) -> Arc<dyn BlockReader> {
         Arc::new(MetadataReader { engine: Arc::clone(self), blocking })

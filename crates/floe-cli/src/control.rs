@@ -9,6 +9,7 @@ mod leftovers;
 mod line;
 mod message;
 mod server;
+mod serving_process;
 mod socket_path;
 
 pub(crate) use client::{AnswerLimits, Mounted};
@@ -18,3 +19,4 @@ pub(crate) use line::{
 };
 pub(crate) use message::{Answer, Question};
 pub(crate) use server::{Prepared, Server, Service};
+pub(crate) use serving_process::{ProcessEnd, ServingProcess};

@@ -7,7 +7,7 @@ use std::{
     env,
     ffi::OsString,
     fs::{self, File},
-    io::{self, BufRead, BufReader, Read, Write},
+    io::{self, Read, Write},
     os::unix::{fs::MetadataExt, process::CommandExt},
     path::Path,
     process::{Command, Stdio},
@@ -64,11 +64,8 @@ pub(crate) fn start<'a>(mut files: impl Iterator<Item = &'a Path>, says_ready: b
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|error| failed(start_error(error)))?;
-    let mut line = String::new();
-    if let Some(output) = child.stdout.take() {
-        BufReader::new(output).read_line(&mut line).map_err(failed)?;
-    }
-    if line.is_empty() {
+    let message = child.stdout.take().and_then(|output| read_message(output).ok());
+    let Some(message) = message else {
         // The background process printed the reason on the shared stderr.
         let status = child.wait().map_err(failed)?;
         let code = status.code().and_then(|code| u8::try_from(code).ok());
@@ -76,9 +73,9 @@ pub(crate) fn start<'a>(mut files: impl Iterator<Item = &'a Path>, says_ready: b
             Some(code) if code != 0 => Ok(Role::Foreground(code)),
             _ => Err(Fail::failed(format!("the background process ended early: {status}"))),
         };
-    }
+    };
     if says_ready {
-        remark(line);
+        remark(format_args!("{message}\n"));
     }
     Ok(Role::Foreground(0))
 }
@@ -102,20 +99,49 @@ pub(crate) fn launch(mut command: Command) -> Result<String, Fail> {
         };
         thread::Builder::new().spawn(relay).map_err(|error| failed(start_error(error)))?;
     }
-    let mut line = String::new();
-    if let Some(output) = child.stdout.take() {
-        BufReader::new(output).read_line(&mut line).map_err(failed)?;
-    }
-    let status = if line.is_empty() { Some(child.wait().map_err(failed)?) } else { None };
+    let works = child.stdout.take().is_some_and(|output| read_message(output).is_ok());
+    let status = if works { None } else { Some(child.wait().map_err(failed)?) };
     let remarks = remarks.recv_timeout(REMARK_PATIENCE).unwrap_or_default();
     match status {
         None => Ok(remarks),
         Some(status) => {
-            let reason = remarks.lines().last().map(|line| line.strip_prefix("floe: ").unwrap_or(line));
             let silent = || format!("{} ended early: {status}", program.shown());
-            Err(Fail::failed(reason.map_or_else(silent, str::to_owned)))
+            Err(Fail::failed(last_message(&remarks).map_or_else(silent, str::to_owned)))
         }
     }
+}
+
+/// The last message of a program on its standard error; `None` if it wrote nothing. A message can contain a line break, in a
+/// name.
+pub(crate) fn last_message(errors: &str) -> Option<&str> {
+    const PREFIX: &str = "floe: ";
+    let errors = errors.trim_end_matches('\n');
+    let start = errors.rmatch_indices(PREFIX).map(|(start, _)| start);
+    let start = start.into_iter().find(|start| *start == 0 || errors[..*start].ends_with('\n'));
+    let last = start.map_or_else(|| errors.lines().last(), |start| Some(&errors[start + PREFIX.len()..]));
+    last.filter(|message| !message.is_empty())
+}
+
+/// Writes the message that the mount works: its length, and its bytes, which may contain line breaks.
+fn write_message(mut output: impl Write, message: &str) -> io::Result<()> {
+    let len = u32::try_from(message.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    output.write_all(&[&len.to_le_bytes(), message.as_bytes()].concat())?;
+    output.flush()
+}
+
+/// Reads the message of [`write_message`].
+///
+/// # Errors
+/// The other process has ended without a complete message.
+fn read_message(mut output: impl Read) -> io::Result<String> {
+    let mut len = [0; 4];
+    output.read_exact(&mut len)?;
+    let len = u32::from_le_bytes(len);
+    let mut message = Vec::new();
+    if output.take(len.into()).read_to_end(&mut message)? < len as usize {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(String::from_utf8_lossy(&message).into_owned())
 }
 
 /// Whether a file is the standard input, such as `/dev/stdin`.
@@ -136,13 +162,43 @@ impl Report {
     /// # Errors
     /// The foreground process is gone.
     pub(crate) fn works(self, message: &str) -> io::Result<()> {
-        let mut output = io::stdout().lock();
-        writeln!(output, "{message}")?;
-        output.flush()?;
+        write_message(io::stdout().lock(), message)?;
         env::set_current_dir("/")?;
         dup2_stdin(&self.nowhere)?;
         dup2_stdout(&self.nowhere)?;
         dup2_stderr(&self.nowhere)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_with_line_breaks_arrives_whole() {
+        for message in ["", "image is mounted on /mnt", "a\nb is mounted on \n/mnt\n", "\0\u{fffd}\t\\"] {
+            let mut bytes = Vec::new();
+            write_message(&mut bytes, message).expect("memory");
+            assert_eq!(read_message(&bytes[..]).ok().as_deref(), Some(message));
+            for len in 0..bytes.len() {
+                assert!(read_message(&bytes[..len]).is_err(), "{len} bytes of {message:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_message_may_have_several_lines() {
+        for (errors, expected) in [
+            ("", None),
+            ("\n", None),
+            ("floe: one\n", Some("one")),
+            ("floe: one\nfloe: two\n", Some("two")),
+            ("floe: one\nfloe: /a\nb: no such file\n", Some("/a\nb: no such file")),
+            ("floe: /a floe: b\n", Some("/a floe: b")),
+            ("Segmentation fault\n", Some("Segmentation fault")),
+        ] {
+            assert_eq!(last_message(errors), expected, "{errors:?}");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{fmt, num::NonZero, str::FromStr, thread};
 
+use floe::memory_limit_bytes;
 use floe_fuse::{Mount, MountOptions, Rings, Transport};
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
@@ -76,6 +77,9 @@ impl TransportPlan {
             (_, TransportChoice::Auto) if has_few_descriptors() => {
                 Some("the limit of open files is low (ulimit -n)".to_owned())
             }
+            (_, TransportChoice::Auto) if memory_limit_bytes() < RINGS_PART * ring_bytes() => {
+                Some("memory is limited, and the slots of the rings need much of it".to_owned())
+            }
             (_, TransportChoice::Auto) if !is_offered => {
                 Some("the kernel does not offer io_uring (fuse.enable_uring)".to_owned())
             }
@@ -139,6 +143,14 @@ impl FromStr for TransportChoice {
             _ => Err(format!("'{text}' is not auto, dev or uring")),
         }
     }
+}
+
+/// The rings take at most one part in this many of the memory.
+const RINGS_PART: u64 = 8;
+
+/// The memory that the rings can take, in bytes: 32 slots for each CPU, each with room for 1 MiB.
+fn ring_bytes() -> u64 {
+    thread::available_parallelism().map_or(1, NonZero::get) as u64 * (32 << 20)
 }
 
 /// Whether the rings, with two descriptors for each CPU, would take more than half of the descriptors.

@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
     thread,
+    time::{Duration, Instant},
 };
 
 use floe_testkit::{
@@ -17,9 +18,9 @@ use floe_testkit::{
     skip::{Need, ready, skipped},
     walk::{self, DirectoryWalk},
 };
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use support::front;
-use support::program::{Place, Serving, demo, floe, run, told, until, within};
+use support::program::{Place, Running, Serving, children_of, demo, floe, is_running, run, told, until, within};
 
 const EVERYTHING: DirectoryWalk = DirectoryWalk { numbers: true, segments: true, metadata_only: false };
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -230,6 +231,56 @@ fn a_front_is_permitted_rings_that_other_mounts_are_not() {
     let device = serve("front=kernel,transport=dev");
     assert_eq!(transport(&device), "dev (requested by an option)");
     unmount(device);
+}
+
+#[test]
+fn a_permission_of_a_killed_keeper_is_taken_back_by_the_next_command() {
+    let Some(_disabled) = Parameter::set("N") else { return };
+    if !front::ready() {
+        return;
+    }
+    let value = || fs::read_to_string(PARAMETER).expect("it is there").trim().to_owned();
+    let next = Place::new();
+    let mut left_count = 0;
+    for round in 0..60 {
+        let place = Place::new();
+        let mut command = floe();
+        command.args(["mount", "--daemon", "-o", "front=kernel"]).arg(demo()).arg(&place.path);
+        let child = Running::start(&mut command);
+        // The permission lasts for a millisecond.
+        let since = Instant::now();
+        while value() == "N" && since.elapsed() < Duration::from_secs(2) && !place.is_mounted() {}
+        let server = children_of(child.id(), "floe").into_iter().next();
+        let keeper = server.and_then(|server| children_of(server, "floe-keeper").into_iter().next());
+        // Without the process in the foreground, the next command is the first that can take the permission back.
+        child.signal(Signal::KILL);
+        for process in [keeper, server].into_iter().flatten() {
+            let _ = kill_process(Pid::from_raw(process.cast_signed()).expect("a process"), Signal::KILL);
+        }
+        drop(child);
+        until("they have ended", || {
+            [keeper, server]
+                .into_iter()
+                .flatten()
+                .all(|process| !is_running(Pid::from_raw(process.cast_signed()).expect("a process")))
+        });
+        let is_left = value() == "Y";
+        left_count += usize::from(is_left);
+        let command = if round % 2 == 0 { "mount" } else { "umount" };
+        if command == "mount" {
+            let mount = run(floe().args(["mount", "--daemon", "-o", "front=fuse"]).arg(demo()).arg(&next.path));
+            assert_eq!(told(&mount), (Some(0), String::new()));
+        }
+        assert!(value() == "N" || command == "umount", "round {round}: it stays");
+        run(floe().args(["umount", "--lazy"]).args([&next.path, &place.path]));
+        assert_eq!(value(), "N", "round {round}: it stays");
+        if left_count > 2 {
+            return;
+        }
+    }
+    if left_count == 0 {
+        skipped("no keeper was killed while it held a permission");
+    }
 }
 
 #[test]

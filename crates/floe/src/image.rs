@@ -6,7 +6,7 @@ use std::{
 };
 
 use floe_engine::{Blocking, Engine, EngineOptions, Reader};
-use floe_image::{Attr, ByteRange, FileSystem, FileType, ImageSource, Nid, Result};
+use floe_image::{Attr, ByteRange, DeviceId, FileSystem, FileType, Nid, Result};
 
 use crate::{
     Format, FormatImage, ImageFiles, OpenError, OpenOptions, PathError, ReadDir, Walk,
@@ -42,8 +42,6 @@ pub struct Image {
     reader: Reader,
     format_image: FormatImage,
     offset: u64,
-    /// The image file, without extra devices.
-    source: Arc<dyn ImageSource>,
     device_paths: Vec<PathBuf>,
 }
 
@@ -68,7 +66,7 @@ impl Image {
         let remote = floe_remote::RemoteImage::open(url, &options.remote, |_| ());
         let remote = remote.map_err(|error| OpenError::Remote { error })?;
         let name = PathBuf::from(&remote.about().name);
-        let source: Arc<dyn ImageSource> = Arc::new(remote);
+        let source: Arc<dyn floe_image::ImageSource> = Arc::new(remote);
         Self::of(ImageFiles::of_source(&name, &source, options)?, &options.engine)
     }
 
@@ -87,16 +85,17 @@ impl Image {
             options.spill_file_directory = directory_of(&path);
         }
         let device_paths = devices.paths;
-        let sources = std::iter::once(Arc::clone(&source)).chain(devices.sources).collect();
+        let image_len = source.len();
+        let sources = std::iter::once(source).chain(devices.sources).collect();
         let engine = Engine::new(sources, &options).map_err(failed)?;
         let blocks = engine.block_reader(Blocking::Allowed);
         let is_alone = blocks.device_count() == 1;
         let format_image = FormatImage::open(format, blocks, superblock_checksum).map_err(failed)?;
         let file_system = format_image.file_system();
         if is_alone {
-            check_flat(&path, &devices.slots, source.len(), file_system.info().block_size)?;
+            check_flat(&path, &devices.slots, image_len, file_system.info().block_size)?;
         }
-        Ok(Self { reader: Reader::new(engine, file_system), format_image, offset, source, device_paths })
+        Ok(Self { reader: Reader::new(engine, file_system), format_image, offset, device_paths })
     }
 
     /// The reader, which combines the engine and the format.
@@ -123,8 +122,9 @@ impl Image {
     /// wait. Entries that cannot be resolved are skipped.
     pub fn read_ahead_of_launch(&self) {
         let FormatImage::Erofs(erofs) = &self.format_image else { return };
+        let Ok(source) = self.reader.engine().source(DeviceId(0)) else { return };
         for run in self.stored_runs(&erofs.launch_list().unwrap_or_default(), GAP_MAX) {
-            self.source.will_need(run.offset(), run.len());
+            source.will_need(run.offset(), run.len());
         }
     }
 

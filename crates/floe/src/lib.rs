@@ -93,7 +93,7 @@ pub use format::FormatImage;
 pub use image::Image;
 pub use image_files::ImageFiles;
 pub use likeness::Likeness;
-pub use memory_limit::keep_address_space;
+pub use memory_limit::{keep_address_space, memory_limit_bytes};
 pub use named_files::NamedFiles;
 pub use open_error::OpenError;
 pub use open_options::{Offset, OpenOptions};

@@ -32,11 +32,17 @@ pub(crate) fn check_thread_start() -> io::Result<()> {
     }
 }
 
-/// Keeps the address space of this process for data if it is limited (`RLIMIT_AS`): otherwise the C library reserves
-/// much of it for the threads. For the start of a program, before it has threads.
+/// Below this limit of memory, all threads share one arena of the C library.
+const SMALL_MEMORY_BYTES: u64 = 64 << 20;
+
+/// Keeps the address space of this process for data if it is limited (`RLIMIT_AS`), and its memory if a control group has little:
+/// otherwise the C library reserves much of it for the threads. For the start of a program, before it has threads.
 pub fn keep_address_space() {
     if let Some(limit_bytes) = getrlimit(Resource::As).current {
         limit_arenas(limit_bytes);
+    } else if memory_limit_bytes() < SMALL_MEMORY_BYTES {
+        // Freed memory in the arena of one thread is of no use to the others.
+        limit_arenas(0);
     }
 }
 
@@ -50,7 +56,7 @@ fn address_space_left() -> Option<u64> {
 
 /// The memory in bytes that this process and those that share its limits may use: the machine's memory, or less if a
 /// control group of either version or `RLIMIT_AS` limits it. Without `/proc`, the result is the maximum.
-pub(crate) fn memory_limit_bytes() -> u64 {
+pub fn memory_limit_bytes() -> u64 {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let machine = memory_of_machine(&read("/proc/meminfo"));
     let groups = group_directories(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"));

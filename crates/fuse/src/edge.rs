@@ -130,6 +130,12 @@ impl FuseEdge {
         self.threads.permit_blocking();
     }
 
+    /// Notes that the kernel has ended the connection.
+    pub(crate) fn end(&self) {
+        self.served.end();
+        self.threads.end();
+    }
+
     /// Answers the requests of a ring until the file system is unmounted. Must be called on the thread that started the
     /// ring.
     ///
@@ -173,12 +179,8 @@ impl FuseEdge {
 
     fn take(&self, thread: usize, received: Received<'_>) {
         let Received { request, reply } = received;
-        match request {
-            Ok(Request { header, operation }) => {
-                self.dispatch(AcceptedRequest { edge: self, thread, header, reply }, operation)
-            }
-            Err(_) => reply.refuse(Errno::IO),
-        }
+        let Ok(Request { header, operation }) = request else { return reply.refuse(Errno::IO) };
+        self.dispatch(AcceptedRequest { edge: self, thread, header, reply }, operation);
     }
 
     fn dispatch(&self, request: AcceptedRequest<'_>, operation: Operation<'_>) {

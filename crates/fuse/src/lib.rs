@@ -30,6 +30,7 @@ pub use mounting::{
     front_transfer::FrontRange,
     keeper::{Keeper, Kept, UsersOf},
     launch_walk::{LaunchWalk, WalkAction, WalkBatch, Walked},
+    limited_unmount::unmount_within,
     mountpoint::Mountpoint,
     options::{Access, FaultSink, KernelFlags, MountOptions, ReadSink, Readdir, Touch, TouchSink},
     passed_sys::passed_descriptors,

@@ -11,6 +11,7 @@ pub(crate) mod front_transfer;
 pub(crate) mod fusermount;
 pub(crate) mod keeper;
 pub(crate) mod launch_walk;
+pub(crate) mod limited_unmount;
 mod mount_id_sys;
 pub(crate) mod mountpoint;
 pub(crate) mod options;

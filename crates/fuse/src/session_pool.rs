@@ -28,6 +28,7 @@ pub(crate) struct SessionPool {
     gate: Arc<Gate>,
     /// The number of threads that take requests from `/dev/fuse`. The numbers of those with rings follow.
     device_threads: usize,
+    closes_image: bool,
 }
 
 impl SessionPool {
@@ -40,7 +41,8 @@ impl SessionPool {
         let thread_count = options.threads.get();
         let listeners = Arc::new(Listeners::new(thread_count, Arc::clone(&pending)));
         let gate = Arc::new(Gate::new(thread_count, is_closed));
-        Self { reader, deadlines, pending, busy_polling, listeners, gate, device_threads: thread_count }
+        let (device_threads, closes_image) = (thread_count, options.closes_image);
+        Self { reader, deadlines, pending, busy_polling, listeners, gate, device_threads, closes_image }
     }
 
     /// Permits half of the threads to block on the source at the same time. Threads with rings must not block: no other
@@ -48,6 +50,14 @@ impl SessionPool {
     pub(crate) fn permit_blocking(&self) {
         let promoting = Arc::clone(&self.listeners);
         self.reader.engine().permit_blocking(self.device_threads / 2, move || promoting.promote());
+    }
+
+    /// Lets no thread rest any more, because the connection has ended, and closes the image if the options say so.
+    pub(crate) fn end(&self) {
+        self.listeners.end_all();
+        if self.closes_image {
+            self.reader.engine().close();
+        }
     }
 
     /// The number of the first thread with a ring.

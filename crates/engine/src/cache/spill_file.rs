@@ -194,6 +194,13 @@ impl SpillFile {
         }
     }
 
+    /// Closes the files and the directory; nothing is spilled or found from now on.
+    pub(crate) fn close(&self) {
+        let open = std::mem::take(&mut *self.state());
+        // Deleting a file can wait, so no lock is held.
+        drop(open);
+    }
+
     pub(crate) fn counters(&self) -> SpillFileCounters {
         SpillFileCounters {
             stored_blocks: self.stored_blocks.load(Relaxed),

@@ -1,6 +1,7 @@
 //! The sources of one image, and all reads from them.
 
 use std::{
+    io,
     sync::{
         Arc, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -53,6 +54,18 @@ impl Sources {
     /// Adds the next extra device.
     pub(crate) fn add_device(&self, source: Arc<dyn ImageSource>) {
         self.devices.write().unwrap_or_else(PoisonError::into_inner).push(source);
+    }
+
+    /// Closes the files of all devices; reads from now on fail. A read in progress keeps its file open until it ends.
+    pub(crate) fn close(&self) {
+        let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
+        let close =
+            |source: &Arc<dyn ImageSource>| Arc::new(ClosedSource { len: source.len() }) as Arc<dyn ImageSource>;
+        let closed = devices.iter().map(close).collect();
+        let open = std::mem::replace(&mut *devices, closed);
+        drop(devices);
+        // Closing a file can wait, so no lock is held.
+        drop(open);
     }
 
     /// Whether the format derived this source from other ones.
@@ -179,5 +192,20 @@ impl Sources {
             Ok(false) => Err(Error::WouldBlock),
             Err(error) => Err(Error::io(device, offset, error)),
         }
+    }
+}
+
+/// Takes the place of a source that was closed.
+struct ClosedSource {
+    len: u64,
+}
+
+impl ImageSource for ClosedSource {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, _offset: u64, _output: &mut [u8]) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::NotConnected, "the image is closed"))
     }
 }

@@ -199,6 +199,35 @@ fn a_truncated_source_gives_errors_not_wrong_bytes() {
 }
 
 #[test]
+fn a_closed_engine_holds_no_source_and_answers_every_read() {
+    let patchwork = Arc::new(Patchwork::new(13, 1 << 20));
+    for options in all_modes() {
+        let source = patchwork.source();
+        let len = source.len();
+        let watched = Arc::downgrade(&source);
+        let reader = reader(&patchwork, source, &options);
+        let requests = patchwork.random_requests(14, 60);
+        assert!(read_all_then(&reader, &requests).iter().all(Result::is_ok));
+        reader.engine().close();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while watched.strong_count() > 0 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(watched.strong_count(), 0, "{options:?}");
+        let mut error_count = 0;
+        for ((offset, len), answer) in requests.iter().zip(read_all_then(&reader, &requests)) {
+            match answer {
+                Ok(answer) => assert!(answer == patchwork.expected(*offset, *len), "from the caches"),
+                Err(_) => error_count += 1,
+            }
+        }
+        assert!(error_count > 0, "{options:?}");
+        assert_eq!(reader.engine().source(DeviceId(0)).map(|source| source.len()).ok(), Some(len));
+        assert_pages_come_back(&reader);
+    }
+}
+
+#[test]
 fn a_panicking_source_answers_every_read() {
     struct Panicking(u64);
     impl ImageSource for Panicking {

@@ -1,6 +1,7 @@
 //! `floe mount`: mounts an image and serves it.
 
 mod signalled_end;
+mod unproven_mount;
 
 use std::{
     fs::File,
@@ -14,14 +15,14 @@ use std::{
 };
 
 use floe::{Image, Offset};
-use floe_fuse::{Access, Detach, Ended, Mount, MountError, Mountpoint};
+use floe_fuse::{Access, Detach, Ended, Mount, MountError, Mountpoint, Rings};
 use floe_image::ShownName;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
 };
 
-use self::signalled_end::SignalledEnd;
+use self::{signalled_end::SignalledEnd, unproven_mount::UnprovenMount};
 use crate::{
     account::AccountFile,
     confinement::{self, Opened, SandboxArguments},
@@ -171,12 +172,17 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
 /// The image cannot be mounted.
 pub(crate) fn fulfil(order: Order) -> Result<u8, Fail> {
     let in_background = order.in_background || is_upgrade();
-    let report = match in_background.then(|| daemon::start(order.files(), order.says_ready)).transpose()? {
-        None => None,
-        Some(Role::Background(report)) => Some(report),
-        Some(Role::Foreground(code)) => return Ok(code),
-    };
-    serve(order, report).map(Exit::code)
+    Rings::restore_permission();
+    let unproven = UnprovenMount::watch(&order.directory);
+    let role = in_background.then(|| daemon::start(order.files(), order.says_ready)).transpose();
+    if matches!(role, Err(_) | Ok(Some(Role::Foreground(1..)))) {
+        unproven.clear();
+    }
+    match role? {
+        None => serve(order, None).map(Exit::code),
+        Some(Role::Background(report)) => serve(order, Some(report)).map(Exit::code),
+        Some(Role::Foreground(code)) => Ok(code),
+    }
 }
 
 fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
@@ -228,6 +234,8 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         MountNeeds::prepare(&path, mountpoint.as_ref(), &mut settings, pipe, taken.as_ref(), continuity, datagrams)?;
     let log = Arc::new(log);
     settings.mount.faults = Some(log.faults());
+    // The profile of a launch is made from the image, after the unmount at the latest.
+    settings.mount.closes_image = !settings.learn;
     // After the start of the keeper, which must share no memory with the rings.
     let transport = TransportPlan::new(settings.transport, &mut settings.mount, continuity, settings.front)?;
     needs.policy.calls.rings = settings.mount.rings.is_some();
@@ -307,6 +315,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         front,
         transport,
         requests: mount.request_counts(),
+        unmounter: unmounter.clone(),
         launches: Arc::clone(&launches),
         started: Instant::now(),
         enforced,
@@ -323,6 +332,8 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     }
     launches.wait_for_replay();
     let says_ready = says_ready && !log.has_standard_output();
+    // From the report on, the mount outlives this process. Without a keeper, the signal that ends the mount says so.
+    let _ = needs.keeper.note_works();
     say_ready(&remote::without_credentials(&path), &shown, image.format(), report, says_ready).map_err(|error| {
         let _ = unmounter.unmount(Detach::Lazily);
         Fail::failed(format!("the foreground process is gone: {error}"))
@@ -339,6 +350,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     }
     let ended = mount.wait();
     launches.end();
+    source.image.reader().engine().close();
     if matches!(ended, Ended::HandedOver) {
         // The control socket, the account file and the mount are the other process's now: nothing is cleaned up.
         log.event(&format!("{} is served by another process", shown.shown()));
@@ -351,6 +363,9 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     drop(control);
     if let Some(account) = account {
         account.write(&source)?;
+    }
+    if let Some(remote) = &source.remote {
+        remote.end_and_wait();
     }
     match ended {
         Ended::Unmounted | Ended::HandedOver => {

@@ -1,13 +1,31 @@
 //! `floe umount`: unmounts images.
 
-use std::path::PathBuf;
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
-use floe_fuse::{Detach, UnmountError, unmount};
+use floe_fuse::{Detach, Rings, UnmountError, unmount_within};
 use floe_image::ShownName;
 
-use crate::{exit::Exit, fail::Fail, mount_users::MountUsers};
+use crate::{
+    control::{ProcessEnd, ServingProcess},
+    exit::Exit,
+    fail::Fail,
+    mount_users::MountUsers,
+};
+
+/// How long one unmount may take, with the end of the process that has served the mount. Such a process gives up requests that
+/// are stuck after 2 s.
+const TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How long a lazy unmount may take, which normally needs a fraction of a millisecond.
+const LAZY_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// Unmount images, including those whose serving process is gone
+///
+/// Returns when the process that served a mount has ended and holds neither the image nor its file system, within 5 seconds at
+/// the latest. With --lazy it does not wait.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The mountpoints
@@ -25,8 +43,9 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let detach = if arguments.lazy { Detach::Lazily } else { Detach::Never };
     let mut last = Ok(Exit::Done.code());
+    Rings::restore_permission();
     for directory in &arguments.directories {
-        let Err(error) = unmount(directory, detach) else { continue };
+        let Err(error) = unmount_and_wait(directory, detach) else { continue };
         let fail = match error {
             UnmountError::Busy(path) => Fail::failed(format!(
                 "{path} is in use {}: end these processes, or run floe umount --lazy {path}",
@@ -40,4 +59,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         }
     }
     last
+}
+
+/// Unmounts. Unless that is done lazily, waits until the process that has served the mount has released the image.
+fn unmount_and_wait(directory: &Path, detach: Detach) -> Result<(), UnmountError> {
+    if detach == Detach::Lazily {
+        return unmount_within(directory, detach, LAZY_TIME_MAX).map(drop);
+    }
+    let process = ServingProcess::of(directory);
+    let until = Instant::now() + TIME_MAX;
+    let is_done = unmount_within(directory, detach, TIME_MAX)?;
+    let left = until.saturating_duration_since(Instant::now());
+    let end = process.as_ref().map(|process| process.wait_for_end(left));
+    if !is_done || end == Some(ProcessEnd::Stuck) {
+        let directory = directory.shown();
+        let id = process.map_or_else(String::new, |process| format!(" (process {})", process.id.as_raw_nonzero()));
+        say!(
+            "floe: {directory} is unmounted, but the program that served it{id} does not end: it may still hold the image"
+        );
+    }
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! The sockets of all mounts of a machine.
 
-use std::{collections::BTreeMap, io, path::PathBuf};
+use std::{collections::BTreeMap, io, os::unix::net::UnixStream, path::PathBuf, time::Duration};
 
 use floe_fuse::MountTable;
 use rustix::process::geteuid;
@@ -40,12 +40,25 @@ impl Endpoint {
         socket_path::sockets_in(directories, user_id).map(move |(device, path)| Self { path, user_id, device })
     }
 
+    /// The possible sockets of a user's mount with this device number, best first.
+    pub(super) fn of_mount(user_id: u32, device: (u32, u32)) -> impl Iterator<Item = Self> {
+        socket_path::candidates(user_id, device).map(move |path| Self { path, user_id, device })
+    }
+
+    /// Connects to the process that listens.
+    ///
+    /// # Errors
+    /// No program of the user listens, or it takes longer than `patience` to accept.
+    pub(super) fn connect(&self, patience: Duration) -> io::Result<UnixStream> {
+        connect(&self.path, self.user_id, patience)
+    }
+
     /// Asks the mount.
     ///
     /// # Errors
     /// No program of the user listens, or it exceeds the limits, refuses, or is another version of Floe.
     pub(crate) fn ask(&self, question: &Question, limits: AnswerLimits) -> io::Result<Answer> {
-        let connection = connect(&self.path, self.user_id, limits.time)?;
+        let connection = self.connect(limits.time)?;
         match converse(&connection, question, limits)? {
             Answer::Refused(reason) => Err(io::Error::other(reason)),
             answer => Ok(answer),

@@ -14,6 +14,8 @@ pub(crate) enum Question {
     Options,
     /// A change of options, each as `key=value`.
     Tune(Vec<String>),
+    /// Whether the kernel's connection for the mount is alive.
+    Connection,
     /// How the serving process was started.
     Invocation,
     /// The state and the descriptors of the mount, for a process that takes it over. More questions follow on the same
@@ -33,6 +35,11 @@ pub(crate) enum Answer {
     Status(Box<Report>),
     /// The current options.
     Options(Vec<ShownOption>),
+    /// The kernel's connection for the mount.
+    Connection {
+        /// Whether it is alive. It outlives an unmount if the files are in use elsewhere.
+        is_alive: bool,
+    },
     /// How the serving process was started: the message carries a descriptor of a sealed file.
     Invocation,
     /// The state of a mount for its next process. The message carries descriptors: those of the device, then these.

@@ -17,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use floe_image::start_error;
 use rustix::{
     fs::{CWD, RenameFlags, renameat_with},
     net::sockopt::socket_peercred,
@@ -98,7 +99,8 @@ impl Server {
         let path = server.path.with_file_name(socket_path::name(device));
         fs::rename(&server.path, &path)?;
         server.path = path;
-        thread::Builder::new().name("floe-control".to_owned()).spawn(move || serve(&listener, &service))?;
+        let thread = thread::Builder::new().name("floe-control".to_owned());
+        thread.spawn(move || serve(&listener, &service)).map_err(start_error)?;
         Ok(server)
     }
 }
@@ -144,8 +146,8 @@ fn converse(connection: UnixStream, service: &Arc<dyn Service>) -> io::Result<()
     let line = read_line(&connection, QUESTION_BYTES_MAX)?;
     let user = socket_peercred(&connection)?.uid;
     let answer = match serde_json::from_str(&line) {
-        // Root collects metrics of all users.
-        Ok(Question::Status) if user.is_root() => service.answer(Question::Status),
+        // Root collects metrics of all users, and unmounts their mounts.
+        Ok(question @ (Question::Status | Question::Connection)) if user.is_root() => service.answer(question),
         _ if user != geteuid() => Answer::Refused("only the user who mounted the image can query it".to_owned()),
         Ok(Question::HandOver) => {
             let service = Arc::clone(service);

@@ -11,7 +11,7 @@ use std::{
 
 use floe::{Image, Reader, remote::RemoteProcess};
 use floe_engine::{BudgetCounters, Engine, MetadataCacheCounters, Stage, WorkerStatus};
-use floe_fuse::{FaultKind, RequestCounts, RequestKind};
+use floe_fuse::{FaultKind, RequestCounts, RequestKind, Unmounter};
 use floe_sandbox::Enforced;
 
 use super::report::{
@@ -75,6 +75,7 @@ pub(crate) struct Source {
     pub(crate) front: FrontReport,
     pub(crate) transport: TransportReport,
     pub(crate) requests: RequestCounts,
+    pub(crate) unmounter: Unmounter,
     pub(crate) launches: Arc<Launches>,
     pub(crate) started: Instant,
     pub(crate) enforced: Enforced,
@@ -103,6 +104,7 @@ impl Service for Source {
                 Ok(()) => Answer::Options(self.settings().shown()),
                 Err(reason) => Answer::Refused(reason),
             },
+            Question::Connection => Answer::Connection { is_alive: self.unmounter.is_connected() },
             Question::Invocation | Question::HandOver | Question::Stop | Question::Serves => {
                 Answer::Refused("not now".to_owned())
             }

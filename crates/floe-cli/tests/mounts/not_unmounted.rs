@@ -182,14 +182,61 @@ fn a_second_signal_ends_a_server_that_cannot_unmount() {
 }
 
 #[test]
-fn a_mount_outlives_its_keeper() {
+fn a_signal_ends_a_mount_whose_keeper_was_killed() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    for row in rows() {
+        for is_used in [false, true] {
+            let mut observed = Observed::new(row);
+            let path = observed.serving.place.path.clone();
+            kill_process(observed.serving.keeper(), Signal::KILL).expect("it runs");
+            assert!(!fs::read(path.join("README.txt")).expect("it is served").is_empty());
+            let file = is_used.then(|| fs::File::open(path.join("guide/reading.txt")).expect("it is served"));
+            if !is_used {
+                observed.serving.place.wait_until_unused();
+            }
+            observed.serving.signal(Signal::TERM);
+            if let Some(mut file) = file {
+                until("it is detached", || !observed.serving.place.is_mounted());
+                assert!(file.read(&mut [0; 16]).is_ok_and(|len| len == 16), "{row:?}: it is served on");
+            }
+            let said = observed.serving.end();
+            assert_eq!(said.0.code(), Some(0), "{row:?} {is_used}: {}", observed.said());
+            assert!(!observed.serving.place.is_mounted(), "{row:?} {is_used}: {}", observed.said());
+        }
+    }
+}
+
+#[test]
+fn a_mount_whose_keeper_was_killed_is_unmounted_from_outside_too() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    for row in rows() {
+        let mut observed = Observed::new(row);
+        kill_process(observed.serving.keeper(), Signal::KILL).expect("it runs");
+        observed.serving.place.wait_until_unused();
+        assert_eq!(
+            told(&run(floe().arg("umount").arg(&observed.serving.place.path))),
+            (Some(0), String::new()),
+            "{row:?}"
+        );
+        assert_eq!(observed.serving.end().0.code(), Some(0), "{row:?}: {}", observed.said());
+    }
+}
+
+#[test]
+fn a_mount_outlives_its_keepers() {
     if !skip::ready(&[Need::Root, Need::Fuse]) {
         return;
     }
     for is_signalled_again in [false, true] {
         let mut observed = Observed::new(&["-o", "front=fuse"]);
         let path = observed.serving.place.path.clone();
-        kill_process(observed.serving.keeper(), Signal::KILL).expect("it runs");
+        for keeper in [observed.serving.standby(), observed.serving.keeper()] {
+            kill_process(keeper, Signal::KILL).expect("it runs");
+        }
         assert!(!fs::read(path.join("README.txt")).expect("it is served").is_empty());
         let status = run(floe().arg("status").arg(&path));
         assert_eq!(told(&status), (Some(0), String::new()));

@@ -41,7 +41,7 @@ impl Place {
     }
 
     pub(crate) fn is_mounted(&self) -> bool {
-        let table = fs::read_to_string("/proc/self/mountinfo").expect("the mount table");
+        let table = String::from_utf8_lossy(&fs::read("/proc/self/mountinfo").expect("the mount table")).into_owned();
         table.lines().any(|line| line.split(' ').nth(4).is_some_and(|path| Path::new(path) == self.path))
     }
 
@@ -56,16 +56,9 @@ impl Place {
         self.path.join(path)
     }
 
-    /// Waits until no process has a file of the mount open. A process that another test starts holds copies of all open
-    /// files until it executes its program.
+    /// As the function [`wait_until_unused`].
     pub(crate) fn wait_until_unused(&self) {
-        let is_used_by = |process: &fs::DirEntry| {
-            let files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-            files.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.starts_with(&self.path))
-        };
-        until("the files are closed", || {
-            !fs::read_dir("/proc").expect("/proc").flatten().any(|process| is_used_by(&process))
-        });
+        wait_until_unused(&self.path);
     }
 }
 
@@ -150,7 +143,16 @@ impl Serving {
 
     /// The process that mounts and unmounts for the program.
     pub(crate) fn keeper(&self) -> Pid {
-        let pids = children_of(self.pid.as_raw_nonzero().get().unsigned_abs(), "floe-keeper");
+        self.child_named("floe-keeper")
+    }
+
+    /// The process that takes the place of the keeper if that is killed.
+    pub(crate) fn standby(&self) -> Pid {
+        self.child_named("floe-standby")
+    }
+
+    fn child_named(&self, name: &str) -> Pid {
+        let pids = children_of(self.pid.as_raw_nonzero().get().unsigned_abs(), name);
         assert_eq!(pids.len(), 1, "{pids:?}");
         Pid::from_raw(pids[0].cast_signed()).expect("a process")
     }
@@ -266,6 +268,18 @@ pub(crate) fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || sender.send(work()));
     receiver.recv_timeout(PATIENCE).expect("it ends in time")
+}
+
+/// Waits until no process has a file of the mount on `directory` open. A process that another test starts holds copies of all
+/// open files until it executes its program.
+pub(crate) fn wait_until_unused(directory: &Path) {
+    let is_used_by = |process: &fs::DirEntry| {
+        let files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
+        files.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.starts_with(directory))
+    };
+    until("the files are closed", || {
+        !fs::read_dir("/proc").expect("/proc").flatten().any(|process| is_used_by(&process))
+    });
 }
 
 /// Waits until a condition holds.

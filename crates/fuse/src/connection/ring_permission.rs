@@ -1,17 +1,25 @@
 //! The kernel's permission to use FUSE over io_uring.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions},
     io,
-    os::unix::fs::FileExt,
+    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
 
-use rustix::fs::{Access, FlockOperation, access, flock};
+use rustix::{
+    fs::{Access, FlockOperation, access, flock},
+    process::geteuid,
+};
 
 /// The kernel's parameter: `Y` or `N`. Kernels before Linux 6.14 do not have the file.
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// The directory of the note that a connection has set the parameter for itself, and the name of the note.
+const NOTE_DIRECTORY: &str = "/run/floe";
+const NOTE_NAME: &str = "enable_uring";
 
 /// How long to wait for other processes that set up a connection. Each needs some milliseconds, on a busy machine more.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -30,24 +38,47 @@ const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1);
 ///
 /// Holding the lock of the parameter's file keeps the parameter unchanged: connections share the lock while root has set the
 /// parameter; a connection that sets it for itself holds the lock alone. Dropping this value releases the lock, and restores the
-/// parameter if this connection has set it.
+/// parameter if this connection has set it. If its process is killed, the next process that takes the lock finds a note without a
+/// lock, and restores the parameter.
 #[derive(Debug)]
 pub(crate) struct RingPermission {
     parameter: File,
-    /// Whether the parameter was set for this connection alone.
-    is_given: bool,
+    /// The note that the parameter was set for this connection alone.
+    given: Option<Note>,
+}
+
+/// A note that a connection has set the parameter for itself. It is valid while the lock is held alone, and otherwise left over.
+#[derive(Clone, Debug)]
+struct Note {
+    path: PathBuf,
 }
 
 impl RingPermission {
     /// Holds the permission that root has given to all connections. Returns `None` if root has not.
     pub(crate) fn general() -> Option<Self> {
-        Self::general_of(File::open(PARAMETER).ok()?, Instant::now() + PATIENCE).ok()?
+        Self::general_of(File::open(PARAMETER).ok()?, &Note::of_root(), Instant::now() + PATIENCE).ok()?
     }
 
-    fn general_of(parameter: File, until: Instant) -> io::Result<Option<Self>> {
+    fn general_of(parameter: File, note: &Note, until: Instant) -> io::Result<Option<Self>> {
         // A permission for a single connection does not count.
         lock(&parameter, FlockOperation::NonBlockingLockShared, until)?;
-        Ok(is_set(&parameter)?.then_some(Self { parameter, is_given: false }))
+        Ok((is_set(&parameter)? && !note.exists()).then_some(Self { parameter, given: None }))
+    }
+
+    /// Restores the parameter if a process that had set it for its own connection was killed.
+    pub(crate) fn restore() {
+        let note = Note::of_root();
+        if note.exists()
+            && let Ok(parameter) = OpenOptions::new().read(true).write(true).open(PARAMETER)
+        {
+            // If another process holds the lock, the note is its own, or it restores the parameter itself.
+            let _ = Self::restore_with(&parameter, &note);
+        }
+    }
+
+    fn restore_with(parameter: &File, note: &Note) -> io::Result<()> {
+        flock(parameter, FlockOperation::NonBlockingLockExclusive)?;
+        note.restore(parameter)
     }
 
     /// Whether this process could permit a connection to use rings.
@@ -59,26 +90,67 @@ impl RingPermission {
     /// set it, or if another process holds the permission for too long.
     pub(crate) fn give() -> Option<Self> {
         let until = Instant::now() + PATIENCE;
-        let general = Self::general_of(File::open(PARAMETER).ok()?, until).ok()?;
+        let note = Note::of_root();
+        let general = Self::general_of(File::open(PARAMETER).ok()?, &note, until).ok()?;
         let open = || OpenOptions::new().read(true).write(true).open(PARAMETER);
-        general.or_else(|| Self::give_with(open().ok()?, until).ok())
+        general.or_else(|| Self::give_with(open().ok()?, note, until).ok())
     }
 
-    fn give_with(parameter: File, until: Instant) -> io::Result<Self> {
+    fn give_with(parameter: File, note: Note, until: Instant) -> io::Result<Self> {
         // One process at a time, so that none restores the parameter while another one still needs it.
         lock(&parameter, FlockOperation::NonBlockingLockExclusive, until)?;
-        let is_given = !is_set(&parameter)?;
-        if is_given {
-            parameter.write_all_at(b"Y\n", 0)?;
+        note.restore(&parameter)?;
+        if is_set(&parameter)? {
+            return Ok(Self { parameter, given: None });
         }
-        Ok(Self { parameter, is_given })
+        note.write()?;
+        let given = Self { parameter, given: Some(note) };
+        given.parameter.write_all_at(b"Y\n", 0)?;
+        Ok(given)
+    }
+}
+
+impl Note {
+    /// The note in root's directory, which no other user can enter.
+    fn of_root() -> Self {
+        Self { path: Path::new(NOTE_DIRECTORY).join(NOTE_NAME) }
+    }
+
+    fn exists(&self) -> bool {
+        self.path.symlink_metadata().is_ok()
+    }
+
+    /// Restores the parameter if a killed process has left the note. The caller holds the lock alone.
+    fn restore(&self, parameter: &File) -> io::Result<()> {
+        if self.exists() {
+            parameter.write_all_at(b"N\n", 0)?;
+            fs::remove_file(&self.path)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the note.
+    ///
+    /// # Errors
+    /// The directory is not this user's alone, or cannot be written. The parameter must then stay as it is.
+    fn write(&self) -> io::Result<()> {
+        let directory = self.path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        match DirBuilder::new().mode(0o700).create(directory) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let metadata = directory.symlink_metadata()?;
+        if !metadata.is_dir() || metadata.uid() != geteuid().as_raw() || metadata.mode() & 0o022 != 0 {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.path).map(drop)
     }
 }
 
 impl Drop for RingPermission {
     fn drop(&mut self) {
-        if self.is_given {
-            let _ = self.parameter.write_all_at(b"N\n", 0);
+        if let Some(note) = &self.given {
+            let _ = note.restore(&self.parameter);
         }
     }
 }
@@ -106,18 +178,30 @@ fn is_set(parameter: &File) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
-    /// A parameter with a value.
-    fn parameter(value: &str) -> tempfile::NamedTempFile {
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        fs::write(file.path(), value).expect("ours");
-        file
+    /// A parameter, and a directory of its own for its note.
+    struct Parameter(tempfile::TempDir);
+
+    impl Parameter {
+        fn path(&self) -> PathBuf {
+            self.0.path().join("parameter")
+        }
     }
 
-    fn open(parameter: &tempfile::NamedTempFile) -> File {
+    /// A parameter with a value.
+    fn parameter(value: &str) -> Parameter {
+        let parameter = Parameter(tempfile::tempdir().expect("a directory"));
+        fs::write(parameter.path(), value).expect("ours");
+        parameter
+    }
+
+    /// The note of a parameter.
+    fn note(parameter: &Parameter) -> Note {
+        Note { path: parameter.0.path().join("notes/note") }
+    }
+
+    fn open(parameter: &Parameter) -> File {
         OpenOptions::new().read(true).write(true).open(parameter.path()).expect("ours")
     }
 
@@ -129,17 +213,17 @@ mod tests {
     fn the_parameter_is_set_for_one_connection_at_a_time() {
         let file = parameter("N\n");
         let value = || fs::read_to_string(file.path()).expect("ours");
-        let first = RingPermission::give_with(open(&file), soon()).expect("it is free");
+        let first = RingPermission::give_with(open(&file), note(&file), soon()).expect("it is free");
         assert_eq!(value(), "Y\n");
         let second = thread::scope(|scope| {
-            let second = scope.spawn(|| RingPermission::give_with(open(&file), Instant::now() + PATIENCE));
+            let second = scope.spawn(|| RingPermission::give_with(open(&file), note(&file), Instant::now() + PATIENCE));
             thread::sleep(Duration::from_millis(20));
             drop(first);
             second.join().expect("no panic")
         });
         let second = second.expect("it became free");
         assert_eq!(value(), "Y\n");
-        assert!(RingPermission::give_with(open(&file), soon()).is_err(), "it is held for too long");
+        assert!(RingPermission::give_with(open(&file), note(&file), soon()).is_err(), "it is held for too long");
         drop(second);
         assert_eq!(value(), "N\n");
     }
@@ -147,11 +231,11 @@ mod tests {
     #[test]
     fn a_permission_for_one_connection_is_none_for_others() {
         let file = parameter("N\n");
-        assert!(RingPermission::general_of(open(&file), soon()).expect("it is free").is_none());
-        let given = RingPermission::give_with(open(&file), soon()).expect("it is free");
-        assert!(RingPermission::general_of(open(&file), soon()).is_err(), "it waits");
+        assert!(RingPermission::general_of(open(&file), &note(&file), soon()).expect("it is free").is_none());
+        let given = RingPermission::give_with(open(&file), note(&file), soon()).expect("it is free");
+        assert!(RingPermission::general_of(open(&file), &note(&file), soon()).is_err(), "it waits");
         drop(given);
-        assert!(RingPermission::general_of(open(&file), soon()).expect("it is free").is_none());
+        assert!(RingPermission::general_of(open(&file), &note(&file), soon()).expect("it is free").is_none());
     }
 
     #[test]
@@ -161,8 +245,8 @@ mod tests {
         flock(&locked, FlockOperation::NonBlockingLockExclusive).expect("it is free");
         let began = Instant::now();
         let until = began + Duration::from_secs(60);
-        assert!(RingPermission::general_of(open(&file), until).is_err(), "it is locked");
-        assert!(RingPermission::give_with(open(&file), until).is_err(), "it is locked");
+        assert!(RingPermission::general_of(open(&file), &note(&file), until).is_err(), "it is locked");
+        assert!(RingPermission::give_with(open(&file), note(&file), until).is_err(), "it is locked");
         assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
         assert_eq!(fs::read_to_string(file.path()).expect("ours"), "N\n");
     }
@@ -170,11 +254,61 @@ mod tests {
     #[test]
     fn a_general_permission_is_shared_and_stays() {
         let file = parameter("Y\n");
-        let held = RingPermission::general_of(open(&file), soon()).expect("it is free").expect("it is set");
-        let second = RingPermission::general_of(open(&file), soon()).expect("it is shared").expect("it is set");
-        assert!(RingPermission::give_with(open(&file), soon()).is_err(), "others need the value");
+        let held =
+            RingPermission::general_of(open(&file), &note(&file), soon()).expect("it is free").expect("it is set");
+        let second =
+            RingPermission::general_of(open(&file), &note(&file), soon()).expect("it is shared").expect("it is set");
+        assert!(RingPermission::give_with(open(&file), note(&file), soon()).is_err(), "others need the value");
         drop((held, second));
-        drop(RingPermission::give_with(open(&file), soon()).expect("it is free"));
+        drop(RingPermission::give_with(open(&file), note(&file), soon()).expect("it is free"));
         assert_eq!(fs::read_to_string(file.path()).expect("ours"), "Y\n");
+    }
+
+    #[test]
+    fn the_parameter_is_restored_after_a_killed_connection() {
+        for (value, has_note, after) in [("Y\n", true, "N\n"), ("N\n", true, "N\n"), ("Y\n", false, "Y\n")] {
+            for comes_next in ["restore", "give", "general"] {
+                let file = parameter(value);
+                let note = note(&file);
+                if has_note {
+                    note.write().expect("ours");
+                }
+                match comes_next {
+                    "restore" => RingPermission::restore_with(&open(&file), &note).expect("it is free"),
+                    "give" => drop(RingPermission::give_with(open(&file), note.clone(), soon()).expect("it is free")),
+                    _ => {
+                        let general = RingPermission::general_of(open(&file), &note, soon()).expect("it is free");
+                        assert_eq!(general.is_some(), !has_note && value == "Y\n", "{value} {has_note}");
+                        drop(general);
+                        RingPermission::restore_with(&open(&file), &note).expect("it is free");
+                    }
+                }
+                let found = fs::read_to_string(file.path()).expect("ours");
+                assert_eq!((found.as_str(), note.exists()), (after, false), "{value} {has_note} {comes_next}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_note_of_a_living_connection_changes_nothing() {
+        let file = parameter("N\n");
+        let given = RingPermission::give_with(open(&file), note(&file), soon()).expect("it is free");
+        assert!(note(&file).exists());
+        RingPermission::restore_with(&open(&file), &note(&file)).expect_err("it is held");
+        assert_eq!(fs::read_to_string(file.path()).expect("ours"), "Y\n");
+        drop(given);
+        assert_eq!((fs::read_to_string(file.path()).expect("ours").as_str(), note(&file).exists()), ("N\n", false));
+    }
+
+    #[test]
+    fn no_note_is_written_where_others_may_write() {
+        use std::os::unix::fs::PermissionsExt;
+        let file = parameter("N\n");
+        let directory = note(&file).path.parent().expect("a directory").to_owned();
+        fs::create_dir(&directory).expect("ours");
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).expect("ours");
+        RingPermission::give_with(open(&file), note(&file), soon()).expect_err("others could remove it");
+        assert_eq!(fs::read_to_string(file.path()).expect("ours"), "N\n");
+        assert_eq!(fs::read_dir(directory).expect("ours").count(), 0);
     }
 }

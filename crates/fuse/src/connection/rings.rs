@@ -64,6 +64,11 @@ impl Rings {
         RingPermission::can_be_given()
     }
 
+    /// Restores the kernel's parameter if a process that had permitted rings to its own mount was killed meanwhile.
+    pub fn restore_permission() {
+        RingPermission::restore();
+    }
+
     /// Whether the next mount may use them: it is permitted, and no mount has taken them.
     pub(crate) fn are_available(&self) -> bool {
         let held = self.held();

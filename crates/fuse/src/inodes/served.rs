@@ -1,6 +1,9 @@
 //! Serves requests for metadata.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use floe_fuse_wire::{
     Errno,
@@ -47,6 +50,8 @@ pub(crate) struct Served {
     pub(crate) next_parts: NextParts,
     readdir: Readdir,
     faults: Option<FaultSink>,
+    /// Whether the connection to the kernel has ended, so that nobody waits for replies.
+    is_over: AtomicBool,
     keeper: Option<Arc<Keeper>>,
 }
 
@@ -94,12 +99,21 @@ impl Served {
             next_parts: NextParts::default(),
             readdir: options.readdir,
             faults: options.faults.clone(),
+            is_over: AtomicBool::new(false),
             keeper: options.keeper.clone(),
         }
     }
 
+    /// Notes that the connection to the kernel has ended. Later errors reach no program, and the image may be closed already.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Relaxed);
+    }
+
     /// Reports an error to the sink and the counters, and returns its errno.
     pub(crate) fn fault(&self, error: &Error) -> Errno {
+        if self.is_over.load(Relaxed) {
+            return errno_of(error);
+        }
         self.counts.note_error(error);
         if let Some(sink) = &self.faults {
             sink(error);

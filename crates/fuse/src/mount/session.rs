@@ -5,6 +5,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
         mpsc::{Receiver, RecvTimeoutError, Sender},
     },
     thread,
@@ -31,6 +32,8 @@ pub(super) struct Session {
     pub(super) edge: FuseEdge,
     /// The error of the first thread that failed.
     failure: Mutex<Option<io::Error>>,
+    /// Whether a thread has seen that the mount was unmounted. If none has and none failed, none has served.
+    is_unmounted: AtomicBool,
     unmounter: Unmounter,
     ended: Sender<Ended>,
     /// Dropping it notifies the watchdog.
@@ -40,7 +43,14 @@ pub(super) struct Session {
 impl Session {
     /// Creates a session without threads. Its end is sent to `ended`; dropping `watched` notifies the watchdog.
     pub(super) fn new(edge: FuseEdge, unmounter: Unmounter, ended: Sender<Ended>, watched: Sender<()>) -> Self {
-        Self { edge, failure: Mutex::new(None), unmounter, ended, _watched: watched }
+        Self {
+            edge,
+            failure: Mutex::new(None),
+            is_unmounted: AtomicBool::new(false),
+            unmounter,
+            ended,
+            _watched: watched,
+        }
     }
 
     /// Serves requests, and notes an error.
@@ -61,10 +71,18 @@ impl Session {
         }
     }
 
-    /// Serves requests. A panic is an error.
+    /// Serves requests. A panic is an error. The first thread to notice the end of the connection tells the others.
     fn attempt(&self, serve: impl FnOnce(&FuseEdge) -> io::Result<()>) -> io::Result<()> {
         let served = catch_unwind(AssertUnwindSafe(|| serve(&self.edge)));
-        served.unwrap_or_else(|_| Err(io::Error::other("a session thread panicked")))
+        let served = served.unwrap_or_else(|_| Err(io::Error::other("a session thread panicked")));
+        let (_, _, connection) = self.edge.parts();
+        if served.is_ok() {
+            self.is_unmounted.store(true, Relaxed);
+        }
+        if served.is_ok() || connection.connection_end().is_some() {
+            self.edge.end();
+        }
+        served
     }
 
     /// Keeps the first error.
@@ -76,11 +94,17 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         let failure = self.failure.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if failure.is_none() {
-            self.unmounter.note_end();
-        }
+        let end = match failure {
+            Some(error) => Ended::Failed(error),
+            None if *self.is_unmounted.get_mut() => {
+                self.unmounter.note_end();
+                Ended::Unmounted
+            }
+            // The set-up failed: the mount still exists, and is to be unmounted.
+            None => Ended::Failed(io::Error::other("no session thread has served it")),
+        };
         // The waiter may be gone.
-        let _ = self.ended.send(failure.map_or(Ended::Unmounted, Ended::Failed));
+        let _ = self.ended.send(end);
     }
 }
 

@@ -20,15 +20,12 @@ const IGNORED: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQ
 /// The highest descriptor that is closed if the kernel has no `close_range`.
 const OPEN_MAX: i32 = 1 << 16;
 
-/// The name of the child.
-const NAME: &CStr = c"floe-keeper";
-
-/// Forks, and runs `work` in the child, which has only the descriptors `kept` and exits after `work`. Returns the child's
+/// Forks, and runs `work` in the child, which has this name and only the descriptors `kept` and exits after `work`. Returns the child's
 /// process id.
 ///
 /// # Errors
 /// Other threads run, whose locks the child would inherit, or no process can be created.
-pub(crate) fn fork(kept: &[RawFd], work: impl FnOnce()) -> io::Result<Pid> {
+pub(crate) fn fork(name: &CStr, kept: &[RawFd], work: impl FnOnce()) -> io::Result<Pid> {
     if std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1) {
         return Err(io::Error::other("other threads are already running"));
     }
@@ -40,7 +37,7 @@ pub(crate) fn fork(kept: &[RawFd], work: impl FnOnce()) -> io::Result<Pid> {
         0 => {
             // A panic must not unwind into the parent's code.
             let _ = catch_unwind(AssertUnwindSafe(|| {
-                keep_only(kept, nowhere.as_ref());
+                keep_only(name, kept, nowhere.as_ref());
                 work();
             }));
             // SAFETY: ends the child without exit handlers and without flushing buffers, both of which belong to the parent.
@@ -51,10 +48,10 @@ pub(crate) fn fork(kept: &[RawFd], work: impl FnOnce()) -> io::Result<Pid> {
 }
 
 /// Leaves the terminal and the working directory, and closes all descriptors but `kept`.
-fn keep_only(kept: &[RawFd], nowhere: Option<&File>) {
+fn keep_only(name: &CStr, kept: &[RawFd], nowhere: Option<&File>) {
     let _ = std::env::set_current_dir("/");
-    let _ = rustix::thread::set_name(NAME);
-    rename_in_listings();
+    let _ = rustix::thread::set_name(name);
+    rename_in_listings(name);
     for signal in IGNORED {
         // SAFETY: no handler of ours is involved.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
@@ -92,7 +89,7 @@ fn close_all(first: i32, last: i32) {
 }
 
 /// Overwrites the copied arguments of the parent with the child's name, so that `ps` and `pkill -f` distinguish the two.
-fn rename_in_listings() -> Option<()> {
+fn rename_in_listings(name: &CStr) -> Option<()> {
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
     // proc_pid_stat(5): fields 48 and 49; the third is the first behind the name.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(48 - 3);
@@ -100,8 +97,8 @@ fn rename_in_listings() -> Option<()> {
     let end: u64 = fields.next()?.parse().ok()?;
     let mut arguments = vec![0; usize::try_from(end.checked_sub(start)?).ok()?];
     // The name is cut to fit: the last byte must stay 0.
-    let len = NAME.to_bytes().len().min(arguments.len().saturating_sub(1));
-    arguments[..len].copy_from_slice(&NAME.to_bytes()[..len]);
+    let len = name.to_bytes().len().min(arguments.len().saturating_sub(1));
+    arguments[..len].copy_from_slice(&name.to_bytes()[..len]);
     let memory = File::options().write(true).open("/proc/self/mem").ok()?;
     memory.write_all_at(&arguments, start).ok()
 }

@@ -3,9 +3,12 @@
 mod held;
 mod incoming;
 mod kept;
-mod messages;
+pub(super) mod messages;
+mod standby;
 
 use std::{
+    collections::VecDeque,
+    ffi::CStr,
     fmt, fs,
     io::{self, IoSlice},
     mem::MaybeUninit,
@@ -13,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use floe_engine::Priority;
@@ -30,6 +33,7 @@ pub use self::kept::{Kept, UsersOf};
 use self::held::Held;
 use self::incoming::{Ended, Incoming};
 use self::messages::{ANSWER_BYTES_MAX, Answer, DONE, Question, RINGS_ARE_PERMITTED, priority_to_number, receive};
+use self::standby::Note;
 use crate::{
     Detach, Directory, FrontRefusal, MountError, UnmountError, Unmounter,
     connection::serving_thread::may_wait_for_mount,
@@ -43,19 +47,36 @@ use crate::{
     mounting::relay::Relay,
 };
 
+/// The names of the processes.
+const NAME: &CStr = c"floe-keeper";
+const STANDBY_NAME: &CStr = c"floe-standby";
+
 /// How long fusermount3 has to unmount after the end of the process that serves the mount.
 const FUSERMOUNT_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// How long a process may need to set up a connection with rings, for which the kernel's parameter is changed.
 const RING_PERMISSION_TIME_MAX: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 
+/// How long a keeper may take to end: the kernel may wait for the last requests of its mounts.
+const END_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// How long a keeper tries to unmount a mount that its user does not know of.
+const UNPROVEN_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// The interval of these attempts while the process that served the mount has not ended.
+const UNPROVEN_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
+/// The pause between two looks at a keeper that is to end.
+const END_INTERVAL: Duration = Duration::from_millis(1);
+
 /// A process that mounts and unmounts for the process that reads the image, which is usually confined. The keeper is not
 /// confined, and sees no byte of the image. It mounts or adopts one directory, once, unmounts only that mount, and ends with the process
-/// that it serves.
+/// that it serves. A second process stands by, and takes its place if it is killed.
 pub struct Keeper {
-    /// Locked for one question and its answer; `None` once the keeper has ended.
-    socket: Mutex<Option<OwnedFd>>,
-    process: Pid,
+    /// The sockets of the keeper and of the one that stands by, in this order. Locked for one question and its answer; empty once
+    /// the keepers have ended.
+    sockets: Mutex<VecDeque<OwnedFd>>,
+    processes: Vec<Pid>,
 }
 
 impl Keeper {
@@ -64,34 +85,52 @@ impl Keeper {
     /// # Errors
     /// Other threads run, or the process or its socket cannot be created.
     pub fn start(kept: Kept<'_>, relays: Vec<Relay>) -> io::Result<Arc<Self>> {
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let ((ours, theirs), (our_standby, their_standby)) = (pair()?, pair()?);
+        let (observing, noting) = standby::notes()?;
         // The kernel may drop the inode of `/proc/PID` from its cache. The sandbox's rule for it would not apply to the new
         // inode, so the keeper holds the directory open.
         let own = open("/proc/self", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
         let mountpoint = kept.mountpoint.map(Directory::try_clone).transpose()?;
-        let directory = mountpoint.as_ref().map(|directory| directory.as_fd().as_raw_fd());
-        let numbers = [&theirs].into_iter().chain(&own).map(AsRawFd::as_raw_fd).chain(directory);
-        let numbers: Vec<RawFd> = numbers.chain(relays.iter().flat_map(Relay::numbers)).collect();
         let mark = LifeMark::of_this_thread().ok();
         let parent = || Parent::new(mark?).ok();
         let served = getpid();
-        let process = fork_sys::fork(&numbers, move || {
+        let directory = mountpoint.as_ref().map(|directory| directory.as_fd().as_raw_fd());
+        let numbers = [theirs.as_raw_fd(), noting.as_raw_fd()].into_iter();
+        let numbers = numbers.chain(own.as_ref().map(AsRawFd::as_raw_fd)).chain(directory);
+        let numbers: Vec<RawFd> = numbers.chain(relays.iter().flat_map(Relay::numbers)).collect();
+        let process = fork_sys::fork(NAME, &numbers, move || {
             let parent = parent().map(Arc::new);
-            keep(Incoming { socket: theirs, relays, served }, kept, Held::new(mountpoint, parent));
+            keep(Incoming { socket: theirs, relays, served }, kept, Held::new(mountpoint, parent, Some(noting)));
         })?;
-        Ok(Arc::new(Self { socket: Mutex::new(Some(ours)), process }))
+        let numbers = [their_standby.as_raw_fd(), observing.as_raw_fd()];
+        let standing_by = fork_sys::fork(STANDBY_NAME, &numbers, move || {
+            let parent = parent().map(Arc::new);
+            if let Some(held) = observing.until_killed(kept, parent) {
+                keep(Incoming { socket: their_standby, relays: Vec::new(), served }, kept, held);
+            }
+        });
+        // The mount also works without it.
+        let processes = [Ok(process), standing_by].into_iter().flatten().collect();
+        let sockets = Mutex::new(VecDeque::from([ours, our_standby]));
+        Ok(Arc::new(Self { sockets, processes }))
     }
 
-    /// Ends the keeper and waits until it has ended. Without this call, or if it no longer takes questions, it ends with
-    /// this process.
+    /// Ends the keeper and waits until it has ended, for a limited time. Without this call, or if it no longer takes questions,
+    /// it ends with this process.
     pub fn end(&self) {
         // A thread that waits for an answer may be stuck.
-        let socket = self.socket.try_lock().ok().and_then(|mut socket| socket.take());
-        if let Some(socket) = socket
-            && send(&socket, Question::End).is_ok()
-        {
-            drop(socket);
-            let _ = rustix::io::retry_on_intr(|| waitpid(Some(self.process), WaitOptions::empty()));
+        let sockets = self.sockets.try_lock().map(|mut sockets| std::mem::take(&mut *sockets)).unwrap_or_default();
+        let told = sockets.iter().filter(|socket| send(socket, Question::End).is_ok()).count();
+        drop(sockets);
+        if told == 0 {
+            return;
+        }
+        let until = Instant::now() + END_TIME_MAX;
+        for process in &self.processes {
+            while matches!(waitpid(Some(*process), WaitOptions::NOHANG), Ok(None)) && Instant::now() < until {
+                thread::sleep(END_INTERVAL);
+            }
         }
     }
 
@@ -164,22 +203,21 @@ impl Keeper {
         }
     }
 
+    /// Tells the keeper that the mount works and that its user knows it. Until then, the keeper unmounts it at the end of this
+    /// process, however that ends.
+    ///
+    /// # Errors
+    /// The keeper has ended.
+    pub fn note_works(&self) -> io::Result<()> {
+        self.ask(Question::Works).map(drop)
+    }
+
     /// Asks the keeper to unmount its mount.
     pub(crate) fn unmount(&self, directory: &Path, detach: Detach) -> Result<(), UnmountError> {
         let question = if detach == Detach::Lazily { Question::UnmountLazily } else { Question::Unmount };
-        let path = directory.to_owned();
-        let (answer, _) = match self.ask(question) {
-            Ok(answer) => answer,
-            Err(error) => return Err(UnmountError::Failed { path, error }),
-        };
-        match answer.kind {
-            DONE => Ok(()),
-            1 => Err(UnmountError::NotMounted(path)),
-            2 => Err(UnmountError::Busy(path)),
-            3 => Err(UnmountError::NoPermission { path, reason: answer.text }),
-            5 => Err(UnmountError::Covered(path)),
-            _ => Err(UnmountError::Failed { path, error: answer.error() }),
-        }
+        let failed = |error| UnmountError::Failed { path: directory.to_owned(), error };
+        let (answer, _) = self.ask(question).map_err(failed)?;
+        answer.into_unmount(directory)
     }
 
     /// Asks the keeper to set the kernel's readahead of the mount to the value in the options.
@@ -216,17 +254,31 @@ impl Keeper {
         self.ask(Question::Users).map(|(answer, _)| answer.text)
     }
 
+    /// Asks the keeper, or, if it was killed, the one that stands by.
     fn ask(&self, question: Question) -> io::Result<(Answer, Vec<OwnedFd>)> {
-        let ended = || io::Error::new(io::ErrorKind::BrokenPipe, "the keeper process has ended");
-        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        let socket = socket.as_ref().ok_or_else(ended)?;
-        send(socket, question)?;
-        let mut bytes = vec![0; ANSWER_BYTES_MAX];
-        let (len, descriptors) = receive(socket.as_fd(), &mut bytes)?;
-        bytes.truncate(len);
-        let answer = Answer::from_bytes(&bytes).ok_or_else(ended)?;
-        Ok((answer, descriptors))
+        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(socket) = sockets.front() {
+            match ask_over(socket, question)? {
+                Some(answer) => return Ok(answer),
+                None => drop(sockets.pop_front()),
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::BrokenPipe, "the keeper process has ended"))
     }
+}
+
+/// Asks the process at the other end of a socket. Returns `None` if it has ended.
+fn ask_over(socket: &OwnedFd, question: Question) -> io::Result<Option<(Answer, Vec<OwnedFd>)>> {
+    let mut bytes = vec![0; ANSWER_BYTES_MAX];
+    let received = send(socket, question).map_err(io::Error::from).and_then(|_| receive(socket.as_fd(), &mut bytes));
+    let (len, descriptors) = match received {
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+            return Ok(None);
+        }
+        received => received?,
+    };
+    bytes.truncate(len);
+    Ok(Answer::from_bytes(&bytes).map(|answer| (answer, descriptors)))
 }
 
 impl fmt::Debug for Keeper {
@@ -272,8 +324,13 @@ fn keep(mut incoming: Incoming, kept: Kept<'_>, mut held: Held) {
             break incoming.close();
         }
     };
+    if held.is_unproven
+        && let Some(mounted) = &held.mounted
+    {
+        unmount_unproven(mounted, held.parent.as_deref());
+    }
     // Otherwise the process has been killed: its threads may be stuck.
-    if let (false, Some(parent)) = (is_told_to_end, held.parent.filter(|_| held.is_watched)) {
+    if let (false, Some(parent)) = (is_told_to_end, held.parent.as_ref().filter(|_| held.is_watched)) {
         parent.wait_for_end();
     }
     if let (true, Some(mounted)) = (kept.options.auto_unmount, &held.mounted) {
@@ -284,6 +341,20 @@ fn keep(mut incoming: Incoming, kept: Kept<'_>, mut held: Held) {
     }
     if let Some(passing) = kept.passing {
         let _ = fs::remove_dir(passing);
+    }
+    held.note(Note::Ends);
+}
+
+/// Unmounts a mount that its user does not know of. fusermount3 may not be started while the process that served it takes up all
+/// processes and threads that its user may have.
+fn unmount_unproven(mounted: &Unmounter, parent: Option<&Parent>) {
+    let until = Instant::now() + UNPROVEN_TIME_MAX;
+    while mounted.is_mounted() && mounted.unmount(Detach::Lazily).is_err() && Instant::now() < until {
+        match parent {
+            Some(parent) => drop(parent.ends_within(UNPROVEN_INTERVAL)),
+            None => thread::sleep(END_INTERVAL),
+        }
+        thread::sleep(END_INTERVAL);
     }
 }
 

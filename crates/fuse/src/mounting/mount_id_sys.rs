@@ -44,6 +44,16 @@ impl MountId {
         id(&stat(parent, name, UNIQUE_ID).ok()?)
     }
 
+    /// The ID as a number.
+    pub(crate) fn to_number(self) -> u64 {
+        self.0
+    }
+
+    /// The ID with this number.
+    pub(crate) fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
     /// Whether the directory leads to the mount; `None` if this cannot be determined. Does not wait for the program that serves
     /// the mount.
     pub(crate) fn is_on(self, directory: &Path) -> Option<bool> {

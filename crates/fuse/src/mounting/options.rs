@@ -105,6 +105,9 @@ pub struct MountOptions {
     pub touches: Option<TouchSink>,
     /// Whether a front does not read metadata ahead at present, because other bytes are more urgent.
     pub holds_metadata: Arc<AtomicBool>,
+    /// Whether the image is closed as soon as the kernel has ended the connection, so that the file system of the image can be
+    /// unmounted at once. Reads of the image fail from then on.
+    pub closes_image: bool,
     /// Mounts and unmounts for this process. Without it, the process does so itself, and has no front.
     pub keeper: Option<Arc<Keeper>>,
 }
@@ -191,6 +194,7 @@ impl Default for MountOptions {
             front_direct_io: false,
             touches: None,
             holds_metadata: Arc::default(),
+            closes_image: false,
             keeper: None,
         }
     }

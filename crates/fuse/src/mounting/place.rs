@@ -38,6 +38,10 @@ pub(crate) struct Place {
     unique: Option<MountId>,
 }
 
+/// The numbers of a place, for another process: [`Place::to_numbers`]. An unknown number is 0, which the kernel uses for none of
+/// them.
+pub(crate) type PlaceNumbers = [u64; 7];
+
 impl Place {
     /// The place of the mount just made on a directory that is held open.
     pub(crate) fn on(directory: &Directory) -> Self {
@@ -73,6 +77,29 @@ impl Place {
         let found = found.filter(|found| found.listed == Some(entry.id));
         let (parent, unique) = found.map_or((None, None), |found| (found.parent, found.unique));
         Self { directory: entry.mountpoint.clone(), parent, listed: Some(entry.id), device: Some(entry.device), unique }
+    }
+
+    /// The numbers by which another process finds the mount.
+    pub(crate) fn to_numbers(&self) -> PlaceNumbers {
+        let (parent_major, parent_minor, parent_inode) = self.parent.unwrap_or_default();
+        let (major, minor) = self.device.unwrap_or_default();
+        let unique = self.unique.map_or(0, MountId::to_number);
+        let [listed, major, minor] = [self.listed.unwrap_or(0), major, minor].map(u64::from);
+        [parent_major.into(), parent_minor.into(), parent_inode, listed, major, minor, unique]
+    }
+
+    /// The place of [`Place::to_numbers`]. `directory` is the path when the mount was made.
+    pub(crate) fn from_numbers(numbers: PlaceNumbers, directory: PathBuf) -> Self {
+        let [parent_major, parent_minor, parent_inode, listed, major, minor, unique] = numbers;
+        let [parent_major, parent_minor, listed, major, minor] =
+            [parent_major, parent_minor, listed, major, minor].map(|number| u32::try_from(number).unwrap_or(0));
+        Self {
+            directory,
+            parent: Some((parent_major, parent_minor, parent_inode)).filter(|parent| parent.2 != 0),
+            listed: Some(listed).filter(|listed| *listed != 0),
+            device: Some((major, minor)).filter(|device| *device != (0, 0)),
+            unique: Some(unique).filter(|unique| *unique != 0).map(MountId::from_number),
+        }
     }
 
     fn unknown(directory: PathBuf) -> Self {

@@ -150,6 +150,12 @@ impl Unmounter {
         self.place.as_ref().map(Place::path_now)
     }
 
+    /// Whether the kernel's connection for the mount is alive. It outlives an unmount as long as the files are in use elsewhere.
+    pub fn is_connected(&self) -> bool {
+        let connection = self.connection.upgrade();
+        !self.has_ended.load(Relaxed) && connection.is_some_and(|connection| connection.connection_end().is_none())
+    }
+
     /// Whether the mount still exists, covered or not; `true` if this cannot be determined.
     pub fn is_mounted(&self) -> bool {
         let connection_end = self.connection.upgrade().and_then(|connection| connection.connection_end());

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Condvar, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -33,6 +33,8 @@ pub(crate) struct Listeners {
     serving: AtomicUsize,
     resting: Mutex<usize>,
     needed: Condvar,
+    /// Set once the connection has ended. Changes only while `resting` is locked.
+    is_over: AtomicBool,
     rest: Duration,
     crowded_share: MovingShare,
 }
@@ -46,6 +48,7 @@ impl Listeners {
             serving: AtomicUsize::new(0),
             resting: Mutex::new(0),
             needed: Condvar::new(),
+            is_over: AtomicBool::new(false),
             rest: REST,
             crowded_share: MovingShare::new(AVERAGED_REQUESTS, 0),
         }
@@ -70,7 +73,7 @@ impl Listeners {
         }
         let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
         let others = self.thread_count.saturating_sub(self.serving.load(Relaxed) + *resting + 1);
-        if others == 0 {
+        if others == 0 || self.is_over.load(Relaxed) {
             return;
         }
         *resting += 1;
@@ -86,6 +89,14 @@ impl Listeners {
         if resting > 0 && self.serving.load(Relaxed) + resting >= self.thread_count {
             self.needed.notify_one();
         }
+    }
+
+    /// Wakes all resting threads, and lets none rest from now on: the connection has ended, and each thread has to notice it.
+    pub(crate) fn end_all(&self) {
+        let resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_over.store(true, Relaxed);
+        drop(resting);
+        self.needed.notify_all();
     }
 
     fn is_crowded(&self) -> bool {
@@ -181,6 +192,21 @@ mod tests {
         assert!(began.elapsed() < REST * 100, "none of them rested");
         (0..AVERAGED_REQUESTS).for_each(|_| listeners.note(false));
         assert!(!listeners.is_crowded());
+    }
+
+    #[test]
+    fn at_the_end_resting_threads_are_woken_and_none_rests_again() {
+        let listeners = listeners(8);
+        let resting: Vec<_> = (0..4).map(|_| rest(&listeners)).collect();
+        listeners.end_all();
+        let rested: Vec<_> = resting.into_iter().map(|thread| thread.join().expect("no panic")).collect();
+        assert!(rested.iter().any(|rested| *rested < REST), "{rested:?}");
+        let began = Instant::now();
+        for _ in 0..1000 {
+            listeners.begin();
+            listeners.end(false);
+        }
+        assert!(began.elapsed() < REST * 100, "none of them rested");
     }
 
     #[test]

@@ -8,8 +8,10 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::process::CommandExt,
     },
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
     sync::{Condvar, Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
 };
 
 use floe_image::{ImageSource, start_error};
@@ -22,6 +24,12 @@ use crate::{
     process::message::{Failure, LANE_COUNT, Order, Question, READ_BYTES_MAX, Reply, Report, Verb, receive, send},
 };
 
+/// How long the process may take to end: requests in progress are given up, and the cache on disk is left consistent.
+const END_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// The pause between two looks at a process that is to end.
+const END_INTERVAL: Duration = Duration::from_millis(1);
+
 /// A remote image that another process fetches. This process needs only its open sockets.
 pub struct RemoteProcess {
     about: ImageAbout,
@@ -29,6 +37,8 @@ pub struct RemoteProcess {
     control: Mutex<Option<File>>,
     lanes: Mutex<Lanes>,
     freed: Condvar,
+    /// `None` if this process has not started the other one.
+    child: Mutex<Option<Child>>,
 }
 
 /// The unused lanes.
@@ -56,10 +66,11 @@ impl RemoteProcess {
         // The process group keeps signals of the terminal away from the fetching process, which ends with this one.
         program.stdin(Stdio::from(theirs)).stdout(Stdio::null()).process_group(0);
         let child = program.spawn().map_err(start_error);
+        // If the image cannot be opened, the process ends when the sockets close. It is not waited for.
         let process = child.and_then(|child| {
-            // The process ends when the sockets close. It is not waited for.
-            drop(child);
-            Self::over(ours, location, options)
+            let process = Self::over(ours, location, options)?;
+            *process.child.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
+            Ok(process)
         });
         drop(program);
         process
@@ -83,7 +94,7 @@ impl RemoteProcess {
         };
         let free = ours.into_iter().map(File::from).collect();
         let lanes = Mutex::new(Lanes { free, is_lost: false });
-        Ok(Self { about, control: Mutex::new(Some(control)), lanes, freed: Condvar::new() })
+        Ok(Self { about, control: Mutex::new(Some(control)), lanes, freed: Condvar::new(), child: Mutex::default() })
     }
 
     /// Properties of the image.
@@ -108,6 +119,18 @@ impl RemoteProcess {
     /// Makes the process end. Reads that wait for the server fail, as do all later ones.
     pub fn end(&self) {
         drop(self.control.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    /// As [`RemoteProcess::end`], and waits until the process has ended and released the cache on disk, for a limited time.
+    pub fn end_and_wait(&self) {
+        self.end();
+        let until = Instant::now() + END_TIME_MAX;
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(Ok(None)) = child.as_mut().map(Child::try_wait)
+            && Instant::now() < until
+        {
+            thread::sleep(END_INTERVAL);
+        }
     }
 
     /// Takes a lane; waits until one is free.

@@ -73,7 +73,12 @@ impl SignalledEnd {
         let work = move || unmounting.unmount_when_uncovered(&sender);
         let mut state = State::Unmounting;
         let mut gone_since = None;
-        let mut is_over = thread::Builder::new().name("floe-unmount".to_owned()).spawn(work).is_err();
+        let mut is_over = false;
+        if thread::Builder::new().name("floe-unmount".to_owned()).spawn(work).is_err() {
+            // No second signal is seen until the system call returns.
+            state = this.unmount_here(&mut signals);
+            is_over = true;
+        }
         while !is_over {
             match states.recv_timeout(LOOK_INTERVAL) {
                 Ok(next) => state = next,
@@ -133,6 +138,22 @@ impl SignalledEnd {
                 let _ = states.send(state);
             }
         }
+    }
+
+    /// Unmounts as soon as no other mount covers this one, on this thread, because no other one can be started. Returns the last
+    /// state.
+    fn unmount_here(&self, signals: &mut Signals) -> State {
+        let mut state = self.unmount();
+        while state == State::Covered {
+            thread::sleep(LOOK_INTERVAL);
+            if signals.pending().next().is_some() {
+                self.stop_now(state);
+            }
+            if !self.unmounter.is_covered() {
+                state = self.unmount();
+            }
+        }
+        state
     }
 
     fn unmount(&self) -> State {

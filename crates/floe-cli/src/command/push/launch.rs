@@ -20,7 +20,7 @@ use floe_sandbox::{Mode, Sandbox};
 use floe_source::FileSource;
 
 use crate::{
-    confinement,
+    confinement, daemon,
     exit::Exit,
     fail::Fail,
     launch::{Footprint, replayed_range},
@@ -80,7 +80,7 @@ pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>, len: u64) -> Re
     }
     let status = child.wait().map_err(failed)?;
     if !status.success() {
-        let reason = errors.lines().last().map(|line| line.strip_prefix("floe: ").unwrap_or(line));
+        let reason = daemon::last_message(&errors);
         let fail = Fail::failed(reason.map_or_else(|| format!("{LAUNCH_RANGES_COMMAND}: {status}"), str::to_owned));
         let is_image_bad = status.code() == Some(Exit::BadImage.code().into());
         return Err(if is_image_bad { fail.with_exit(Exit::BadImage) } else { fail });

@@ -13,6 +13,7 @@ use floe_engine::{Priority, schedule_this_thread};
 use super::{
     Kept,
     messages::{Answer, Question, RINGS_ARE_PERMITTED, priority_from_number},
+    standby::{Note, Noting},
 };
 use crate::{
     Detach, Directory, MountTable, Unmounter,
@@ -40,34 +41,59 @@ pub(super) struct Held {
     pub(super) mounted: Option<Unmounter>,
     /// Whether the mount is a front.
     pub(super) is_front: bool,
+    /// Whether this process has made the mount, and its user does not know yet that it works.
+    pub(super) is_unproven: bool,
     /// The process that this one serves.
     pub(super) parent: Option<Arc<Parent>>,
     /// Whether a thread aborts the connection if that process is killed and cannot end.
     pub(super) is_watched: bool,
     /// Stops the thread that looks up the names of a launch.
     walk: Option<Arc<WalkPause>>,
+    /// Tells the process that stands by what this one does; `None` if it is that process.
+    noting: Option<Noting>,
 }
 
 impl Held {
     /// Holds no mount yet. `parent` is the process that this one serves.
-    pub(super) fn new(mountpoint: Option<Directory>, parent: Option<Arc<Parent>>) -> Self {
-        Self { mountpoint, parent, ..Self::default() }
+    pub(super) fn new(mountpoint: Option<Directory>, parent: Option<Arc<Parent>>, noting: Option<Noting>) -> Self {
+        Self { mountpoint, parent, noting, ..Self::default() }
     }
 
     /// Holds the FUSE mount at a place. Returns the answer, which contains the number of the mount.
     fn hold(&mut self, place: Place) -> Answer {
         let text = id_text(&place);
-        let mount = Unmounter::new(Some(place), Weak::new(), None);
-        self.abort_when_stuck(mount.device());
-        self.mounted = Some(mount);
+        self.keep(place);
+        self.abort_when_stuck(self.mounted.as_ref().and_then(Unmounter::device));
         Answer { text, ..Answer::done() }
+    }
+
+    /// Keeps the mount at a place, and tells the process that stands by. Returns the mount.
+    fn keep(&mut self, place: Place) -> Unmounter {
+        self.note(Note::Mounted { place: place.to_numbers(), is_front: self.is_front });
+        self.mounted.insert(Unmounter::new(Some(place), Weak::new(), None)).clone()
+    }
+
+    /// Tells the process that stands by, if this one is the keeper.
+    pub(super) fn note(&self, note: Note) {
+        if let Some(noting) = &self.noting {
+            noting.note(note);
+        }
     }
 
     /// Holds the mount on a directory if it has this device number and a program serves it.
     fn adopt(&mut self, directory: &Path, device: (u32, u32)) -> Option<Answer> {
         let table = MountTable::read().unwrap_or_default();
         let entry = table.on(directory).filter(|entry| entry.is_served() && entry.device == device)?;
+        self.is_front = entry.is_front();
         Some(self.hold(Place::of(entry)))
+    }
+
+    /// Holds the mount of a keeper that was killed, if it still exists.
+    pub(super) fn inherit(&mut self, place: Place, is_front: bool, is_unproven: bool) {
+        if Unmounter::new(Some(place.clone()), Weak::new(), None).is_mounted() {
+            (self.is_front, self.is_unproven) = (is_front, is_unproven);
+            self.hold(place);
+        }
     }
 
     /// Arranges that the connection of the mount with this device number is aborted if the parent is killed and cannot
@@ -113,6 +139,7 @@ impl Held {
                 None => Answer::failed(4, &io::Error::from_raw_os_error(libc::EBUSY)),
                 Some(mountpoint) => match connect(&mountpoint, kept.options) {
                     Ok((Connected { device, auto_unmount }, place)) => {
+                        self.is_unproven = true;
                         let auto_unmount = auto_unmount.map(AutoUnmount::into_socket);
                         return (self.hold(place), [device].into_iter().chain(auto_unmount).collect());
                     }
@@ -148,10 +175,9 @@ impl Held {
                     Some((mountpoint, hidden)) => match hidden.put_front(mountpoint, kept.options) {
                         Ok((place, transfer)) => {
                             self.mountpoint = None;
+                            (self.is_front, self.is_unproven) = (true, true);
                             let id = id_text(&place);
-                            let mounted = Unmounter::new(Some(place), Weak::new(), None);
-                            self.mounted = Some(mounted.clone());
-                            self.is_front = true;
+                            let mounted = self.keep(place);
                             // Without it, a store to the hidden image could keep a killed process from ending.
                             let transfer = transfer.filter(|(_, mover)| self.abort_when_stuck(mover.hidden_device()));
                             let priority = priority_from_number(priority);
@@ -192,6 +218,11 @@ impl Held {
             },
             Question::IsAdministrator(thread) if is_administrator(thread) => Answer::done(),
             Question::IsAdministrator(_) => Answer { kind: 1, ..Answer::done() },
+            Question::Works => {
+                self.is_unproven = false;
+                self.note(Note::Works);
+                Answer::done()
+            }
             Question::End => Answer::done(),
         };
         (answer, Vec::new())
@@ -308,6 +339,6 @@ mod tests {
             assert_eq!(Question::from_bytes(&bytes[..4]), None, "{question:?} cut short");
         }
         assert_eq!(Question::from_bytes(&[0; 5]), None);
-        assert_eq!(Question::from_bytes(&[12, 0, 0, 0, 0]), None);
+        assert_eq!(Question::from_bytes(&[13, 0, 0, 0, 0]), None);
     }
 }

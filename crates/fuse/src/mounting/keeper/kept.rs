@@ -50,6 +50,7 @@ impl Kept<'_> {
             | Question::UnmountLazily
             | Question::Users
             | Question::IsAdministrator(_)
+            | Question::Works
             | Question::End => true,
         }
     }

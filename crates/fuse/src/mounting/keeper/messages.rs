@@ -4,6 +4,7 @@ use std::{
     io::{self, IoSliceMut},
     mem::MaybeUninit,
     os::fd::{BorrowedFd, OwnedFd},
+    path::Path,
 };
 
 use floe_engine::Priority;
@@ -32,12 +33,14 @@ pub(super) enum Question {
     IsAdministrator(u32),
     /// Start the thread that looks up the names of a launch, with this priority.
     Walk(u32),
+    /// The mount works, and its user knows it: from now on it outlives the process.
+    Works,
     /// Stop. This has no answer.
     End,
 }
 
 /// An answer of the keeper: a kind, an errno or 0, and a text.
-pub(super) struct Answer {
+pub(in crate::mounting) struct Answer {
     pub(super) kind: u8,
     pub(super) errno: i32,
     pub(super) text: String,
@@ -63,6 +66,7 @@ impl Question {
             Self::Walk(priority) => (9, priority),
             Self::Adopt => (10, 0),
             Self::End => (11, 0),
+            Self::Works => (12, 0),
         };
         let [first, second, third, fourth] = u32::to_le_bytes(argument);
         [kind, first, second, third, fourth]
@@ -83,6 +87,7 @@ impl Question {
             9 => Self::Walk(argument),
             10 => Self::Adopt,
             11 => Self::End,
+            12 => Self::Works,
             _ => return None,
         })
     }
@@ -112,7 +117,7 @@ impl Answer {
         }
     }
 
-    pub(super) fn of_unmount(result: Result<(), UnmountError>) -> Self {
+    pub(in crate::mounting) fn of_unmount(result: Result<(), UnmountError>) -> Self {
         match result {
             Ok(()) => Self::done(),
             Err(UnmountError::NotMounted(_)) => Self { kind: 1, ..Self::done() },
@@ -120,7 +125,21 @@ impl Answer {
             Err(UnmountError::NoPermission { reason, .. }) => Self { kind: 3, text: reason, ..Self::done() },
             Err(UnmountError::Failed { error, .. }) => Self::failed(4, &error),
             Err(UnmountError::Covered(_)) => Self { kind: 5, ..Self::done() },
-            Err(error) => Self::failed(4, &io::Error::other(error.to_string())),
+            Err(UnmountError::NotFuse { file_system, .. }) => Self { kind: 6, text: file_system, ..Self::done() },
+        }
+    }
+
+    /// The result of unmounting the directory `path` that [`Answer::of_unmount`] tells.
+    pub(in crate::mounting) fn into_unmount(self, path: &Path) -> Result<(), UnmountError> {
+        let path = path.to_owned();
+        match self.kind {
+            DONE => Ok(()),
+            1 => Err(UnmountError::NotMounted(path)),
+            2 => Err(UnmountError::Busy(path)),
+            3 => Err(UnmountError::NoPermission { path, reason: self.text }),
+            5 => Err(UnmountError::Covered(path)),
+            6 => Err(UnmountError::NotFuse { path, file_system: self.text }),
+            _ => Err(UnmountError::Failed { path, error: self.error() }),
         }
     }
 
@@ -131,14 +150,14 @@ impl Answer {
         }
     }
 
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
+    pub(in crate::mounting) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![self.kind];
         bytes.extend_from_slice(&self.errno.to_le_bytes());
         bytes.extend(self.text.bytes().take(ANSWER_BYTES_MAX - bytes.len()));
         bytes
     }
 
-    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+    pub(in crate::mounting) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (kind, rest) = bytes.split_first()?;
         let (errno, text) = rest.split_first_chunk()?;
         Some(Self { kind: *kind, errno: i32::from_le_bytes(*errno), text: String::from_utf8_lossy(text).into_owned() })
