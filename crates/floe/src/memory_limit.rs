@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use floe_codec::limit_arenas;
+use floe_codec::{limit_arenas, release_freed_memory};
 use rustix::process::{Resource, getrlimit};
 
 /// The maximum memory of a decoding thread: its stack, a decoded block of 12 MiB, and its buffers.
@@ -32,7 +32,8 @@ pub(crate) fn check_thread_start() -> io::Result<()> {
     }
 }
 
-/// Below this limit of memory, all threads share one arena of the C library.
+/// Below this limit of memory, all threads share one arena of the C library, and large allocations return to the system as soon
+/// as they are freed.
 const SMALL_MEMORY_BYTES: u64 = 64 << 20;
 
 /// Keeps the address space of this process for data if it is limited (`RLIMIT_AS`), and its memory if a control group has little:
@@ -41,8 +42,9 @@ pub fn keep_address_space() {
     if let Some(limit_bytes) = getrlimit(Resource::As).current {
         limit_arenas(limit_bytes);
     } else if memory_limit_bytes() < SMALL_MEMORY_BYTES {
-        // Freed memory in the arena of one thread is of no use to the others.
+        // Freed memory in the arena of one thread is of no use to the others, and freed blocks would stay there.
         limit_arenas(0);
+        release_freed_memory();
     }
 }
 

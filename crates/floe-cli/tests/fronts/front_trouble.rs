@@ -319,6 +319,37 @@ fn a_mount_that_is_short_of_memory_reads_right() {
 }
 
 #[test]
+fn a_mount_in_a_small_control_group_reads_a_whole_tree() {
+    if !ready() {
+        return;
+    }
+    let scene = Scene::many(300, 100_000);
+    let image = scene.folder.path().join("large-blocks.erofs");
+    let made =
+        run(floe().args(["mkfs", "--compress", "zstd", "-C1048576"]).arg(&image).arg(scene.folder.path().join("tree")));
+    assert!(made.status.success(), "{made:?}");
+    // The text of this program, which is much longer than that of a release, is charged to the first group that reads it.
+    fs::read(env!("CARGO_BIN_EXE_floe")).expect("it was built");
+    let rows = [("fuse", 16), ("fuse", 20), ("kernel", 20), ("kernel", 24), ("kernel", 32)];
+    for (front, mib) in rows {
+        let Some(group) = ControlGroup::new(mib << 20) else {
+            return skip::skipped("there is no control group with a limit on memory to be had");
+        };
+        let place = Place::new();
+        let mut command = group.command(env!("CARGO_BIN_EXE_floe"));
+        command.arg("mount").arg(&image).arg(&place.path).args(["-o", &format!("front={front}")]);
+        let mut serving = Serving::start(command, place);
+        let mut readers = group.command("sh");
+        readers.args(["-c", "find \"$0\" -type f -print0 | xargs -0 -P6 -n8 cat | wc -c"]).arg(&serving.place.path);
+        let read = run(&mut readers).stdout;
+        assert_eq!(String::from_utf8_lossy(&read).trim(), "30000000", "front={front} in {mib} MiB");
+        assert!(serving.is_running(), "front={front} in {mib} MiB");
+        serving.signal(Signal::TERM);
+        assert_eq!(serving.end().0.code(), Some(0), "front={front} in {mib} MiB");
+    }
+}
+
+#[test]
 fn read_data_has_one_copy_in_memory() {
     if !ready() {
         return;
