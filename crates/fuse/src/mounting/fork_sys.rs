@@ -5,7 +5,7 @@ use std::{
     fs::File,
     io,
     os::{
-        fd::{AsRawFd, RawFd},
+        fd::{IntoRawFd, RawFd},
         unix::fs::FileExt,
     },
     panic::{AssertUnwindSafe, catch_unwind},
@@ -29,16 +29,15 @@ pub(crate) fn fork(name: &CStr, kept: &[RawFd], work: impl FnOnce()) -> io::Resu
     if std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() > 1) {
         return Err(io::Error::other("other threads are already running"));
     }
-    // Without it, the child keeps the standard descriptors of its parent.
-    let nowhere = File::options().read(true).write(true).open("/dev/null").ok();
     // SAFETY: no other thread runs, so the child finds all locks free and all memory whole.
     match unsafe { libc::fork() } {
         -1 => Err(start_error(io::Error::last_os_error())),
         0 => {
             // A panic must not unwind into the parent's code.
             let _ = catch_unwind(AssertUnwindSafe(|| {
-                keep_only(name, kept, nowhere.as_ref());
-                work();
+                if keep_only(name, kept).is_ok() {
+                    work();
+                }
             }));
             // SAFETY: ends the child without exit handlers and without flushing buffers, both of which belong to the parent.
             unsafe { libc::_exit(0) }
@@ -48,17 +47,17 @@ pub(crate) fn fork(name: &CStr, kept: &[RawFd], work: impl FnOnce()) -> io::Resu
 }
 
 /// Leaves the terminal and the working directory, and closes all descriptors but `kept`.
-fn keep_only(name: &CStr, kept: &[RawFd], nowhere: Option<&File>) {
+///
+/// # Errors
+/// `/dev/null`, which takes the place of the parent's standard descriptors, cannot be opened. A process that kept those would keep
+/// the readers of the parent's output waiting.
+fn keep_only(name: &CStr, kept: &[RawFd]) -> io::Result<()> {
     let _ = std::env::set_current_dir("/");
     let _ = rustix::thread::set_name(name);
     rename_in_listings(name);
     for signal in IGNORED {
         // SAFETY: no handler of ours is involved.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
-    }
-    for (standard, nowhere) in nowhere.into_iter().flat_map(|nowhere| [(0, nowhere), (1, nowhere), (2, nowhere)]) {
-        // SAFETY: replaces the standard descriptors, which no value owns.
-        unsafe { libc::dup2(nowhere.as_raw_fd(), standard) };
     }
     let mut numbers = kept.to_vec();
     numbers.sort_unstable();
@@ -68,6 +67,16 @@ fn keep_only(name: &CStr, kept: &[RawFd], nowhere: Option<&File>) {
         first = number + 1;
     }
     close_all(first, i32::MAX);
+    // After the parent's descriptors are closed, the limit of open files leaves room for one more.
+    // It stays open: it may be one of the standard descriptors.
+    let nowhere = File::options().read(true).write(true).open("/dev/null")?.into_raw_fd();
+    for standard in 0..=2 {
+        // SAFETY: replaces the standard descriptors, which no value owns.
+        if unsafe { libc::dup2(nowhere, standard) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }
 
 /// Closes all descriptors from `first` to `last`. Values of the parent own them; the child uses none of these values, and

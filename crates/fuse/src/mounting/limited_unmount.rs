@@ -34,14 +34,19 @@ const NAME: &CStr = c"floe-umount";
 pub fn unmount_within(path: &Path, detach: Detach, time_max: Duration) -> Result<bool, UnmountError> {
     let failed = |error| UnmountError::Failed { path: path.to_owned(), error };
     let directly = || unmount(path, detach).map(|()| true);
-    // The other process has another working directory.
-    let absolute = std::path::absolute(path).map_err(failed)?;
     let Ok((mut ours, theirs)) = io::pipe() else { return directly() };
+    let table = MountTable::read().unwrap_or_default();
+    let entry = table.find(path).map_err(failed)?;
+    // The path may depend on the working directory or name this process (`/proc/self`); both are others in the other process.
+    let independent = match entry {
+        Some(entry) => entry.mountpoint.clone(),
+        None => std::path::absolute(path).map_err(failed)?,
+    };
+    let device = entry.map(|entry| entry.device);
     let tell = || {
-        let answer = Answer::of_unmount(unmount(&absolute, detach));
+        let answer = Answer::of_unmount(unmount(&independent, detach));
         let _ = (&theirs).write_all(&answer.to_bytes());
     };
-    let device = device_on(path);
     let Ok(process) = fork_sys::fork(NAME, &[theirs.as_raw_fd()], tell) else { return directly() };
     drop(theirs);
     let mut ready = [PollFd::new(&ours, PollFlags::IN)];
