@@ -49,9 +49,13 @@ impl Incoming {
         }
     }
 
-    /// Takes no more questions. Returns whether the process has told the keeper to end before that.
+    /// Takes no more questions, and forwards the messages that the process has sent before its end. Returns whether it has told the
+    /// keeper to end before that.
     pub(super) fn close(self) -> bool {
         let _ = shutdown(&self.socket, Shutdown::Both);
+        for relay in &self.relays {
+            relay.forward(self.served);
+        }
         let mut bytes = [0; 5];
         while let Ok((len, _)) = receive(self.socket.as_fd(), &mut bytes)
             && len > 0
@@ -66,9 +70,26 @@ impl Incoming {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixDatagram;
+
     use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
     use super::*;
+
+    #[test]
+    fn messages_of_an_ended_process_are_forwarded() {
+        let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (to, receiver) = UnixDatagram::pair().expect("sockets");
+        let (messages, relay) = Relay::new(to.into(), |_, _, _| true).expect("sockets");
+        let (ours, theirs) = pair().expect("sockets");
+        send(&messages, b"last words", SendFlags::NOSIGNAL).expect("there is room");
+        drop((ours, messages));
+        let incoming = Incoming { socket: theirs, relays: vec![relay], served: rustix::process::getpid() };
+        assert!(!incoming.close());
+        let mut bytes = [0; 64];
+        let len = receiver.recv(&mut bytes).expect("a message");
+        assert_eq!(&bytes[..len], b"last words");
+    }
 
     #[test]
     fn an_end_that_was_asked_for_is_seen_behind_other_words() {
