@@ -1,7 +1,9 @@
 //! Checks beyond those of the compiler.
 
+mod circles;
 mod dependencies;
 mod documents;
+mod imports;
 mod library;
 mod permissions;
 mod rooms;
@@ -17,6 +19,7 @@ use crate::task_error::{Outcome, TaskError};
 pub(crate) fn run() -> Outcome {
     let permissions = Permissions::read()?;
     let mut lines = dependencies::violations(&permissions)?;
+    lines.extend(circles::violations(&permissions)?);
     lines.extend(documents::violations()?);
     lines.extend(library::violations()?);
     lines.extend(rooms::violations(&permissions)?);

@@ -1,142 +1,33 @@
 //! The permitted imports between the modules of a crate, from `xtask/rooms.toml`.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::Path,
-};
+use std::{collections::BTreeSet, path::Path};
 
 use floe_testkit::workspace_root;
-use syn::{Item, UseTree, visit::Visit};
 
 use super::{
+    imports::Imports,
     permissions::{FILE, Permissions, Table, faults_of},
-    source_files::rust_files,
 };
-use crate::task_error::{During, Outcome, TaskError};
+use crate::task_error::Outcome;
 
 /// The imports that the tables do not allow, permissions that no import uses, and other faults of the tables.
 pub(super) fn violations(permissions: &Permissions) -> Outcome<Vec<String>> {
-    let root = workspace_root();
     let mut lines = Vec::new();
     for (name, table) in &permissions.rooms {
         lines.extend(faults_of(name, table));
-        let source = root.join("crates").join(name).join("src");
-        let entry = fs::read_to_string(source.join("lib.rs")).during(source.display())?;
-        let exports = exports_of(&parse(&entry, "lib.rs")?);
+        let imports = Imports::read(&workspace_root().join("crates").join(name).join("src"))?;
         let mut used_by = Table::new();
-        for path in rust_files(&source)? {
-            let file = path.strip_prefix(&source).unwrap_or(&path);
+        for (file, used) in imports.uses() {
             if file == Path::new("lib.rs") {
                 continue;
             }
-            let text = fs::read_to_string(&path).during(path.display())?;
-            let used = rooms_used(&parse(&text, &path.display().to_string())?, &exports);
+            let used = used.into_iter().filter(|other| *other != Path::new("lib.rs")).map(room_of).collect();
             lines.extend(wrong_ways(name, file, &used, table));
             used_by.entry(room_of(file)).or_default().extend(used);
         }
         lines.extend(needless_permissions(name, &used_by, table));
     }
     Ok(lines)
-}
-
-fn parse(text: &str, name: &str) -> Outcome<syn::File> {
-    syn::parse_file(text).map_err(|error| TaskError::new(format!("{name}: {error}")))
-}
-
-/// The rooms in which the names that `lib.rs` exports are defined.
-fn exports_of(entry: &syn::File) -> BTreeMap<String, String> {
-    let mut exports = BTreeMap::new();
-    for item in &entry.items {
-        if let Item::Use(item) = item
-            && let UseTree::Path(path) = &item.tree
-        {
-            let room = path.ident.to_string();
-            leaves(&path.tree, &mut |name| drop(exports.insert(name.to_owned(), room.clone())));
-        }
-    }
-    exports
-}
-
-fn leaves(tree: &UseTree, note: &mut impl FnMut(&str)) {
-    match tree {
-        UseTree::Path(path) => leaves(&path.tree, note),
-        UseTree::Name(name) => note(&name.ident.to_string()),
-        UseTree::Rename(rename) => note(&rename.rename.to_string()),
-        UseTree::Group(group) => group.items.iter().for_each(|tree| leaves(tree, note)),
-        UseTree::Glob(_) => {}
-    }
-}
-
-/// The rooms that a file uses, apart from its tests.
-fn rooms_used(file: &syn::File, exports: &BTreeMap<String, String>) -> BTreeSet<String> {
-    struct Uses<'exports> {
-        exports: &'exports BTreeMap<String, String>,
-        rooms: BTreeSet<String>,
-    }
-    impl Uses<'_> {
-        fn note(&mut self, name: &str) {
-            self.rooms.insert(self.exports.get(name).map_or(name, String::as_str).to_owned());
-        }
-    }
-    impl<'ast> Visit<'ast> for Uses<'_> {
-        fn visit_item(&mut self, item: &'ast Item) {
-            let attributes = match item {
-                Item::Mod(item) => &item.attrs,
-                Item::Impl(item) => &item.attrs,
-                Item::Fn(item) => &item.attrs,
-                Item::Use(item) => &item.attrs,
-                _ => return syn::visit::visit_item(self, item),
-            };
-            let is_test = |attribute: &syn::Attribute| {
-                attribute.path().is_ident("cfg")
-                    && quoted(attribute).split(|c: char| !c.is_alphanumeric()).any(|word| word == "test")
-            };
-            if !attributes.iter().any(is_test) {
-                syn::visit::visit_item(self, item);
-            }
-        }
-
-        fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-            if let UseTree::Path(path) = &item.tree
-                && path.ident == "crate"
-            {
-                match &*path.tree {
-                    UseTree::Group(group) => {
-                        group.items.iter().for_each(|tree| first_names(tree, &mut |name| self.note(name)))
-                    }
-                    tree => first_names(tree, &mut |name| self.note(name)),
-                }
-            }
-        }
-
-        fn visit_path(&mut self, path: &'ast syn::Path) {
-            let mut segments = path.segments.iter();
-            if segments.next().is_some_and(|segment| segment.ident == "crate")
-                && let Some(segment) = segments.next()
-            {
-                self.note(&segment.ident.to_string());
-            }
-            syn::visit::visit_path(self, path);
-        }
-    }
-    let mut uses = Uses { exports, rooms: BTreeSet::new() };
-    uses.visit_file(file);
-    uses.rooms
-}
-
-fn quoted(attribute: &syn::Attribute) -> String {
-    match &attribute.meta {
-        syn::Meta::List(list) => list.tokens.to_string(),
-        _ => String::new(),
-    }
-}
-
-fn first_names(tree: &UseTree, note: &mut impl FnMut(&str)) {
-    match tree {
-        UseTree::Path(path) => note(&path.ident.to_string()),
-        tree => leaves(tree, note),
-    }
 }
 
 /// The room of a file: its first directory, or its own name.
@@ -171,6 +62,8 @@ fn needless_permissions(name: &str, used_by: &Table, table: &Table) -> Vec<Strin
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn table() -> Table {
@@ -178,28 +71,6 @@ mod tests {
             ("cellar".to_owned(), BTreeSet::new()),
             ("hall".to_owned(), BTreeSet::from(["cellar".to_owned()])),
         ])
-    }
-
-    fn used(text: &str) -> Vec<String> {
-        let entry = parse("pub use cellar::shelf::{Bottle, Glass as Cup};\npub use hall::Guest;", "lib.rs");
-        let exports = exports_of(&entry.unwrap_or_else(|error| panic!("{error}")));
-        let file = parse(text, "a file").unwrap_or_else(|error| panic!("{error}"));
-        rooms_used(&file, &exports).into_iter().collect()
-    }
-
-    #[test]
-    fn imports_are_found_anywhere_in_a_file() {
-        for (text, expected) in [
-            ("use crate::{Bottle, hall::Door};", &["cellar", "hall"][..]),
-            ("use crate::Cup;", &["cellar"]),
-            ("use super::shelf; use std::fmt;", &[]),
-            ("fn call() { crate::hall::open() }", &["hall"]),
-            ("#[cfg(test)] mod tests { use crate::hall::Door; }", &[]),
-            ("#[cfg(all(test, not(miri)))] mod tests { use crate::hall::Door; }", &[]),
-            ("#[cfg(miri)] mod other { use crate::hall::Door; }", &["hall"]),
-        ] {
-            assert_eq!(used(text), expected, "{text}");
-        }
     }
 
     #[test]
