@@ -124,7 +124,7 @@ fn names_that_others_created_first_do_not_keep_a_user_from_its_mount() {
             let (image, directory) = (shared.path("image"), shared.path("mnt"));
             let (image, directory) = (image.to_str().expect("text"), directory.to_str().expect("text"));
             let steps: [&[&str]; 6] = [
-                &["mount", "-d", image, directory],
+                &["mount", "-d", "-o", "transport=dev", image, directory],
                 &["status", directory],
                 &["tune", directory, "cache=1M"],
                 &["upgrade", directory],
@@ -150,7 +150,7 @@ fn root_of_every_user_namespace_has_its_own_directory() {
         return;
     }
     // Both are root, of namespaces of different users. The second one works while the first one is mounted.
-    let script = "set -e; cd \"$1\"; ./floe mount -d -o front=fuse image $2; ./floe status $2 >/dev/null; \
+    let script = "set -e; cd \"$1\"; ./floe mount -d -o front=fuse,transport=dev image $2; ./floe status $2 >/dev/null; \
                   ./floe tune $2 cache=1M; ./floe upgrade $2; ./floe status $2 > /dev/null; \
                   if test -n \"$3\"; then touch first/works; while ! test -e second/works; do sleep 0.1; done; \
                   else touch second/works; fi; ./floe status $2 >/dev/null; ./floe umount $2";
