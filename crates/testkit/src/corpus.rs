@@ -54,7 +54,7 @@ impl Corpus {
     /// The corpus; without one, prints a skip message and returns the fixtures.
     pub fn locate_or_fixtures() -> Self {
         Self::locate().unwrap_or_else(|reason| {
-            crate::skip::skipped(&format!("{reason}; only fixtures/ is tested"));
+            crate::skipped::skipped(&format!("{reason}; only fixtures/ is tested"));
             Self::fixtures()
         })
     }

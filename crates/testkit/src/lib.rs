@@ -21,6 +21,7 @@ mod peer;
 mod program_copy;
 mod random;
 pub mod skip;
+mod skipped;
 mod slow_source;
 mod table;
 mod tree;

@@ -1,14 +1,10 @@
 //! Skips tests that the machine does not support, with a reason.
 
-use std::{
-    env, fs,
-    io::{self, Write},
-    path::Path,
-    thread,
-};
+use std::{fs, path::Path};
 
 use rustix::process::Signal;
 
+pub use crate::skipped::skipped;
 use crate::{
     corpus::Corpus,
     peer::{self, Versions, peer},
@@ -71,19 +67,6 @@ pub fn ready(needs: &[Need]) -> bool {
             false
         }
     }
-}
-
-/// Prints to stderr that the calling test, or a part of it, was skipped, and why.
-///
-/// # Panics
-/// `FLOE_NO_SKIP=1`.
-pub fn skipped(reason: &str) {
-    let thread = thread::current();
-    let test = thread.name().unwrap_or("a test");
-    assert!(env::var_os("FLOE_NO_SKIP").is_none_or(|value| value != "1"), "{test} may not be skipped, but {reason}");
-    // Written to the handle, because the harness captures the output of macros. In one piece, because other threads
-    // write too.
-    let _ = io::stderr().write_all(format!("skipped: {test}, because {reason}\n").as_bytes());
 }
 
 fn is_root() -> bool {

@@ -66,9 +66,8 @@ fn measure(
         }
         let image = match kind {
             SubjectKind::Tree => subject.image.clone(),
-            SubjectKind::Wide => {
-                SourceTree::wide()?.image(subject.image.format, &subject.options, &arguments.setting)?
-            }
+            SubjectKind::Wide => SourceTree::wide()?
+                .image(subject.image.format, &subject.options, |name| arguments.setting.contest.peer(name))?,
         };
         let first = contenders.first().ok_or(TaskError::new("no contender is left to measure"))?;
         let session = Session::new(first, &image.path, image.format)?;

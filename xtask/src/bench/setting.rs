@@ -82,7 +82,7 @@ impl Setting {
         }
         let folders: Vec<String> = self.tree.iter().map(|folder| folder.display().to_string()).collect();
         let made = all_options.into_iter().map(|options| {
-            let image = tree.image(format, &options, self)?;
+            let image = tree.image(format, &options, |name| self.contest.peer(name))?;
             Ok(Subject { title: format!("{} {options} of {}", format.name(), folders.join(" and ")), image, options })
         });
         made.collect()

@@ -8,7 +8,6 @@ use std::{
 
 use floe_testkit::{Tree, corpus::Format, manifest::sha256_hex, target_dir};
 
-use super::setting::Setting;
 use crate::task_error::{During, Outcome, TaskError};
 
 /// The number of entries in the wide directory.
@@ -75,13 +74,18 @@ impl SourceTree {
         Ok(Self { path, key })
     }
 
-    /// An image of this tree, made once.
-    pub(super) fn image(&self, format: Format, options: &str, setting: &Setting) -> Outcome<Image> {
+    /// An image of this tree, made once by the program that `find` finds.
+    pub(super) fn image(
+        &self,
+        format: Format,
+        options: &str,
+        find: impl FnOnce(&str) -> Result<PathBuf, String>,
+    ) -> Outcome<Image> {
         let name = match format {
             Format::Erofs => "mkfs.erofs",
             Format::Squashfs => "mksquashfs",
         };
-        let program = setting.contest.peer(name).map_err(TaskError::new)?;
+        let program = find(name).map_err(TaskError::new)?;
         let key = key_of(&format!("{} {name} {options}", self.key));
         let path = bench_folder()?.join(format!("image-{key}.{}", format.name()));
         if !path.exists() {

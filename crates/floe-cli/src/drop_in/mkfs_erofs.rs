@@ -4,6 +4,7 @@ mod algorithms;
 mod extended;
 mod feature_table;
 mod option_table;
+mod support;
 
 use std::{
     ffi::{OsStr, OsString},
@@ -25,11 +26,7 @@ use floe_mkfs::{
 
 pub(in crate::drop_in) use option_table::help;
 
-use self::{
-    algorithms::Algorithm,
-    extended::Extended,
-    option_table::{Fate, Value},
-};
+use self::{algorithms::Algorithm, extended::Extended, option_table::Value, support::Support};
 use super::erofs_tool::{ErofsTool, GivenOption, Options, number};
 use crate::{
     cancellation, compress_hints,
@@ -170,15 +167,15 @@ impl Order {
                 Some(options.value(option).ok_or_else(|| format!("option {} requires an argument", row.name))?)
             }
         };
-        match row.fate {
-            Fate::Refused(why, harmless) => {
+        match row.support {
+            Support::Refused(why, harmless) => {
                 if harmless.iter().any(|known| *known == lossy(value.as_deref())) {
                     return Ok(true);
                 }
                 let dashes = if row.name.len() == 1 { "-" } else { "--" };
                 return Err(Wrong::Refused(format!("{dashes}{} is not offered by floe: {why}", row.name)));
             }
-            Fate::Taken | Fate::Idle(_) => {}
+            Support::Supported | Support::Ignored(_) => {}
         }
         match value {
             Some(value) => self.take_value(row.name, &value)?,

@@ -35,9 +35,9 @@ use crate::{
     zone::Zone,
 };
 pub(super) use arguments::HELP;
-use arguments::{Arguments, Task};
+use arguments::{Arguments, Form, Task};
 use floe_image::{Shown, ShownName};
-use listing::{Form, Listing, Owners};
+use listing::{Listing, Owners};
 use selection::Selection;
 
 /// The exit code of an error that ended the program.

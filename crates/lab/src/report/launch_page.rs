@@ -1,9 +1,9 @@
 //! The page of a launch report.
 
-use super::launch_tables::{Titled, answer, tables};
+use super::launch_tables::{Titled, answer, tables, values};
+use super::launch_text::{cost_of_tracing, footnotes, launches_line};
 use super::page::Page;
 use super::plot::{Series, histogram, strip_plot, tail_plot};
-use super::text::{cost_of_tracing, footnotes, launches_line, values};
 use crate::launch::{LaunchReport, Metric};
 
 /// The report as a self-contained page.

@@ -1,6 +1,6 @@
 //! The tables of a launch report, in the format of the published ones.
 
-use super::text::{Table, number, percent, values};
+use super::table::{Table, number, percent};
 use crate::launch::{LaunchReport, METRICS, Metric};
 use crate::statistics::{Interval, Summary, average, difference_percent};
 
@@ -72,6 +72,14 @@ fn where_time_went(report: &LaunchReport, variant: usize) -> Option<String> {
     let slept = of("the command slept for").map_or(String::new(), |slept| format!(", slept {slept} ms"));
     let name = &report.variants[variant].name;
     Some(format!("with {name} the command and its child processes ran {ran} ms, waited {waited} ms for a CPU{slept}"))
+}
+
+/// The values of a metric for one variant, from the launches that the tables include.
+pub fn values(report: &LaunchReport, variant: usize, metric: &Metric) -> Vec<f64> {
+    let launches = report.launches.iter().filter(|launch| launch.variant == variant && launch.discarded.is_none());
+    // Controls serve the cost of tracing; without tracing, all launches count.
+    let has_traced = report.launches.iter().any(|launch| launch.is_traced);
+    launches.filter(|launch| launch.is_traced || !has_traced).filter_map(metric.value).collect()
 }
 
 /// A table of one metric for all variants; `None` if no launch has the metric.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::plot::escape;
-use super::text::Table;
+use super::table::Table;
 
 const STYLE: &str = "
 :root{--surface:#fcfcfb;--card:#fff;--ink:#1b1b19;--muted:#62615b;--grid:#e4e3dd;--line:#cfcec7;

@@ -2,7 +2,7 @@
 
 use floe_mkfs::{Fragments, InodeForm, Options};
 
-use super::{Wrong, feature_table::FEATURES, option_table::Fate, sized};
+use super::{Wrong, feature_table::FEATURES, sized, support::Support};
 
 /// Requests of features that [`Options`] does not hold.
 #[derive(Default)]
@@ -49,7 +49,7 @@ impl Extended {
         if value.is_some() && !row.has_value {
             return Err(Wrong::Call(format!("the extended option {name} has no value")));
         }
-        if let (Fate::Refused(why, _), true) = (row.fate, on) {
+        if let (Support::Refused(why, _), true) = (row.support, on) {
             return Err(Wrong::Refused(format!("the extended option {name} is not offered by floe: {why}")));
         }
         let fragments = |fragments| if on { fragments } else { Fragments::None };

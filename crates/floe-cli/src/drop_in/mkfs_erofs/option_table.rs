@@ -1,6 +1,9 @@
 //! Every option of mkfs.erofs 1.9.4, and how this program treats it.
 
-use super::feature_table::FEATURES;
+use super::{
+    feature_table::FEATURES,
+    support::Support::{self, Ignored, Refused, Supported},
+};
 
 /// An option, or a value of one.
 pub(super) struct OptionRow {
@@ -11,7 +14,7 @@ pub(super) struct OptionRow {
     pub(super) form: &'static str,
     /// The meaning of the option.
     pub(super) about: &'static str,
-    pub(super) fate: Fate,
+    pub(super) support: Support,
 }
 
 /// Whether an option has a value.
@@ -23,74 +26,61 @@ pub(super) enum Value {
     Required,
 }
 
-/// How this program treats an option or a feature.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Fate {
-    /// Same effect as in the original.
-    Taken,
-    /// Accepted without effect, for this reason.
-    Idle(&'static str),
-    /// Refused, for this reason, except with one of these values, which describe the behaviour of this program; ""
-    /// means no value.
-    Refused(&'static str, &'static [&'static str]),
-}
-
-use Fate::{Idle, Refused, Taken};
 use Value::{None as Nothing, Optional, Required};
 
-const fn row(name: &'static str, value: Value, form: &'static str, about: &'static str, fate: Fate) -> OptionRow {
-    OptionRow { name, value, form, about, fate }
+const fn row(name: &'static str, value: Value, form: &'static str, about: &'static str, support: Support) -> OptionRow {
+    OptionRow { name, value, form, about, support }
 }
 
 /// The options, in the order of the original's help.
 pub(super) const OPTIONS: &[OptionRow] = &[
-    row("V", Nothing, "-V", "show the version", Taken),
-    row("version", Nothing, "--version", "show the version", Taken),
-    row("h", Nothing, "-h", "show this help", Taken),
-    row("help", Nothing, "--help", "show this help", Taken),
-    row("b", Required, "-b#", "block size in bytes, 512 to 65536", Taken),
-    row("d", Required, "-d<0-9>", "verbosity; 0 writes nothing to standard output", Taken),
-    row("x", Required, "-x#", "share attributes of more than # inodes; below 0: store none", Taken),
+    row("V", Nothing, "-V", "show the version", Supported),
+    row("version", Nothing, "--version", "show the version", Supported),
+    row("h", Nothing, "-h", "show this help", Supported),
+    row("help", Nothing, "--help", "show this help", Supported),
+    row("b", Required, "-b#", "block size in bytes, 512 to 65536", Supported),
+    row("d", Required, "-d<0-9>", "verbosity; 0 writes nothing to standard output", Supported),
+    row("x", Required, "-x#", "share attributes of more than # inodes; below 0: store none", Supported),
     row(
         "z",
         Required,
         "-zX[,level=#][,dictsize=#][:...]",
         "compress by lz4, lz4hc (0-12), lzma (0-9, 100-109), deflate (1-9), libdeflate (1-12) or zstd (0-22); hints and -m \
          name those after a colon by their numbers",
-        Taken,
+        Supported,
     ),
-    row("C", Required, "-C#", "largest pcluster in bytes", Taken),
-    row("E", Required, "-EX[,...]", "extended options, see below", Taken),
-    row("L", Required, "-L X", "volume label, at most 15 bytes", Taken),
+    row("C", Required, "-C#", "largest pcluster in bytes", Supported),
+    row("E", Required, "-EX[,...]", "extended options, see below", Supported),
+    row("L", Required, "-L X", "volume label, at most 15 bytes", Supported),
     row(
         "m",
         Required,
         "-m#[:X]",
         "compress inodes, in pclusters of # bytes by algorithm X (a name or a number of -z)",
-        Taken,
+        Supported,
     ),
-    row("T", Required, "-T#", "build time in seconds since 1970; $SOURCE_DATE_EPOCH takes precedence", Taken),
-    row("all-time", Nothing, "--all-time", "also set the time of all files to it (default)", Taken),
-    row("mkfs-time", Nothing, "--mkfs-time", "keep the times of files", Taken),
-    row("U", Required, "-U X", "UUID; clear; random (default: derived from the content)", Taken),
-    row("zD", Optional, "--zD[=<0|1>]", "compress directories", Taken),
+    row("T", Required, "-T#", "build time in seconds since 1970; $SOURCE_DATE_EPOCH takes precedence", Supported),
+    row("all-time", Nothing, "--all-time", "also set the time of all files to it (default)", Supported),
+    row("mkfs-time", Nothing, "--mkfs-time", "keep the times of files", Supported),
+    row("U", Required, "-U X", "UUID; clear; random (default: derived from the content)", Supported),
+    row("zD", Optional, "--zD[=<0|1>]", "compress directories", Supported),
     row(
         "MZ",
         Optional,
         "--MZ[=<0|i|id>]",
         "store inodes and directories in their own area",
-        Idle("inodes and directories are always stored together after the data"),
+        Ignored("inodes and directories are always stored together after the data"),
     ),
-    row("all-root", Nothing, "--all-root", "make root the owner of all files", Taken),
+    row("all-root", Nothing, "--all-root", "make root the owner of all files", Supported),
     row(
         "async-queue-limit",
         Required,
         "--async-queue-limit=#",
         "length of the queue between threads",
-        Idle("memory is bounded in bytes"),
+        Ignored("memory is bounded in bytes"),
     ),
-    row("blobdev", Required, "--blobdev=X", "store chunks in the file X", Taken),
-    row("chunksize", Required, "--chunksize=#", "store files in chunks of # bytes", Taken),
+    row("blobdev", Required, "--blobdev=X", "store chunks in the file X", Supported),
+    row("chunksize", Required, "--chunksize=#", "store files in chunks of # bytes", Supported),
     row(
         "clean",
         Optional,
@@ -110,11 +100,11 @@ pub(super) const OPTIONS: &[OptionRow] = &[
         Required,
         "--compress-hints=X",
         "lines of `<pcluster bytes> [algorithm number] <expression>`",
-        Taken,
+        Supported,
     ),
-    row("dsunit", Required, "--dsunit=#", "align the data of files to # blocks", Taken),
-    row("exclude-path", Required, "--exclude-path=X", "exclude the path X", Taken),
-    row("exclude-regex", Required, "--exclude-regex=X", "exclude paths that match X", Taken),
+    row("dsunit", Required, "--dsunit=#", "align the data of files to # blocks", Supported),
+    row("exclude-path", Required, "--exclude-path=X", "exclude the path X", Supported),
+    row("exclude-regex", Required, "--exclude-regex=X", "exclude paths that match X", Supported),
     row(
         "file-contexts",
         Required,
@@ -122,49 +112,49 @@ pub(super) const OPTIONS: &[OptionRow] = &[
         "set SELinux labels by the rules in X",
         Refused("label the source tree with setfiles; its labels are kept", &[]),
     ),
-    row("force-uid", Required, "--force-uid=#", "make user # the owner of all files", Taken),
-    row("force-gid", Required, "--force-gid=#", "make group # the group of all files", Taken),
+    row("force-uid", Required, "--force-uid=#", "make user # the owner of all files", Supported),
+    row("force-gid", Required, "--force-gid=#", "make group # the group of all files", Supported),
     row(
         "fsalignblks",
         Required,
         "--fsalignblks=#",
         "make the number of blocks a multiple of # (rounded up to a power of two)",
-        Taken,
+        Supported,
     ),
-    row("uid-offset", Required, "--uid-offset=#", "add # to all user ids", Taken),
-    row("gid-offset", Required, "--gid-offset=#", "add # to all group ids", Taken),
-    row("hard-dereference", Nothing, "--hard-dereference", "store each hard link as a separate inode", Taken),
-    row("ignore-mtime", Nothing, "--ignore-mtime", "give compact inodes without times the build time", Taken),
+    row("uid-offset", Required, "--uid-offset=#", "add # to all user ids", Supported),
+    row("gid-offset", Required, "--gid-offset=#", "add # to all group ids", Supported),
+    row("hard-dereference", Nothing, "--hard-dereference", "store each hard link as a separate inode", Supported),
+    row("ignore-mtime", Nothing, "--ignore-mtime", "give compact inodes without times the build time", Supported),
     row(
         "max-extent-bytes",
         Required,
         "--max-extent-bytes=#",
         "maximum bytes of a file in one pcluster; 0: no separate limit",
-        Taken,
+        Supported,
     ),
     row(
         "mount-point",
         Required,
         "--mount-point=X",
         "the future mountpoint of the image",
-        Idle("only --file-contexts and --fs-config-file use it"),
+        Ignored("only --file-contexts and --fs-config-file use it"),
     ),
-    row("preserve-mtime", Nothing, "--preserve-mtime", "keep the times of files", Taken),
-    row("offset", Required, "--offset=#", "start the image at byte # of FILE", Taken),
+    row("preserve-mtime", Nothing, "--preserve-mtime", "keep the times of files", Supported),
+    row("offset", Required, "--offset=#", "start the image at byte # of FILE", Supported),
     row(
         "root-xattr-isize",
         Required,
         "--root-xattr-isize=#",
         "reserve at least # bytes for the attributes of the root",
-        Taken,
+        Supported,
     ),
-    row("aufs", Nothing, "--aufs", "convert whiteouts of aufs to those of overlayfs", Taken),
+    row("aufs", Nothing, "--aufs", "convert whiteouts of aufs to those of overlayfs", Supported),
     row(
         "sort",
         Required,
         "--sort=<path|none>",
         "order of data from tar archives",
-        Idle("data is always in the order of the tree"),
+        Ignored("data is always in the order of the tree"),
     ),
     row(
         "s3",
@@ -180,16 +170,22 @@ pub(super) const OPTIONS: &[OptionRow] = &[
         "fetch the source from a registry",
         Refused("sources are local; fetch the layers first and use floe mkfs --whiteouts", &[]),
     ),
-    row("tar", Optional, "--tar[=X]", "SOURCE is a tar archive, by default standard input; f: with its data", Taken),
+    row(
+        "tar",
+        Optional,
+        "--tar[=X]",
+        "SOURCE is a tar archive, by default standard input; f: with its data",
+        Supported,
+    ),
     row(
         "ovlfs-strip",
         Optional,
         "--ovlfs-strip[=<0|1>]",
         "omit whiteouts and opaque marks of overlayfs; those of archives only with --aufs",
-        Taken,
+        Supported,
     ),
-    row("quiet", Nothing, "--quiet", "write nothing to standard output", Taken),
-    row("gzip", Nothing, "--gzip", "the archive is compressed", Idle("compression is detected")),
+    row("quiet", Nothing, "--quiet", "write nothing to standard output", Supported),
+    row("gzip", Nothing, "--gzip", "the archive is compressed", Ignored("compression is detected")),
     row(
         "ungzip",
         Optional,
@@ -225,7 +221,7 @@ pub(super) const OPTIONS: &[OptionRow] = &[
         "write a VMDK descriptor",
         Refused("virtual machines can use the image itself as a raw disk", &[]),
     ),
-    row("workers", Required, "--workers=#", "number of compressing threads", Taken),
+    row("workers", Required, "--workers=#", "number of compressing threads", Supported),
     row(
         "xattr-inode-digest",
         Optional,
@@ -233,8 +229,8 @@ pub(super) const OPTIONS: &[OptionRow] = &[
         "store digests of files as attributes",
         Refused("floe stores no digests in inodes", &[]),
     ),
-    row("xattr-prefix", Required, "--xattr-prefix=X", "store this prefix of attribute names once", Taken),
-    row("zfeature-bits", Required, "--zfeature-bits=#", "extended options by their bits", Taken),
+    row("xattr-prefix", Required, "--xattr-prefix=X", "store this prefix of attribute names once", Supported),
+    row("zfeature-bits", Required, "--zfeature-bits=#", "extended options by their bits", Supported),
     row(
         "product-out",
         Required,
@@ -319,19 +315,19 @@ pub(in crate::drop_in) fn help() -> String {
         "Usage: mkfs.erofs [OPTIONS] FILE SOURCE\nBuild an EROFS image from a directory or a tar archive. This is floe under \
          the name of mkfs.erofs.\n\n",
     );
-    let lines = OPTIONS.iter().chain(VALUES).map(|row| (row.form, row.about, row.fate));
+    let lines = OPTIONS.iter().chain(VALUES).map(|row| (row.form, row.about, row.support));
     put_lines(&mut help, lines);
     help.push_str("\nExtended options, of -E:\n");
-    put_lines(&mut help, FEATURES.iter().map(|row| (row.form, row.about, row.fate)));
+    put_lines(&mut help, FEATURES.iter().map(|row| (row.form, row.about, row.support)));
     help
 }
 
-fn put_lines(help: &mut String, lines: impl Iterator<Item = (&'static str, &'static str, Fate)>) {
+fn put_lines(help: &mut String, lines: impl Iterator<Item = (&'static str, &'static str, Support)>) {
     let (mut taken, mut refused) = (String::new(), String::new());
-    for (form, about, fate) in lines {
-        match fate {
-            Taken => taken.push_str(&format!(" {form:<22} {about}\n")),
-            Idle(why) => taken.push_str(&format!(" {form:<22} {about} (no effect: {why})\n")),
+    for (form, about, support) in lines {
+        match support {
+            Supported => taken.push_str(&format!(" {form:<22} {about}\n")),
+            Ignored(why) => taken.push_str(&format!(" {form:<22} {about} (no effect: {why})\n")),
             Refused(why, _) => refused.push_str(&format!(" {form:<22} {about}: {why}\n")),
         }
     }
@@ -349,17 +345,17 @@ mod tests {
     /// The table in the format of docs/mkfs.erofs.md.
     fn markdown() -> String {
         let mut text = String::from("| option | meaning | here |\n| --- | --- | --- |\n");
-        put_rows(&mut text, OPTIONS.iter().chain(VALUES).map(|row| (row.form, row.about, row.fate)));
+        put_rows(&mut text, OPTIONS.iter().chain(VALUES).map(|row| (row.form, row.about, row.support)));
         text.push_str("\n| extended option | meaning | here |\n| --- | --- | --- |\n");
-        put_rows(&mut text, FEATURES.iter().map(|row| (row.form, row.about, row.fate)));
+        put_rows(&mut text, FEATURES.iter().map(|row| (row.form, row.about, row.support)));
         text
     }
 
-    fn put_rows(text: &mut String, rows: impl Iterator<Item = (&'static str, &'static str, Fate)>) {
-        for (form, about, fate) in rows {
-            let here = match fate {
-                Taken => "supported".to_owned(),
-                Idle(why) => format!("no effect: {why}"),
+    fn put_rows(text: &mut String, rows: impl Iterator<Item = (&'static str, &'static str, Support)>) {
+        for (form, about, support) in rows {
+            let here = match support {
+                Supported => "supported".to_owned(),
+                Ignored(why) => format!("no effect: {why}"),
                 Refused(why, []) => format!("refused: {why}"),
                 Refused(why, values) => {
                     let values: Vec<String> = values.iter().map(|value| format!("`{value}`")).collect();

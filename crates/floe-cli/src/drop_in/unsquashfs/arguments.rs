@@ -12,7 +12,6 @@ use regex::bytes::Regex;
 use super::{
     FATAL, default_target,
     links::{self, Way},
-    listing::Form,
     name_list,
     path_patterns::PathPatterns,
     pattern::{self, Matching},
@@ -73,6 +72,17 @@ pub(super) enum Task {
     Cat,
     Superblock,
     BuiltTime,
+}
+
+/// The form of a listing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Form {
+    /// Like `ls -l`.
+    pub(super) has_attributes: bool,
+    /// Owners and groups are numbers.
+    pub(super) is_numeric: bool,
+    /// Directories with entries are omitted.
+    pub(super) is_concise: bool,
 }
 
 /// The command line.

@@ -10,22 +10,11 @@ use std::{
 use floe::{FileType, Image, WalkEntry};
 use floe_image::Shown;
 
-use super::arguments::Arguments;
+use super::arguments::{Arguments, Form};
 use crate::{iso_time::IsoTime, mode_text::ModeText, zone::Zone};
 
 /// The combined width of owner, group and size.
 const COLUMNS_WIDTH: usize = 27;
-
-/// The form of a listing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Form {
-    /// Like `ls -l`.
-    pub(super) has_attributes: bool,
-    /// Owners and groups are numbers.
-    pub(super) is_numeric: bool,
-    /// Directories with entries are omitted.
-    pub(super) is_concise: bool,
-}
 
 /// Writes a listing.
 pub(super) struct Listing<'a> {
