@@ -22,6 +22,8 @@ use floe_testkit::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use crate::support::program::wait_until_unused;
+
 /// A folder with a small tree in `source`.
 fn scene() -> TempDir {
     let folder = tempfile::tempdir().expect("a scratch folder");
@@ -275,6 +277,7 @@ fn a_full_disk_is_reported_and_nothing_stays() {
         assert!(mount.status().expect("mount runs").success());
         let output = started(&folder, source).wait_with_output().expect("it ends");
         let left = left(&folder);
+        wait_until_unused(&folder.path().join("out"));
         let unmounted = Command::new("umount").arg(folder.path().join("out")).status();
         assert!(unmounted.expect("umount runs").success());
         let said = said(&output);

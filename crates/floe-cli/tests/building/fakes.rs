@@ -20,7 +20,7 @@ use floe_testkit::{
     walk,
 };
 
-use crate::support::program::{Place, demo, floe, run, told, until};
+use crate::support::program::{Place, demo, floe, run, told, umount, until};
 
 /// A program that fakes, and how it is run.
 struct Session {
@@ -320,7 +320,7 @@ fn a_mount_outlives_the_session() {
     assert!(!fs::read(&file).expect("it is served").is_empty());
     let status = run(floe().arg("status").arg(&place.path));
     assert_eq!(told(&status), (Some(0), String::new()));
-    assert_eq!(told(&run(floe().arg("umount").arg(&place.path))), (Some(0), String::new()));
+    assert_eq!(umount(&place.path), (Some(0), String::new()));
     until("it is unmounted", || !place.is_mounted());
 }
 

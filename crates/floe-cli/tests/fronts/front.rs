@@ -13,7 +13,7 @@ use rustix::{
 
 use crate::support::{
     front::{Scene, ready},
-    program::{Place, Serving, children_of, floe, processes_with, run, told, until},
+    program::{Place, Serving, children_of, floe, processes_with, run, told, umount, until},
 };
 
 fn scene() -> Scene {
@@ -77,7 +77,7 @@ fn a_front_ends_however_it_is_unmounted() {
         ("umount2", |serving| unmount(&serving.place.path, UnmountFlags::empty()).expect("an unmount")),
         ("umount2 lazily", |serving| unmount(&serving.place.path, UnmountFlags::DETACH).expect("an unmount")),
         ("floe umount", |serving| {
-            assert_eq!(told(&run(floe().arg("umount").arg(&serving.place.path))), (Some(0), String::new()));
+            assert_eq!(umount(&serving.place.path), (Some(0), String::new()));
         }),
         ("umount", |serving| {
             assert!(run(Command::new("umount").arg(&serving.place.path)).status.success());
@@ -246,7 +246,7 @@ fn a_daemon_and_mount_of_fstab_have_a_front() {
         assert!(place.mount_line().contains(" - erofs floe"), "{}", place.mount_line());
         let (code, errors) = told(&run(floe().arg("mount").arg(&scene.image).arg(&place.path)));
         assert!(code == Some(1) && errors.contains("is already mounted on"), "{code:?} {errors}");
-        assert_eq!(told(&run(floe().arg("umount").arg(&place.path))), (Some(0), String::new()));
+        assert_eq!(umount(&place.path), (Some(0), String::new()));
         until("the program ends", || processes_with(&name).is_empty());
     }
 }
@@ -299,6 +299,6 @@ fn drop_in_names_have_a_front_when_asked() {
         command.arg0("erofsfuse").args(options).arg(&scene.image).arg(&place.path);
         assert_eq!(told(&run(&mut command)), (Some(0), String::new()));
         assert!(place.mount_line().contains(kind), "{}", place.mount_line());
-        assert_eq!(told(&run(floe().arg("umount").arg(&place.path))), (Some(0), String::new()));
+        assert_eq!(umount(&place.path), (Some(0), String::new()));
     }
 }

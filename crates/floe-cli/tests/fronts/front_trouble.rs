@@ -20,7 +20,7 @@ use rustix::process::Signal;
 
 use crate::support::{
     front::{Scene, ready},
-    program::{Place, Serving, floe, is_running, processes_with, run, told, until, within},
+    program::{Place, Serving, floe, is_running, processes_with, run, told, umount, until, within},
 };
 
 /// The number of readers that wait at a time.
@@ -132,7 +132,7 @@ fn a_killed_program_leaves_a_front_that_gives_errors_and_can_be_unmounted() {
         assert!(code == Some(1) && errors.contains("run floe umount"), "{errors}");
         let (code, errors) = told(&run(floe().arg("status").arg(path)));
         assert!(code == Some(1) && errors.contains("no program answers"), "{errors}");
-        assert_eq!(told(&run(floe().arg("umount").arg(path))), (Some(0), String::new()), "{options}");
+        assert_eq!(umount(path), (Some(0), String::new()), "{options}");
         assert!(!serving.place.is_mounted());
     }
     assert_eq!(hung_tasks(), before);
@@ -179,7 +179,7 @@ fn a_killed_program_lets_waiting_readers_go() {
     // The program itself may wait for the source, uninterruptibly, until the source continues.
     stoppable.below.signal(Signal::CONT);
     serving.end();
-    assert_eq!(told(&run(floe().arg("umount").arg(&serving.place.path))), (Some(0), String::new()));
+    assert_eq!(umount(&serving.place.path), (Some(0), String::new()));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use rustix::{
     process::Signal,
 };
 
-use crate::support::program::{Serving, demo, floe, run, told, until};
+use crate::support::program::{Serving, demo, floe, run, told, umount, until};
 
 const SOCKETS: &str = "/run/floe";
 
@@ -64,7 +64,7 @@ fn the_next_mount_removes_the_sockets_of_killed_mounts_and_no_others() {
             let socket = socket_of(&serving);
             serving.signal(Signal::KILL);
             serving.end();
-            assert_eq!(told(&run(floe().arg("umount").arg(&serving.place.path))), (Some(0), String::new()));
+            assert_eq!(umount(&serving.place.path), (Some(0), String::new()));
             socket
         })
         .collect();

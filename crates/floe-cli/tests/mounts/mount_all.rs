@@ -14,7 +14,7 @@ use floe_testkit::{
 
 use crate::support::{
     front,
-    program::{Place, demo, floe, processes_with, run, told, until},
+    program::{Place, demo, floe, processes_with, run, told, umount, until},
 };
 
 /// Mounts the table `$2` three times in a namespace of its own, in which mount(8) finds the helpers of the folder `$1`. Prints
@@ -127,6 +127,6 @@ fn the_helper_replaces_no_other_image() {
     // The process that takes the mount over has the same arguments.
     assert_eq!(told(&run(floe().arg("upgrade").arg(&place.path))), (Some(0), String::new()));
     assert!(fs::read(place.file("README.txt")).is_ok_and(|data| !data.is_empty()));
-    assert_eq!(told(&run(floe().arg("umount").arg(&place.path))), (Some(0), String::new()));
+    assert_eq!(umount(&place.path), (Some(0), String::new()));
     assert!(!place.is_mounted(), "it was mounted once");
 }

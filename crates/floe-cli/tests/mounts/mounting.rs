@@ -12,7 +12,9 @@ use std::{
 use floe_testkit::skip::{self, Need};
 use rustix::process::Signal;
 
-use crate::support::program::{Place, Serving, demo, floe, processes_with, run, run_with_input, told, until, within};
+use crate::support::program::{
+    Place, Serving, demo, floe, processes_with, run, run_with_input, told, umount, until, within,
+};
 
 const FILE: &str = "README.txt";
 
@@ -108,7 +110,7 @@ fn an_ended_mount_never_unmounts_its_successor() {
         assert_eq!(told(&mount), (Some(0), String::new()));
         until("the others have ended", || processes_with(&name).len() == 1);
         assert!(place.is_mounted());
-        assert_eq!(told(&run(floe().arg("umount").arg(&place.path))), (Some(0), String::new()));
+        assert_eq!(umount(&place.path), (Some(0), String::new()));
     }
 }
 
@@ -142,7 +144,7 @@ fn an_aborted_connection_leaves_no_dead_mount() {
     let flags = rustix::mount::MountFlags::empty();
     rustix::mount::mount("fusectl", control.path(), "fusectl", flags, None).expect("FUSE's control files");
     let aborted = fs::write(control.path().join(rustix::fs::minor(device).to_string()).join("abort"), "1");
-    rustix::mount::unmount(control.path(), rustix::mount::UnmountFlags::empty()).expect("an unmount");
+    rustix::mount::unmount(control.path(), rustix::mount::UnmountFlags::DETACH).expect("an unmount");
     aborted.expect("the kernel accepts the abort");
     let (status, errors) = serving.end();
     assert_eq!(status.code(), Some(1), "{errors}");
@@ -179,7 +181,7 @@ fn check_daemon(image: &Path) {
         let target = fs::read_link(format!("/proc/{}/fd/{descriptor}", pids[0])).expect("its descriptors");
         assert_eq!(target, Path::new("/dev/null"), "{descriptor}");
     }
-    assert_eq!(told(&run(floe().arg("umount").arg(&place.path))), (Some(0), String::new()));
+    assert_eq!(umount(&place.path), (Some(0), String::new()));
     assert!(!place.is_mounted());
     until("the program ends", || processes_with(&name).is_empty());
 }
@@ -340,7 +342,7 @@ fn clients_of_a_killed_program_get_errors() {
         place = place.display()
     );
     assert_eq!((code, errors), (Some(1), expected));
-    assert_eq!(told(&run(floe().arg("umount").arg(&place))), (Some(0), String::new()));
+    assert_eq!(umount(&place), (Some(0), String::new()));
     assert!(!serving.place.is_mounted());
 }
 
@@ -385,10 +387,10 @@ fn mount_calls_the_helper() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("is mounted on"), "{output:?}");
     assert!(place.mount_line().contains(" ro,nosuid,nodev"), "{}", place.mount_line());
     assert!(!fs::read(place.file(FILE)).expect("data").is_empty());
-    assert_eq!(told(&run(floe().arg("umount").arg(&place.path))).0, Some(0));
+    assert_eq!(umount(&place.path).0, Some(0));
     let output = run(helper().arg(demo()).arg(&place.path));
     assert_eq!((told(&output), output.stdout), ((Some(0), String::new()), Vec::new()), "quiet without -v, as mount is");
-    assert_eq!(told(&run(floe().arg("umount").arg(&place.path))).0, Some(0));
+    assert_eq!(umount(&place.path).0, Some(0));
     for (arguments, code) in [
         (vec!["/nonexistent", place.path.to_str().expect("text")], 32),
         (vec![demo().to_str().expect("text"), place.path.to_str().expect("text"), "-o", "bogus"], 1),
@@ -449,7 +451,7 @@ fn few_descriptors_are_enough_or_told() {
             assert!(!read.expect("data").is_empty(), "{limit}");
             let (status, names) = (run(Command::new("find").arg(&place.path)), place.path.display().to_string());
             assert!(status.status.success() && String::from_utf8_lossy(&status.stdout).contains(&names));
-            assert_eq!(told(&run(floe().arg("umount").arg(&place.path))).0, Some(0), "{limit}");
+            assert_eq!(umount(&place.path).0, Some(0), "{limit}");
         } else {
             assert!(errors.contains("Too many open files") || limit < 5, "{limit}: {code:?} {errors}");
             assert!(limit < 16, "16 descriptors are enough: {errors}");

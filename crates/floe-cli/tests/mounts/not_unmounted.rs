@@ -23,7 +23,7 @@ use tempfile::NamedTempFile;
 
 use crate::support::{
     front,
-    program::{Place, Serving, demo, floe, floe_with_messages_in, run, told, until},
+    program::{Place, Serving, demo, floe, floe_with_messages_in, run, told, umount, until},
 };
 
 /// A mount of the demo image, and a file with the messages of the program that serves it.
@@ -177,7 +177,7 @@ fn a_second_signal_ends_a_server_that_cannot_unmount() {
         assert!(observed.said().contains("the connection is aborted"), "{row:?}: {}", observed.said());
         observed.uncover();
         assert!(observed.serving.place.is_mounted() && is_dead(&path), "{row:?}");
-        assert_eq!(told(&run(floe().arg("umount").arg(&path))), (Some(0), String::new()), "{row:?}");
+        assert_eq!(umount(&path), (Some(0), String::new()), "{row:?}");
     }
 }
 
@@ -217,11 +217,7 @@ fn a_mount_whose_keeper_was_killed_is_unmounted_from_outside_too() {
         let mut observed = Observed::new(row);
         kill_process(observed.serving.keeper(), Signal::KILL).expect("it runs");
         observed.serving.place.wait_until_unused();
-        assert_eq!(
-            told(&run(floe().arg("umount").arg(&observed.serving.place.path))),
-            (Some(0), String::new()),
-            "{row:?}"
-        );
+        assert_eq!(umount(&observed.serving.place.path), (Some(0), String::new()), "{row:?}");
         assert_eq!(observed.serving.end().0.code(), Some(0), "{row:?}: {}", observed.said());
     }
 }
@@ -250,7 +246,7 @@ fn a_mount_outlives_its_keepers() {
             assert!(observed.said().contains("a dead mount is left"), "{}", observed.said());
         }
         observed.serving.place.wait_until_unused();
-        assert_eq!(told(&run(floe().arg("umount").arg(&path))), (Some(0), String::new()));
+        assert_eq!(umount(&path), (Some(0), String::new()));
         if !is_signalled_again {
             assert_eq!(observed.serving.end().0.code(), Some(0), "{}", observed.said());
         }

@@ -12,7 +12,7 @@ use floe_testkit::{
 };
 use rustix::fs::{Mode, OFlags};
 
-use crate::support::program::{Serving, demo, floe, run, told};
+use crate::support::program::{Serving, demo, floe, run, told, umount};
 
 /// Small text files, many to a block, read in random order.
 fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
@@ -144,7 +144,7 @@ fn nothing_is_spilled_into_a_directory_that_another_user_could_exchange() {
     let mut serving = Serving::new(&demo(), ["-o", &options]);
     assert_eq!(fs::read_dir(&directory).expect("a directory").count(), 0);
     assert!(fs::read(serving.place.file("guide/reading.txt")).is_ok());
-    assert!(run(std::process::Command::new("umount").arg(&serving.place.path)).status.success());
+    assert_eq!(umount(&serving.place.path), (Some(0), String::new()));
     let (status, errors) = serving.end();
     let expected = "floe: continuing without a spill file: ";
     assert!(status.success() && errors.starts_with(expected) && errors.contains("another user"), "{errors}");

@@ -19,7 +19,7 @@ use floe_testkit::{
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::program::{Place, Serving, demo, floe, processes_with, run, told, until};
+use crate::support::program::{Place, Serving, demo, floe, processes_with, run, told, umount, until};
 
 const NOTHING: [&str; 0] = [];
 
@@ -426,8 +426,7 @@ fn a_daemon_answers_under_any_name_of_its_directory() {
         let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!(pids, [u32::try_from(number(&report, "process")).expect("a process")]);
     }
-    let output = run(floe().arg("umount").arg(&place.path));
-    assert_eq!(told(&output).0, Some(0));
+    assert_eq!(umount(&place.path).0, Some(0));
 }
 
 #[test]

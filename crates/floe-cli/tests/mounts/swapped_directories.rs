@@ -17,7 +17,7 @@ use rustix::{mount::UnmountFlags, process::Signal};
 use crate::planted_names::{self, Shared};
 use crate::support::{
     front,
-    program::{Place, Serving, demo, floe, processes_with, run, told, until},
+    program::{Place, Serving, demo, floe, processes_with, run, told, umount, until},
 };
 
 const USER: u32 = 65_534;
@@ -134,8 +134,7 @@ fn swap_while_it_waits(
 /// Ends the servers of mounts in a directory.
 fn end(home: &Home) {
     for name in home.mounted() {
-        let output = run(floe().arg("umount").arg(home.at(&name)));
-        assert_eq!(told(&output), (Some(0), String::new()), "{name}");
+        assert_eq!(umount(&home.at(&name)), (Some(0), String::new()), "{name}");
     }
     until("the servers end", || processes_with(home.path.to_str().expect("text")).is_empty());
 }

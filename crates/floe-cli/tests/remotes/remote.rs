@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::support::{
     Served,
-    program::{demo, floe, run, told},
+    program::{demo, floe, run, told, umount},
     servers::RealServer,
 };
 
@@ -162,7 +162,7 @@ fn mounts_in_the_background_release_the_callers_files() {
     assert_eq!(told(&output), (Some(0), String::new()));
     assert!(place.mount_line().contains(&url), "{}", place.mount_line());
     fs::read(place.file("guide/reading.txt")).expect("read");
-    assert_eq!(told(&run(floe().arg("umount").arg(&place.path))).0, Some(0));
+    assert_eq!(umount(&place.path).0, Some(0));
 }
 
 #[test]

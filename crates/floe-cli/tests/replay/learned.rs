@@ -131,6 +131,9 @@ fn a_launch_that_leaves_the_profile_ends_the_replay() {
         for number in 50..50 + outside {
             fs::read(serving.place.file(&format!("{}/{number}", number % 10))).expect("read");
         }
+        if state == "left" {
+            wait_for_state(&serving.place, state);
+        }
         kill_process(keeper, Signal::CONT).expect("it runs");
         let report = wait_for_state(&serving.place, state);
         assert_eq!(report["outside_files"], outside, "{report}");

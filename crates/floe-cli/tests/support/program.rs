@@ -270,6 +270,12 @@ pub(crate) fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
     receiver.recv_timeout(PATIENCE).expect("it ends in time")
 }
 
+/// Unmounts a directory with `floe umount`, once no process has a file of it open. Returns the exit code and the messages.
+pub(crate) fn umount(directory: &Path) -> (Option<i32>, String) {
+    wait_until_unused(directory);
+    told(&run(floe().arg("umount").arg(directory)))
+}
+
 /// Waits until no process has a file of the mount on `directory` open. A process that another test starts holds copies of all
 /// open files until it executes its program.
 pub(crate) fn wait_until_unused(directory: &Path) {
