@@ -49,7 +49,7 @@ pub(crate) fn fork(name: &CStr, kept: &[RawFd], work: impl FnOnce()) -> io::Resu
 /// Leaves the terminal and the working directory, and closes all descriptors but `kept`.
 ///
 /// # Errors
-/// `/dev/null`, which takes the place of the parent's standard descriptors, cannot be opened. A process that kept those would keep
+/// Nothing can be opened that takes the place of the parent's standard descriptors. A process that kept those would keep
 /// the readers of the parent's output waiting.
 fn keep_only(name: &CStr, kept: &[RawFd]) -> io::Result<()> {
     let _ = std::env::set_current_dir("/");
@@ -69,7 +69,9 @@ fn keep_only(name: &CStr, kept: &[RawFd]) -> io::Result<()> {
     close_all(first, i32::MAX);
     // After the parent's descriptors are closed, the limit of open files leaves room for one more.
     // It stays open: it may be one of the standard descriptors.
-    let nowhere = File::options().read(true).write(true).open("/dev/null")?.into_raw_fd();
+    // Where there is no /dev/null, a directory takes its place, which can be neither read nor written as a file.
+    let null = File::options().read(true).write(true).open("/dev/null");
+    let nowhere = null.or_else(|_| File::open("/"))?.into_raw_fd();
     for standard in 0..=2 {
         // SAFETY: replaces the standard descriptors, which no value owns.
         if unsafe { libc::dup2(nowhere, standard) } == -1 {
