@@ -58,7 +58,7 @@ const PARTS: &[Part] = &[
         name: "handovers",
         about: "a mount changes its process 100 times and is killed 40 times",
         minutes: 5,
-        command: "test -p floe-cli --test handover",
+        command: "test -p floe-cli --test mounts handover",
         variables: "FLOE_HANDOVERS=100",
     },
     Part {

@@ -1,4 +1,4 @@
-//! Mounts by the built program: through FUSE, as users and as root.
+//! Mounts by the built program: through FUSE, behind the kernel's EROFS, with replays of recorded launches, as users and as root.
 #![allow(clippy::disallowed_macros, reason = "tests may print")]
 
 #[path = "../support/mod.rs"]
@@ -13,6 +13,7 @@ mod drop_in_mounts;
 mod exporter;
 mod exporter_limits;
 mod exporter_trust;
+mod handover;
 mod journal;
 mod leftovers;
 mod misses;
@@ -35,3 +36,22 @@ mod subdirectory;
 mod swapped_directories;
 mod too_few_processes;
 mod windows;
+
+/// Mounts with the kernel's EROFS in front.
+mod fronts {
+    mod corpus;
+    mod damage;
+    mod front;
+    mod numbers;
+    mod trouble;
+}
+
+/// Replays of recorded launches: `floe mount -o profile=…`, `--learn`, and profiles in images.
+mod replay {
+    mod as_user;
+    mod hostile;
+    mod launched;
+    mod learned;
+    mod python;
+    mod range_server;
+}

@@ -1,8 +1,10 @@
 //! Mounts of trees in memory.
 
-#[path = "../support/mod.rs"]
 mod support;
 
+mod handover;
+mod kernel_pages;
 mod listings;
+mod rings;
 mod serving;
 mod trouble;

@@ -7,13 +7,11 @@ use floe_testkit::{
     skip::{self, Need},
 };
 
-use crate::{
-    launched::{profile_option, unmount, wait_for_state},
-    support::{
-        self,
-        front::Scene,
-        program::{Place, Serving, floe, run, told},
-    },
+use super::launched::{profile_option, unmount, wait_for_state};
+use crate::support::{
+    self,
+    front::Scene,
+    program::{Place, Serving, floe, run, told},
 };
 
 #[test]

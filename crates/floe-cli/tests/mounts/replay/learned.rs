@@ -9,13 +9,13 @@ use std::{
 use floe_testkit::skip::{self, Need};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::{
+use super::{
     launched::{between, detach, is_state, launch, profile_option, status, total, unmount, wait_for_state},
     range_server::serve_over_http,
-    support::{
-        front::{self, Scene},
-        program::{Serving, until},
-    },
+};
+use crate::support::{
+    front::{self, Scene},
+    program::{Serving, until},
 };
 
 #[test]

@@ -1,7 +1,5 @@
 //! A mount whose connection one server hands over to another.
 
-mod support;
-
 use std::{
     fs,
     os::fd::OwnedFd,
@@ -13,7 +11,8 @@ use std::{
 };
 
 use floe_fuse::{Ended, Handover, Inherited, Mount, MountOptions, Mountpoint, PauseError, PausedMount};
-use support::{Gate, Numbering, TreeFileSystem, can_mount, reader};
+
+use crate::support::{Gate, Numbering, TreeFileSystem, can_mount, reader};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

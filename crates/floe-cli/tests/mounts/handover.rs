@@ -1,7 +1,5 @@
 //! Replacing the process that serves a mount: `floe upgrade`, and restarts by a service manager after kill −9.
 
-mod support;
-
 use std::{
     collections::HashMap,
     env,
@@ -33,7 +31,8 @@ use rustix::{
     fs::{Advice, fadvise},
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
 };
-use support::program::{PATIENCE, Place, Serving, demo, floe, run, told, until, within};
+
+use crate::support::program::{PATIENCE, Place, Serving, demo, floe, run, told, until, within};
 
 const READERS: usize = 8;
 const FILES: usize = 24;

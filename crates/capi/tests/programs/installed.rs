@@ -31,7 +31,7 @@ fn the_header_matches_the_sources() {
         fs::write(&path, &generated).expect("the header can be written");
     }
     let header = fs::read_to_string(&path).expect("the header");
-    let advice = "FLOE_BLESS=1 cargo test -p floe-capi --test installed writes it anew";
+    let advice = "FLOE_BLESS=1 cargo test -p floe-capi --test programs writes it anew";
     assert!(header == generated, "include/floe.h does not match the sources: {advice}");
     for name in exported() {
         assert!(header.contains(&format!("{name}(")), "floe.map has {name}, and floe.h has not");

@@ -1,7 +1,5 @@
 //! The kernel shows correct bytes for files whose pages are pushed into its page cache while reads fail.
 
-mod support;
-
 use std::{
     fs::File,
     io,
@@ -19,7 +17,8 @@ use floe_engine::EngineOptions;
 use floe_fuse::MountOptions;
 use floe_image::Nid;
 use floe_testkit::Random;
-use support::{Gate, Numbering, TestMount, TreeFileSystem, can_mount};
+
+use crate::support::{Gate, Numbering, TestMount, TreeFileSystem, can_mount};
 
 /// Files consist of blocks of this many bytes. A small read in a block causes the rest of the block to be pushed.
 const REGION_BYTES: usize = 128 << 10;

@@ -11,12 +11,10 @@ use std::{
 use floe_testkit::skip::{self, Need};
 use serde_json::Value;
 
-use crate::{
-    launched::{begin, between, demand, launch, profile_option, status, total, unmount, wait_for_state},
-    support::{
-        front,
-        program::{Place, Serving, floe, run, told, until},
-    },
+use super::launched::{begin, between, demand, launch, profile_option, status, total, unmount, wait_for_state};
+use crate::support::{
+    front,
+    program::{Place, Serving, floe, run, told, until},
 };
 
 /// The launch: it finds names, looks for missing ones, lists directories and maps a program.

@@ -1,7 +1,5 @@
 //! Each reference image with the kernel's EROFS in front: its contents, other programs that use it, and corrupt images.
 
-mod support;
-
 use std::{collections::BTreeSet, fs, os::unix::fs::MetadataExt, path::Path, process::Command, time::Duration};
 
 use floe_testkit::{
@@ -12,7 +10,8 @@ use floe_testkit::{
     mapped_bytes, mount_idmapped, run_bounded, skip,
     walk::{self, DirectoryWalk},
 };
-use support::{
+
+use crate::support::{
     Served,
     front::{Scene, ready},
     program::{Place, Serving, floe, run},
@@ -32,7 +31,7 @@ fn fronts_match_manifests_and_the_kernel() {
     let corpus = Corpus::locate_or_fixtures();
     let said_before = kernel_complaints();
     check_batches(
-        &support::images(&corpus),
+        &crate::support::images(&corpus),
         |image| (image.name.clone(), Served::new(&corpus.materialise(image), "kernel")),
         |image, served, round| {
             // Huge images are not read.
@@ -76,7 +75,7 @@ fn fronts_of_corrupt_images_give_errors_or_data() {
     let corpus = Corpus::locate_or_fixtures();
     let said_before = kernel_complaints();
     check_batches(
-        &support::corrupt_images(&corpus),
+        &crate::support::corrupt_images(&corpus),
         |image| {
             let path = corpus.materialise_corrupt(image);
             let files = Materialised { path, format: Format::Erofs, offset: 0, devices: Vec::new() };

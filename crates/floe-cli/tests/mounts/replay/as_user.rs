@@ -13,12 +13,10 @@ use floe_testkit::{
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::{
-    launched::{between, total},
-    support::{
-        front::Scene,
-        program::{Place, Serving, children_of, run, until},
-    },
+use super::launched::{between, total};
+use crate::support::{
+    front::Scene,
+    program::{Place, Serving, children_of, run, until},
 };
 
 const USER: u32 = 65_534;

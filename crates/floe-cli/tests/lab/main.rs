@@ -1,0 +1,4 @@
+//! `floe lab` as a program.
+
+mod lacking;
+mod runs;
