@@ -11,15 +11,15 @@ use std::{
 use floe_testkit::skip::{self, Need};
 
 use crate::{
-    exporter::{Exporter, mountpoint, value},
+    exporter::{Exporter, value},
     planted_names::{PLANTER, Shared, USER, ready},
     support::program::{Serving, demo, floe, run, told, until},
 };
 
 const NOTHING: [&str; 0] = [];
 
-/// How long an answer may take though others attack, on a busy machine.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(6);
+/// How long an answer may take though others attack, on a busy machine: half of what an idle connection may last.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// A program of another user. It is killed in the end.
 struct Attacker(Child);
@@ -65,9 +65,8 @@ fn connections_of_others_take_no_place_away() {
             let _attacker = attack(user, exporter.port(), &script);
             for _ in 0..2 {
                 let start = Instant::now();
-                let metrics = exporter.metrics();
+                exporter.metrics_of(&[&serving.place]);
                 assert!(start.elapsed() < ANSWER_TIME_MAX, "{name} of {user}: {:?}", start.elapsed());
-                assert_eq!(value(&metrics, "floe_mount_up", &[&mountpoint(&serving.place)]), Some(1.0), "{metrics}");
             }
         }
     }
@@ -85,9 +84,8 @@ fn a_client_that_connects_again_and_again_keeps_nobody_out() {
     let _attacker = attack(PLANTER, exporter.port(), script);
     for _ in 0..5 {
         let start = Instant::now();
-        let metrics = exporter.metrics();
+        exporter.metrics_of(&[&serving.place]);
         assert!(start.elapsed() < ANSWER_TIME_MAX, "{:?}", start.elapsed());
-        assert_eq!(value(&metrics, "floe_mount_up", &[&mountpoint(&serving.place)]), Some(1.0), "{metrics}");
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -110,9 +108,8 @@ fn directories_of_others_are_no_users() {
     let program = shared.path("floe");
     let mut command = shared.command(None, program.to_str().expect("text"));
     let exporter = Exporter::start(command.args(["exporter", "--all-users", "--listen", "127.0.0.1:0"]));
-    let metrics = exporter.metrics();
     let labels = [format!("mountpoint=\"{directory}\""), format!("user=\"{USER}\"")];
-    assert_eq!(value(&metrics, "floe_mount_up", &[&labels[0], &labels[1]]), Some(1.0), "{metrics}");
+    until("the mount is up", || value(&exporter.metrics(), "floe_mount_up", &[&labels[0], &labels[1]]) == Some(1.0));
     drop(exporter);
     assert_eq!(told(&shared.floe(USER, &["umount", directory])), (Some(0), String::new()));
 }
@@ -135,8 +132,7 @@ fn mounts_are_up_though_the_exporter_can_start_no_thread() {
     let process = format!("--pid={}", exporter.id());
     let limited = run(shared.command(Some(USER), "prlimit").args([process.as_str(), "--nproc=1:1"]));
     assert!(limited.status.success(), "{limited:?}");
-    let metrics = exporter.metrics();
-    assert_eq!(value(&metrics, "floe_mount_up", &[&label]), Some(1.0), "{metrics}");
+    until("it is still up", || value(&exporter.metrics(), "floe_mount_up", &[&label]) == Some(1.0));
     assert!(fs::metadata(format!("/proc/{}", exporter.id())).is_ok());
     drop(exporter);
     assert_eq!(told(&shared.floe(USER, &["umount", directory])), (Some(0), String::new()));

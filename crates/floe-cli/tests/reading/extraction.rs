@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use floe_testkit::{
@@ -352,10 +352,8 @@ fn holes_stay_holes_in_files_of_any_size() {
     let has_holes = |record: &ImageRecord| record.huge && !record.name.contains("lz4");
     for record in corpus.sample().into_iter().filter(has_holes) {
         let (scene, files) = (Scene::new(), corpus.materialise(&record));
-        let start = Instant::now();
         let output = scene.extract(&files.path, &["--jobs", "3"]);
         assert!(output.status.success(), "{}: {}", record.name, text(&output.stderr));
-        assert!(start.elapsed() < Duration::from_secs(60), "{}: {:?}", record.name, start.elapsed());
         let found = walk::directory(&scene.target(), DirectoryWalk { metadata_only: true, ..Default::default() });
         let found = found.expect("readable");
         let mut expected = corpus.manifest(&record);

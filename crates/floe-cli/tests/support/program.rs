@@ -152,8 +152,12 @@ impl Serving {
     }
 
     fn child_named(&self, name: &str) -> Pid {
-        let pids = children_of(self.pid.as_raw_nonzero().get().unsigned_abs(), name);
-        assert_eq!(pids.len(), 1, "{pids:?}");
+        let mut pids = Vec::new();
+        // A process has the name of the one that started it for a moment.
+        until("there is one such process", || {
+            pids = children_of(self.pid.as_raw_nonzero().get().unsigned_abs(), name);
+            pids.len() == 1
+        });
         Pid::from_raw(pids[0].cast_signed()).expect("a process")
     }
 

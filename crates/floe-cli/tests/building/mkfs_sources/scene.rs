@@ -11,7 +11,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// The time limit for runs that could hang or take hours.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(300);
 
 pub(crate) fn folder() -> TempDir {
     let folder = tempfile::tempdir().expect("a scratch folder");

@@ -18,7 +18,7 @@ use crate::support::{
 };
 
 /// How long reading a corrupt image may take.
-const TIME_MAX: Duration = Duration::from_secs(60);
+const TIME_MAX: Duration = Duration::from_secs(300);
 
 /// The number of images that are mounted at a time.
 const BATCH: usize = 64;

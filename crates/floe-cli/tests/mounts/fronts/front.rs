@@ -13,7 +13,7 @@ use rustix::{
 
 use crate::support::{
     front::{Scene, ready},
-    program::{Place, Serving, children_of, floe, processes_with, run, told, umount, until},
+    program::{Place, Serving, floe, processes_with, run, told, umount, until},
 };
 
 fn scene() -> Scene {
@@ -215,9 +215,9 @@ fn the_thread_that_reads_ahead_in_the_front_has_the_priority_of_decoders() {
     let scene = scene();
     for (options, nice_level) in [("ro", "-20"), ("priority=nice:5", "5"), ("priority=normal", "0")] {
         let serving = scene.fronted(options);
-        let keeper = children_of(serving.pid.as_raw_nonzero().get().unsigned_abs(), "floe-keeper");
         let nice_levels = || -> Vec<String> {
-            let tasks = fs::read_dir(format!("/proc/{}/task", keeper[0])).expect("it runs").flatten();
+            let keeper = serving.keeper().as_raw_nonzero();
+            let tasks = fs::read_dir(format!("/proc/{keeper}/task")).expect("it runs").flatten();
             let stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
             let of_mover = stats.filter(|stat| stat.contains("(floe-front)"));
             // The 19th field of proc(5), the 17th after the name.
