@@ -3,15 +3,15 @@
 
 use std::{fs, sync::LazyLock};
 
-use floe_fuzz::remote_cache::RemoteObject;
+use floe_fuzz::remote_cache::SampleObject;
 use libfuzzer_sys::fuzz_target;
 
-static OBJECT: LazyLock<(RemoteObject, tempfile::TempDir)> =
-    LazyLock::new(|| (RemoteObject::sound(), tempfile::tempdir().expect("a folder")));
+static OBJECT: LazyLock<(SampleObject, tempfile::TempDir)> =
+    LazyLock::new(|| (SampleObject::sound(), tempfile::tempdir().expect("a folder")));
 
 fuzz_target!(|input: &[u8]| {
     let (object, folder) = &*OBJECT;
-    let cache = RemoteObject::cache(folder.path());
+    let cache = SampleObject::cache(folder.path());
     if let Ok(source) = object.open(&cache, false) {
         object.read_source(&source);
     }

@@ -3,10 +3,10 @@
 
 use std::sync::LazyLock;
 
-use floe_fuzz::remote_cache::RemoteObject;
+use floe_fuzz::remote_cache::SampleObject;
 use libfuzzer_sys::fuzz_target;
 
-static OBJECT: LazyLock<RemoteObject> = LazyLock::new(RemoteObject::sound);
+static OBJECT: LazyLock<SampleObject> = LazyLock::new(SampleObject::sound);
 
 fuzz_target!(|input: &[u8]| {
     if let Some(bytes) = OBJECT.with_tree(input) {

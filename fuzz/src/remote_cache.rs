@@ -20,7 +20,7 @@ use floe_testkit::Random;
 const IMAGE_BYTES: usize = 160 << 10;
 
 /// An object that was sound once.
-pub struct RemoteObject {
+pub struct SampleObject {
     /// All of it.
     pub bytes: Vec<u8>,
     /// What its user trusts.
@@ -50,7 +50,7 @@ impl RangeFetcher for Server {
     }
 }
 
-impl RemoteObject {
+impl SampleObject {
     /// Always the same one.
     pub fn sound() -> Self {
         let folder = tempfile::tempdir().expect("a folder");

@@ -15,11 +15,11 @@ use bytes::Bytes;
 use floe_image::ShownName;
 
 use crate::{
-    BootId, Digest, ObjectKey, about::About, budget::Budget, stored_object::StoredObject,
+    BootId, Digest, ObjectKey, budget::Budget, key::About, stored_object::StoredObject,
     trusted_directory::TrustedDirectory,
 };
 
-/// The version of the directory's content. Other versions use other subdirectories.
+/// The version of the directory's content. Each version has its own subdirectory.
 const VERSION: &str = "v1";
 
 /// The maximum number of bytes that are remembered for a name.
@@ -89,7 +89,7 @@ pub struct Cache {
     size_bytes_max: u64,
     opened: Instant,
     failing_until_ms: AtomicU64,
-    has_told: AtomicBool,
+    has_reported: AtomicBool,
 }
 
 impl Cache {
@@ -113,9 +113,9 @@ impl Cache {
         let budget = Budget::open(Arc::clone(&root), size_bytes_max, boot)?;
         budget.check_locks()?;
         let failing_until_ms = AtomicU64::new(0);
-        let has_told = AtomicBool::new(false);
+        let has_reported = AtomicBool::new(false);
         let opened = Instant::now();
-        Ok(Arc::new(Self { root, boot, notice, budget, size_bytes_max, opened, failing_until_ms, has_told }))
+        Ok(Arc::new(Self { root, boot, notice, budget, size_bytes_max, opened, failing_until_ms, has_reported }))
     }
 
     /// The size limit on disk, in bytes.
@@ -186,7 +186,7 @@ impl Cache {
     /// Records a failure to store, and reports the first one to users.
     pub(crate) fn store_failed(&self, error: &io::Error) {
         self.failing_until_ms.store(self.now_ms() + FAILURE_PAUSE_MS, Ordering::Relaxed);
-        if !self.has_told.swap(true, Ordering::Relaxed) {
+        if !self.has_reported.swap(true, Ordering::Relaxed) {
             let root = self.root.path().shown();
             (self.notice)(&format!(
                 "cannot write to the cache {root}: {error}; continuing without the cache while this lasts"

@@ -2,12 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::Serialize;
-
 use crate::Cause;
 
 /// Counters of an open object and of its cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheCounts {
     /// Reads of cached chunks.
     pub hits: u64,
@@ -34,7 +32,7 @@ pub struct CacheCounts {
 }
 
 /// A number for each cause.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ByCause {
     /// For requests that wait.
     pub demand: u64,

@@ -3,9 +3,13 @@
 use std::{
     fmt,
     io::{self, Read},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use crate::{DIGEST_BYTES, Digest, OBJECT_BYTES_MAX};
+use crate::{DIGEST_BYTES, Digest};
+
+/// The maximum size of an object: 4 TiB. It bounds the cost of a false length from a server.
+pub const OBJECT_BYTES_MAX: u64 = 1 << 42;
 
 /// The magic number of a table.
 const MAGIC: [u8; 8] = *b"FLOETBL1";
@@ -21,7 +25,7 @@ const HEADER_BYTES: usize = 24;
 
 /// The digest of each piece of an object. All integers are little-endian:
 ///
-/// | bytes | what |
+/// | bytes | content |
 /// | --- | --- |
 /// | 8 | `FLOETBL1` |
 /// | 4 | size of pieces as a power of two: 18 |
@@ -91,6 +95,16 @@ impl DigestTable {
         Ok(Self { digest: *digest, object_len, pieces: pieces.iter().copied().map(Digest).collect() })
     }
 
+    /// Parses the table of an object of `object_len` bytes.
+    ///
+    /// # Errors
+    /// The violated rule.
+    pub fn parse_for(bytes: &[u8], digest: &Digest, object_len: u64) -> Result<Self, BadTable> {
+        let table = Self::parse(bytes, digest)?;
+        let is_for_object = table.object_len == object_len;
+        is_for_object.then_some(table).ok_or(BadTable { rule: "its object has another length" })
+    }
+
     /// Computes the table of an object by reading all of it.
     ///
     /// # Errors
@@ -146,6 +160,75 @@ impl DigestTable {
 impl fmt::Debug for DigestTable {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "DigestTable({:?} of {} bytes)", self.digest, self.object_len)
+    }
+}
+
+/// Fetches a table with the digest, for an object of the right length.
+type Load = Box<dyn Fn() -> io::Result<DigestTable> + Send + Sync>;
+
+/// A digest table that is identified by its digest. It is fetched when the first bytes must be verified, in parallel with these
+/// bytes. Clones share it.
+#[derive(Clone)]
+pub struct TableRoot {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    digest: Digest,
+    table: OnceLock<DigestTable>,
+    /// Locked while the table is fetched, so that it is fetched only once.
+    load: Mutex<Load>,
+}
+
+impl TableRoot {
+    /// The table with this digest, which `load` fetches. If that fails, one read fails, and the next one tries again.
+    pub fn new(digest: Digest, load: impl Fn() -> io::Result<DigestTable> + Send + Sync + 'static) -> Self {
+        Self { inner: Arc::new(Inner { digest, table: OnceLock::new(), load: Mutex::new(Box::new(load)) }) }
+    }
+
+    /// The digest of the table.
+    pub fn digest(&self) -> &Digest {
+        &self.inner.digest
+    }
+
+    /// The table, if it was fetched.
+    pub fn known(&self) -> Option<&DigestTable> {
+        self.inner.table.get()
+    }
+
+    /// Returns the table, and fetches it if necessary.
+    ///
+    /// # Errors
+    /// The table cannot be fetched, or has another digest.
+    pub fn table(&self) -> io::Result<&DigestTable> {
+        if let Some(table) = self.known() {
+            return Ok(table);
+        }
+        let load = self.inner.load.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(table) = self.known() {
+            return Ok(table);
+        }
+        let table = load()?;
+        if table.digest() != self.digest() {
+            let message =
+                format!("the digest table sha256:{} came instead of sha256:{}", table.digest(), self.digest());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        Ok(self.inner.table.get_or_init(|| table))
+    }
+}
+
+impl From<DigestTable> for TableRoot {
+    fn from(table: DigestTable) -> Self {
+        let root = Self::new(*table.digest(), || Err(io::ErrorKind::NotFound.into()));
+        let _ = root.inner.table.set(table);
+        root
+    }
+}
+
+impl fmt::Debug for TableRoot {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "TableRoot({})", self.digest())
     }
 }
 

@@ -1,16 +1,21 @@
-//! An entry of a map: states that a chunk is in the data file.
+//! An entry of a map: states that a chunk is in the data file, and during which boot it was verified.
+
+use std::{
+    fs, process,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use crate::{BootId, DIGEST_BYTES, Digest};
+use crate::{DIGEST_BYTES, Digest};
 
 /// The size of an entry in the map. 64 entries fill a page, so no entry spans two pages.
-pub const ENTRY_BYTES: usize = 64;
+pub(crate) const ENTRY_BYTES: usize = 64;
 
 /// States that a chunk is in the data file, with data to verify it. Bytes that are not a valid entry of this chunk of
 /// this object, including zeros, mean that the chunk is absent.
 ///
-/// | bytes | what, little-endian |
+/// | bytes | field, little-endian |
 /// | --- | --- |
 /// | 8 | the boot during which the chunk was verified |
 /// | 8 | the time in nanoseconds since that boot; different for all entries of one chunk |
@@ -18,7 +23,7 @@ pub const ENTRY_BYTES: usize = 64;
 /// | 8 | XXH3 of the object's id, the index of the chunk and the other fields of the entry |
 /// | 32 | SHA-256 of the chunk if there is no other way to verify it after a reboot; else zero |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MapEntry {
+pub(crate) struct MapEntry {
     pub(crate) boot: u64,
     pub(crate) stamp_ns: u64,
     pub(crate) sum: u64,
@@ -33,7 +38,7 @@ impl MapEntry {
     }
 
     /// Decodes an entry; `None` if the bytes are not a valid entry of chunk `index` of `object`.
-    pub fn decode(bytes: &[u8; ENTRY_BYTES], object: &Digest, index: u64) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8; ENTRY_BYTES], object: &Digest, index: u64) -> Option<Self> {
         let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
         let digest = Digest(bytes[32..].try_into().ok()?);
         let entry = Self { boot: word(0), stamp_ns: word(8), sum: word(16), digest };
@@ -41,7 +46,7 @@ impl MapEntry {
     }
 
     /// Encodes the entry for [`MapEntry::decode`].
-    pub fn encode(&self, object: &Digest, index: u64) -> [u8; ENTRY_BYTES] {
+    pub(crate) fn encode(&self, object: &Digest, index: u64) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         let words = [self.boot, self.stamp_ns, self.sum, self.check(object, index)];
         for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
@@ -64,6 +69,33 @@ impl MapEntry {
         }
         hash.update(&self.digest.0);
         hash.digest()
+    }
+}
+
+/// A boot of the machine: the time from start to power-off. Bytes that were written during the current boot are at
+/// least in the page cache.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct BootId(u64);
+
+impl BootId {
+    /// The current boot. If the kernel does not report it, the id is unique to this process.
+    pub fn current() -> Self {
+        fs::read_to_string("/proc/sys/kernel/random/boot_id").map_or_else(
+            |_| {
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                Self::of(&format!("{} {}", process::id(), now.as_nanos()))
+            },
+            |text| Self::of(text.trim()),
+        )
+    }
+
+    /// The boot with this id of the kernel.
+    pub fn of(text: &str) -> Self {
+        Self(xxh3_64(text.as_bytes()))
+    }
+
+    pub(crate) const fn to_bits(self) -> u64 {
+        self.0
     }
 }
 

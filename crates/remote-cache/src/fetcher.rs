@@ -56,9 +56,9 @@ pub trait RangeFetcher: Send + Sync {
         Ok(())
     }
 
-    /// A hint that a reader now waits for `range`, which is already being fetched for [`Cause::Prefetch`]. Neither
-    /// blocks nor fails.
-    fn hurry(&self, range: ByteRange) {
+    /// Raises the fetches of parts of `range` for [`Cause::Prefetch`] that are in progress to the priority of demand, because a
+    /// reader now waits for them. Neither blocks nor fails.
+    fn promote(&self, range: ByteRange) {
         let _ = range;
     }
 
@@ -80,30 +80,6 @@ pub fn hand_over(mut bytes: Bytes, part_bytes: u64, arrived: &mut dyn FnMut(Byte
     let part_bytes = usize::try_from(part_bytes).unwrap_or(usize::MAX).max(1);
     while !bytes.is_empty() {
         arrived(bytes.split_to(part_bytes.min(bytes.len())));
-    }
-}
-
-/// The fetcher of an unreachable object, whose cached part can still be read.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Offline {
-    /// The name of the object in errors and status.
-    pub name: String,
-    /// The length of the object in bytes.
-    pub len: u64,
-}
-
-impl RangeFetcher for Offline {
-    fn len(&self) -> u64 {
-        self.len
-    }
-
-    fn name(&self) -> String {
-        self.name.clone()
-    }
-
-    fn fetch(&self, range: ByteRange, _cause: Cause) -> io::Result<Bytes> {
-        let message = format!("{}, bytes {range}: not in the cache, and there is no connection", self.name);
-        Err(FetchError::new(FetchFault::Outage, message).into())
     }
 }
 

@@ -6,13 +6,14 @@ use bytes::Bytes;
 use floe_image::ByteRange;
 
 use crate::{
-    Cause, FetchError, FetchFault,
-    background::alongside,
+    Cause, Digest, FetchError, FetchFault,
+    cached_object::CachedObject,
+    entry::MapEntry,
     fetcher::hand_over,
-    flights::{Landing, Lead},
+    flights::{Lead, Outcome},
     layout::{CHUNK_BYTES, ChunkIndex},
     locks_sys::FileLock,
-    object::RemoteObject,
+    prefetch::alongside,
     stored_object::StoredObject,
     verifier::Verifier,
     verity::{Attempt, VerifyError},
@@ -21,7 +22,7 @@ use crate::{
 /// Consecutive chunks that one request fetches. A chunk without a lock is not stored.
 type Run = Vec<(Lead, Option<FileLock>)>;
 
-impl RemoteObject {
+impl CachedObject {
     /// Fetches the chunks of these leads, which are consecutive, and ends their flights. Waits for other processes only
     /// while it holds no lock. Chunks of the hash tree are an exception: they wait only for chunks nearer to the root.
     pub(crate) fn fill(&self, leads: Vec<Lead>, cause: Cause, attempt: Attempt) {
@@ -52,14 +53,14 @@ impl RemoteObject {
                     None => run.push((lead, Some(lock))),
                     Some(chunk) => {
                         drop(lock);
-                        lead.land(Landing::Bytes(chunk));
+                        lead.end(Outcome::Bytes(chunk));
                         self.get(std::mem::take(&mut run), cause, attempt);
                     }
                 },
                 // Another process has stored the chunk, or is stuck. In the latter case this process continues without
                 // a lock.
                 Ok(None) => match stored.prove(index) {
-                    Some(chunk) => lead.land(Landing::Bytes(chunk)),
+                    Some(chunk) => lead.end(Outcome::Bytes(chunk)),
                     None => run.push((lead, None)),
                 },
                 Err(error) => {
@@ -105,28 +106,28 @@ impl RemoteObject {
         let range = self.layout.run(first.index(), run.len() as u64);
         let may_store = run.iter().any(|(_, lock)| lock.is_some()) && self.reserve(range.len());
         let mut unused = if may_store { range.len() } else { 0 };
-        let is_in_parts = attempt == Attempt::First && self.may_land_early(&run);
+        let is_in_parts = attempt == Attempt::First && self.may_end_early(&run);
         let mut rest = run.into_iter();
-        let mut land = |(lead, lock): (Lead, Option<FileLock>), chunk: Result<Bytes, Arc<io::Error>>| {
+        let mut end = |(lead, lock): (Lead, Option<FileLock>), chunk: Result<Bytes, Arc<io::Error>>| {
             let index = lead.index();
             let admitted = chunk.and_then(|chunk| self.admit(index, chunk, cause, lock.as_ref().filter(|_| may_store)));
-            // The lock must be free before the flight ends: see `Lead::land`.
+            // The lock must be free before the flight ends: see `Lead::end`.
             drop(lock);
             match admitted {
                 Ok((chunk, is_stored)) => {
                     if is_stored {
                         unused -= self.layout.range(index).len();
                     }
-                    lead.land(Landing::Bytes(chunk));
+                    lead.end(Outcome::Bytes(chunk));
                 }
-                Err(error) => lead.land(Landing::Failed(error)),
+                Err(error) => lead.end(Outcome::Failed(error)),
             }
         };
         let fetched = self.with_hashes(range, cause, || {
             if is_in_parts {
                 return self.fetch_in_chunks(range, cause, &mut |chunk| {
                     if let Some(led) = rest.next() {
-                        land(led, Ok(chunk));
+                        end(led, Ok(chunk));
                     }
                 });
             }
@@ -134,12 +135,12 @@ impl RemoteObject {
             for led in rest.by_ref() {
                 let chunk = self.layout.range(led.0.index());
                 let start = usize::try_from(chunk.offset() - range.offset()).unwrap_or(usize::MAX);
-                land(led, Ok(bytes.slice(start..start + usize::try_from(chunk.len()).unwrap_or(0))));
+                end(led, Ok(bytes.slice(start..start + usize::try_from(chunk.len()).unwrap_or(0))));
             }
             Ok(())
         });
         if let Err(error) = fetched {
-            rest.for_each(|led| land(led, Err(Arc::clone(&error))));
+            rest.for_each(|led| end(led, Err(Arc::clone(&error))));
         }
         if may_store && let Some(cache) = &self.cache {
             cache.budget().settle(range.len(), unused);
@@ -148,7 +149,7 @@ impl RemoteObject {
 
     /// Whether chunks of a run may be used before the whole run has arrived: data with a root, because a chunk with the right
     /// digest is right whatever follows it.
-    fn may_land_early(&self, run: &Run) -> bool {
+    fn may_end_early(&self, run: &Run) -> bool {
         let has_root = matches!(self.verifier.get(), Some(Verifier::Verity(_) | Verifier::Table(_)));
         has_root && run.len() > 1 && run.last().is_some_and(|(last, _)| !self.layout.is_tree(last.index()))
     }
@@ -273,7 +274,7 @@ impl RemoteObject {
         fetched.map_err(Arc::new)
     }
 
-    fn verify(&self, index: ChunkIndex, chunk: &[u8]) -> Result<Option<crate::Digest>, VerifyError> {
+    fn verify(&self, index: ChunkIndex, chunk: &[u8]) -> Result<Option<Digest>, VerifyError> {
         match self.verifier.get() {
             // Chunks of a hash tree are stored unverified; a hash block is verified each time it is loaded into memory.
             _ if self.layout.is_tree(index) => Ok(None),
@@ -282,7 +283,7 @@ impl RemoteObject {
         }
     }
 
-    fn verify_again(&self, index: ChunkIndex, chunk: &[u8], entry: &crate::MapEntry) -> Result<(), VerifyError> {
+    fn verify_again(&self, index: ChunkIndex, chunk: &[u8], entry: &MapEntry) -> Result<(), VerifyError> {
         match self.verifier.get() {
             _ if self.layout.is_tree(index) => Ok(()),
             Some(verifier) => {

@@ -20,28 +20,28 @@ pub(crate) struct Flights {
 #[derive(Debug)]
 pub(crate) struct Flight {
     cause: Cause,
-    landing: Mutex<Option<Landing>>,
-    has_landed: Condvar,
+    outcome: Mutex<Option<Outcome>>,
+    has_ended: Condvar,
 }
 
 /// The result of a flight.
 #[derive(Clone, Debug)]
-pub(crate) enum Landing {
+pub(crate) enum Outcome {
     /// The verified bytes of the chunk.
     Bytes(Bytes),
-    /// With an error.
+    /// An error.
     Failed(Arc<io::Error>),
-    /// Neither: threads that need the chunk must look it up again.
+    /// Neither bytes nor an error: threads that need the chunk must look it up again.
     Abandoned,
 }
 
 /// The role of a thread that needs a chunk.
 #[derive(Debug)]
-pub(crate) enum Boarding {
+pub(crate) enum Role {
     /// It fetches this chunk, and those that follow.
-    Lead(Vec<Lead>),
+    Leader(Vec<Lead>),
     /// It waits for another thread.
-    Join(Arc<Flight>),
+    Follower(Arc<Flight>),
 }
 
 /// A chunk that this thread must fetch. Dropping it abandons the flight.
@@ -53,23 +53,23 @@ pub(crate) struct Lead {
 }
 
 impl Flights {
-    /// Joins the flight of chunk `first`, or leads it. A leader also leads the following chunks, up to `count`, that
+    /// Joins the flight of chunk `first`, or starts and leads it. A leader also leads the following chunks, up to `count`, that
     /// are not in flight.
-    pub(crate) fn board(self: &Arc<Self>, first: ChunkIndex, count: u64, cause: Cause) -> Boarding {
+    pub(crate) fn enter(self: &Arc<Self>, first: ChunkIndex, count: u64, cause: Cause) -> Role {
         let mut table = self.lock();
         if let Some(flight) = table.get(&first) {
-            return Boarding::Join(Arc::clone(flight));
+            return Role::Follower(Arc::clone(flight));
         }
         let mut leads = Vec::new();
         for index in first..first + count.max(1) {
             if table.contains_key(&index) {
                 break;
             }
-            let flight = Arc::new(Flight { cause, landing: Mutex::new(None), has_landed: Condvar::new() });
+            let flight = Arc::new(Flight { cause, outcome: Mutex::new(None), has_ended: Condvar::new() });
             table.insert(index, Arc::clone(&flight));
             leads.push(Lead { flights: Arc::clone(self), index, flight });
         }
-        Boarding::Lead(leads)
+        Role::Leader(leads)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ChunkIndex, Arc<Flight>>> {
@@ -84,17 +84,17 @@ impl Flight {
     }
 
     /// Waits for the end of the flight.
-    pub(crate) fn wait(&self) -> Landing {
-        let landing = self.landing.lock().unwrap_or_else(PoisonError::into_inner);
-        let landing = self.has_landed.wait_while(landing, |landing| landing.is_none());
-        landing.unwrap_or_else(PoisonError::into_inner).clone().unwrap_or(Landing::Abandoned)
+    pub(crate) fn wait(&self) -> Outcome {
+        let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = self.has_ended.wait_while(outcome, |outcome| outcome.is_none());
+        outcome.unwrap_or_else(PoisonError::into_inner).clone().unwrap_or(Outcome::Abandoned)
     }
 
-    fn land(&self, landing: Landing) {
-        let mut place = self.landing.lock().unwrap_or_else(PoisonError::into_inner);
+    fn end(&self, outcome: Outcome) {
+        let mut place = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
         if place.is_none() {
-            *place = Some(landing);
-            self.has_landed.notify_all();
+            *place = Some(outcome);
+            self.has_ended.notify_all();
         }
     }
 }
@@ -110,15 +110,15 @@ impl Lead {
 
     /// Ends the flight. The chunk's lock must be released before, because the next leader in this process would take it
     /// for its own.
-    pub(crate) fn land(self, landing: Landing) {
-        self.flight.land(landing);
+    pub(crate) fn end(self, outcome: Outcome) {
+        self.flight.end(outcome);
     }
 }
 
 impl Drop for Lead {
     fn drop(&mut self) {
         self.flights.lock().remove(&self.index);
-        self.flight.land(Landing::Abandoned);
+        self.flight.end(Outcome::Abandoned);
     }
 }
 
@@ -135,28 +135,28 @@ pub(crate) fn copy_of(error: &Arc<io::Error>) -> io::Error {
 mod tests {
     use super::*;
 
-    fn leads(boarding: Boarding) -> Vec<Lead> {
-        match boarding {
-            Boarding::Lead(leads) => leads,
-            Boarding::Join(_) => Vec::new(),
+    fn leads(role: Role) -> Vec<Lead> {
+        match role {
+            Role::Leader(leads) => leads,
+            Role::Follower(_) => Vec::new(),
         }
     }
 
     #[test]
     fn a_chunk_has_one_leader_and_ends_for_all() {
         let flights = Arc::new(Flights::default());
-        let mut first = leads(flights.board(4, 3, Cause::Prefetch));
+        let mut first = leads(flights.enter(4, 3, Cause::Prefetch));
         assert_eq!(first.iter().map(Lead::index).collect::<Vec<_>>(), [4, 5, 6]);
-        assert_eq!(leads(flights.board(2, 9, Cause::Demand)).iter().map(Lead::index).collect::<Vec<_>>(), [2, 3]);
-        let Boarding::Join(joined) = flights.board(5, 1, Cause::Demand) else { panic!("on its way") };
+        assert_eq!(leads(flights.enter(2, 9, Cause::Demand)).iter().map(Lead::index).collect::<Vec<_>>(), [2, 3]);
+        let Role::Follower(joined) = flights.enter(5, 1, Cause::Demand) else { panic!("on its way") };
         assert_eq!(joined.cause(), Cause::Prefetch);
         let waiter = std::thread::spawn(move || joined.wait());
-        first.remove(1).land(Landing::Bytes(Bytes::from_static(b"five")));
-        assert!(matches!(waiter.join().expect("no panic"), Landing::Bytes(bytes) if bytes == "five"));
-        let Boarding::Join(joined) = flights.board(6, 1, Cause::Demand) else { panic!("on its way") };
+        first.remove(1).end(Outcome::Bytes(Bytes::from_static(b"five")));
+        assert!(matches!(waiter.join().expect("no panic"), Outcome::Bytes(bytes) if bytes == "five"));
+        let Role::Follower(joined) = flights.enter(6, 1, Cause::Demand) else { panic!("on its way") };
         drop(first);
-        assert!(matches!(joined.wait(), Landing::Abandoned));
-        assert_eq!(leads(flights.board(4, 9, Cause::Demand)).len(), 9, "all are free again");
+        assert!(matches!(joined.wait(), Outcome::Abandoned));
+        assert_eq!(leads(flights.enter(4, 9, Cause::Demand)).len(), 9, "all are free again");
     }
 
     #[test]

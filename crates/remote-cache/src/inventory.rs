@@ -1,4 +1,4 @@
-//! Lists, checks and removes objects of the cache on behalf of users.
+//! Lists, checks and removes objects of the cache for users.
 
 use std::{
     io,
@@ -10,8 +10,8 @@ use floe_image::ByteRange;
 
 use crate::{
     Cache, Digest, DigestTable, VerityRoot,
-    about::{About, AboutRoot},
     counters::Counters,
+    key::{About, AboutRoot},
     layout::ChunkIndex,
     stored_object::StoredObject,
     sweep::{allocated_bytes, for_each_name, objects, open, remove_if_empty, tidy},
@@ -36,7 +36,7 @@ pub struct ObjectReport {
     pub key: String,
     /// The URL that it was last opened with, without credentials.
     pub name: String,
-    /// Whether its bytes are verified against a root that its user trusts.
+    /// Whether its bytes are verified against a root of trust.
     pub is_verified: bool,
     /// The length in bytes.
     pub len: u64,
@@ -224,7 +224,7 @@ impl TreeBlocks for StoredObject {
     }
 }
 
-/// Removes files in the subdirectories of a directory that were not used for a long time.
+/// Removes long unused files from the subdirectories of a directory.
 fn remove_unused(root: &TrustedDirectory, folder: &str) {
     for_each_name(root, folder, |folder, name| {
         let modified = folder.stat(name).ok().and_then(|status| u64::try_from(status.st_mtime).ok());

@@ -3,12 +3,9 @@
 //! The crate contains no network code and no async code: it fetches bytes through a [`RangeFetcher`].
 #![deny(unsafe_code)]
 
-mod about;
-mod ahead;
-mod background;
-mod boot;
 mod budget;
 mod cache;
+mod cached_object;
 mod counters;
 mod digest;
 mod digest_table;
@@ -21,29 +18,25 @@ mod key;
 mod layout;
 #[allow(unsafe_code)]
 mod locks_sys;
-mod object;
+mod prefetch;
 mod proven;
-mod recent;
 mod source;
 mod stored_object;
 mod sweep;
-mod table_root;
 mod trusted_directory;
 mod trusted_path;
 mod verifier;
 mod verity;
 
-pub use boot::BootId;
 pub use cache::{Cache, CacheOptions, Notice};
 pub use counters::{ByCause, CacheCounts};
 pub use digest::{DIGEST_BYTES, Digest, NoDigest};
-pub use digest_table::{BadTable, DigestTable, PIECE_BYTES};
-pub use entry::{ENTRY_BYTES, MapEntry};
-pub use fetcher::{Cause, FetchError, FetchFault, Offline, REQUEST_BYTES_MAX, RangeFetcher, hand_over};
+pub use digest_table::{BadTable, DigestTable, OBJECT_BYTES_MAX, PIECE_BYTES, TableRoot};
+pub use entry::BootId;
+pub use fetcher::{Cause, FetchError, FetchFault, REQUEST_BYTES_MAX, RangeFetcher, hand_over};
 pub use inventory::{CheckReport, ObjectReport};
-pub use key::{Location, OBJECT_BYTES_MAX, ObjectKey, Trust, VerityRoot};
+pub use key::{Location, ObjectKey, Trust, VerityRoot};
 pub use layout::{CHUNK_BYTES, TREE_CHUNK_BYTES};
 pub use source::{CachedSource, SourceOptions};
-pub use table_root::TableRoot;
 pub use trusted_directory::TrustedDirectory;
-pub use verity::{BadVerity, Superblock, VerityOptions, append_verity, parse_sidecar, sidecar_path, sidecar_text};
+pub use verity::{BadVerity, VerityOptions, append_verity, parse_sidecar, sidecar_path, sidecar_text};

@@ -1,4 +1,4 @@
-//! Locks on ranges of a file that the kernel releases when their holder ends: open file description locks.
+//! Open file description locks: locks on ranges of a file, which the kernel releases when their holder ends.
 
 use std::{
     fs::File,

@@ -2,10 +2,7 @@
 
 use std::{
     fmt, io,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -14,22 +11,20 @@ use floe_image::{ByteRange, ImageSource};
 use crate::{
     Cache, CacheCounts, Cause, DigestTable, FetchError, FetchFault, OBJECT_BYTES_MAX, ObjectKey, RangeFetcher, Trust,
     VerityRoot,
-    ahead::Ahead,
-    background::Prefetch,
+    cached_object::{CachedObject, RecentChunks},
     counters::Counters,
     flights::Flights,
     layout::ChunkLayout,
-    object::RemoteObject,
-    recent::RecentChunks,
+    prefetch::Prefetch,
     verifier::Verifier,
     verity::{Attempt, Geometry, TreeBlocks, VerifyError, VerityTree},
 };
 
-/// How many bytes of a hash tree are fetched when an object is opened: its upper levels, or all of it for images of up
-/// to 30 MiB.
+/// The number of bytes of a hash tree that are fetched when an object is opened: its upper levels, or all of it for images of
+/// up to 30 MiB.
 const TREE_START_BYTES: u64 = 256 << 10;
 
-/// How many bytes of a hash tree are read for its superblock.
+/// The number of bytes of a hash tree that are read for its superblock.
 const SUPERBLOCK_BYTES: u64 = 512;
 
 /// Options for opening an object.
@@ -39,7 +34,7 @@ pub struct SourceOptions {
     pub require_verified: bool,
     /// How long a read waits for another process that fetches the same chunk, before it fetches the chunk itself.
     pub flight_patience: Duration,
-    /// Whether chunks are fetched ahead of readers that go from front to back.
+    /// Whether chunks are fetched ahead of sequential readers.
     pub reads_ahead: bool,
 }
 
@@ -55,11 +50,8 @@ impl Default for SourceOptions {
 /// Clones share everything.
 #[derive(Clone)]
 pub struct CachedSource {
-    object: Arc<RemoteObject>,
+    object: Arc<CachedObject>,
     prefetch: Arc<Prefetch>,
-    ahead: Option<Arc<Ahead>>,
-    /// Whether nothing is fetched ahead at present.
-    is_held: Arc<AtomicBool>,
 }
 
 impl CachedSource {
@@ -97,7 +89,7 @@ impl CachedSource {
             let stored = cache.object(&key, &name);
             stored.inspect_err(|error| cache.store_failed(error)).ok()
         });
-        let object = Arc::new(RemoteObject {
+        let object = Arc::new(CachedObject {
             layout: ChunkLayout::new(key.data_len(), if is_verity(&key) { key.len } else { key.data_len() }),
             key,
             fetcher,
@@ -115,9 +107,8 @@ impl CachedSource {
             Trust::Location(_) => Verifier::FirstSeen,
         };
         let _ = object.verifier.set(verifier);
-        let prefetch = Arc::new(Prefetch::new(Arc::clone(&object)));
-        let ahead = options.reads_ahead.then(Arc::default);
-        Ok(Self { object, prefetch, ahead, is_held: Arc::default() })
+        let prefetch = Arc::new(Prefetch::new(Arc::clone(&object), options.reads_ahead));
+        Ok(Self { object, prefetch })
     }
 
     /// The object's root of trust and its length.
@@ -130,9 +121,9 @@ impl CachedSource {
         self.object.counters.counts(self.object.cache.as_ref().map_or(0, |cache| cache.evicted_chunks()))
     }
 
-    /// Whether hints and readers that go from front to back cause no fetches, because other bytes are more urgent.
+    /// Pauses prefetch, because other bytes are more urgent: while it is held, hints and sequential readers cause no fetches.
     pub fn hold_prefetch(&self, is_held: bool) {
-        self.is_held.store(is_held, Relaxed);
+        self.prefetch.hold(is_held);
     }
 
     /// Pins the chunks of these ranges, so that they are evicted last. Used for launch profiles.
@@ -164,29 +155,6 @@ impl CachedSource {
         let is_inside = range.len() == len as u64 && range.end() <= self.len();
         is_inside.then_some(range).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
-
-    /// Fetches in the background what is missing. Nothing is fetched that cannot be stored.
-    fn prefetch(&self, range: ByteRange) {
-        let range = range.intersection(ByteRange::new(0, self.len()));
-        let is_storing = self.object.cache.as_ref().is_some_and(|cache| cache.is_storing());
-        if self.is_held.load(Relaxed) || range.is_empty() || self.object.stored.is_none() || !is_storing {
-            return;
-        }
-        let layout = self.object.layout;
-        self.prefetch.add(layout.index_of(range.offset()), layout.index_of(range.end() - 1));
-    }
-
-    /// Fetches ahead of a reader that goes from front to back.
-    fn get_ahead(&self, range: ByteRange) {
-        let is_useful = !range.is_empty() && !self.is_held.load(Relaxed);
-        let Some(ahead) = self.ahead.as_ref().filter(|_| is_useful) else { return };
-        let layout = self.object.layout;
-        let (first, last) = (layout.index_of(range.offset()), layout.index_of(range.end() - 1));
-        let Some((first, last)) = ahead.read(first, last) else { return };
-        if first < layout.data_chunks() {
-            self.prefetch(layout.run(first, last.min(layout.data_chunks() - 1) - first + 1));
-        }
-    }
 }
 
 impl ImageSource for CachedSource {
@@ -196,7 +164,7 @@ impl ImageSource for CachedSource {
 
     fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
         let range = self.range(offset, output.len())?;
-        self.get_ahead(range);
+        self.prefetch.note_read(range);
         self.object.read(range, output, Cause::Demand)
     }
 
@@ -204,14 +172,14 @@ impl ImageSource for CachedSource {
         let range = self.range(offset, output.len())?;
         let is_read = self.object.try_read_at(range, output);
         if is_read {
-            self.get_ahead(range);
+            self.prefetch.note_read(range);
         }
         Ok(is_read)
     }
 
     /// Fetches missing chunks in the background. Does nothing if they cannot be stored.
     fn will_need(&self, offset: u64, len: u64) {
-        self.prefetch(ByteRange::new(offset, len));
+        self.prefetch.add(ByteRange::new(offset, len));
     }
 }
 
@@ -227,7 +195,7 @@ const fn is_verity(key: &ObjectKey) -> bool {
 
 /// Reads the superblock of a hash tree. If it is invalid, or the tree's root does not fit it, tries another mirror once: no hash
 /// covers the superblock, and with another salt no block would ever be right.
-fn open_tree(object: &RemoteObject, root: &VerityRoot) -> io::Result<VerityTree> {
+fn open_tree(object: &CachedObject, root: &VerityRoot) -> io::Result<VerityTree> {
     let wrong = |rule: &dyn fmt::Display| {
         let message = format!("{}, byte {}: {rule} ({})", object.fetcher.name(), root.hash_offset, object.key);
         io::Error::from(FetchError::new(FetchFault::WrongBytes, message))
@@ -259,14 +227,17 @@ fn open_tree(object: &RemoteObject, root: &VerityRoot) -> io::Result<VerityTree>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{BootId, CacheOptions, DigestTable, Location, Offline};
+    use crate::{BootId, CacheOptions, DigestTable, Location};
 
-    /// A server without faults.
-    struct Memory(Vec<u8>);
+    /// A server without faults; without bytes, it is out of reach.
+    struct Memory {
+        bytes: Option<Vec<u8>>,
+        len: u64,
+    }
 
     impl RangeFetcher for Memory {
         fn len(&self) -> u64 {
-            self.0.len() as u64
+            self.len
         }
 
         fn name(&self) -> String {
@@ -274,7 +245,8 @@ mod tests {
         }
 
         fn fetch(&self, range: ByteRange, _cause: Cause) -> io::Result<bytes::Bytes> {
-            Ok(self.0[range.offset() as usize..range.end() as usize].to_vec().into())
+            let bytes = self.bytes.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+            Ok(bytes[range.offset() as usize..range.end() as usize].to_vec().into())
         }
     }
 
@@ -300,12 +272,13 @@ mod tests {
                 stored.store(0, chunk, digest).expect("stored");
                 drop((lock, stored));
                 let mut output = [0; 100];
-                let open = |fetcher: Arc<dyn RangeFetcher>| {
-                    CachedSource::open(Some(&cache("second")), key.clone(), fetcher, SourceOptions::default())
+                let open = |bytes| {
+                    let server = Arc::new(Memory { bytes, len: key.len });
+                    CachedSource::open(Some(&cache("second")), key.clone(), server, SourceOptions::default())
                 };
-                let offline = open(Arc::new(Offline { name: "memory".to_owned(), len: key.len })).expect("it opens");
+                let offline = open(None).expect("it opens");
                 assert_eq!(offline.read_at(0, &mut output).is_ok(), is_right, "{key}");
-                let online = open(Arc::new(Memory(image.clone()))).expect("it opens");
+                let online = open(Some(image.clone())).expect("it opens");
                 online.read_at(0, &mut output).expect("it is read");
                 assert_eq!(output, image[..100], "{key}");
             }

@@ -1,4 +1,4 @@
-//! One object in the cache directory: its data, its map, and notes on its use.
+//! One object in the cache directory: data, map, and usage notes.
 
 use std::{
     fs::File,
@@ -17,8 +17,9 @@ use rustix::{
 };
 
 use crate::{
-    BootId, Digest, ENTRY_BYTES, MapEntry,
-    about::About,
+    BootId, Digest,
+    entry::{ENTRY_BYTES, MapEntry},
+    key::About,
     layout::{ChunkIndex, ChunkLayout},
     locks_sys::{Exclusion, FileLock},
     proven::ProvenChunks,
@@ -80,27 +81,7 @@ impl StoredObject {
                 return Ok(object);
             }
         }
-        Err(io::Error::new(io::ErrorKind::ResourceBusy, "the object is removed from the cache again and again"))
-    }
-
-    /// Opens an existing object without protecting it from removal.
-    pub(crate) fn inspect(
-        directory: &TrustedDirectory,
-        layout: ChunkLayout,
-        id: Digest,
-        boot: BootId,
-    ) -> io::Result<Self> {
-        Self::open_files(directory, layout, id, boot, Missing::Refused)
-    }
-
-    /// Like [`StoredObject::inspect`], but creates missing files.
-    pub(crate) fn complete(
-        directory: &TrustedDirectory,
-        layout: ChunkLayout,
-        id: Digest,
-        boot: BootId,
-    ) -> io::Result<Self> {
-        Self::open_files(directory, layout, id, boot, Missing::Created)
+        Err(io::Error::new(io::ErrorKind::ResourceBusy, "other processes keep removing the object from the cache"))
     }
 
     /// The directory of an object in the cache at `root`.
@@ -112,7 +93,8 @@ impl StoredObject {
         root.open_below("objects")?.open_below(&name[..2])?.open_below(&name)
     }
 
-    fn open_files(
+    /// Opens the object in `directory` without protecting it from removal.
+    pub(crate) fn open_files(
         directory: &TrustedDirectory,
         layout: ChunkLayout,
         id: Digest,

@@ -4,7 +4,7 @@ use std::{ffi::OsStr, io};
 
 use crate::{
     BootId, DIGEST_BYTES, Digest,
-    about::About,
+    key::About,
     layout::{ChunkIndex, ChunkLayout},
     stored_object::StoredObject,
     trusted_directory::TrustedDirectory,
@@ -36,8 +36,8 @@ pub(crate) struct Swept {
     pub(crate) hand: Option<Hand>,
 }
 
-/// The chunks that a round of the hand spares. The first two rounds are those of an ordinary clock: a chunk that was
-/// used since the hand last passed gets a second chance. The third round evicts pinned chunks, and the fourth every
+/// The chunks that a round of the hand spares. The first two rounds are those of an ordinary clock: a chunk that was used
+/// since the hand last passed gets a second chance. The third round evicts pinned chunks, and the fourth every
 /// chunk that is not locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Round {
@@ -152,7 +152,9 @@ pub(crate) fn remove_if_empty(root: &TrustedDirectory, id: &Digest, object: &Sto
 /// creating the object must wait, so the files that it locks are created first.
 fn remove_unknown(root: &TrustedDirectory, id: Digest, boot: BootId) -> io::Result<()> {
     let directory = StoredObject::directory(root, &id, Missing::Refused);
-    match directory.and_then(|directory| StoredObject::complete(&directory, ChunkLayout::new(0, 0), id, boot)) {
+    match directory
+        .and_then(|directory| StoredObject::open_files(&directory, ChunkLayout::new(0, 0), id, boot, Missing::Created))
+    {
         Ok(object) => remove_if_empty(root, &id, &object).map(drop),
         // It was removed meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -179,7 +181,7 @@ fn existing(root: &TrustedDirectory, id: Digest, boot: BootId) -> io::Result<Sto
 /// Opens the object in a directory.
 pub(crate) fn open(directory: &TrustedDirectory, id: Digest, boot: BootId) -> io::Result<StoredObject> {
     let about = About::read(directory, &id).ok_or(io::ErrorKind::InvalidData)?;
-    StoredObject::inspect(directory, about.layout, id, boot)
+    StoredObject::open_files(directory, about.layout, id, boot, Missing::Refused)
 }
 
 /// The ids of all objects of the cache, sorted.

@@ -1,4 +1,4 @@
-//! A directory whose content no other user can change.
+//! Directories whose content no other user can change.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -30,11 +30,11 @@ const NAME_ATTEMPTS_MAX: u32 = 1000;
 /// How deep a removed directory may contain others.
 const REMOVED_DEPTH_MAX: u32 = 16;
 
-/// A directory of this user whose content nobody else but root can change, held open.
+/// An open directory of this user whose content only this user and root can change.
 ///
-/// Every directory on the way to it belongs to this user or to root, and is not writable by others, unless its sticky bit
-/// keeps them from replacing files that are not theirs. Symbolic links on the way are followed under the same condition. The
-/// directory itself belongs to this user. Everything in it is opened relative to the descriptor and never through a link.
+/// Each of its parent directories belongs to this user or to root, and is not writable by others, unless its sticky bit prevents
+/// them from replacing files of other users. Symbolic links in the path are followed under the same condition. The directory
+/// itself belongs to this user. Its content is opened relative to the descriptor and never through a link.
 #[derive(Debug)]
 pub struct TrustedDirectory {
     directory: OwnedFd,
@@ -42,7 +42,7 @@ pub struct TrustedDirectory {
 }
 
 impl TrustedDirectory {
-    /// Checks that nobody else but root can exchange files of this user in a directory, which may be shared like `/tmp`.
+    /// Checks that only root and this user can replace files of this user in a directory, which may be shared like `/tmp`.
     ///
     /// # Errors
     /// As for [`TrustedDirectory::create`]; nothing is created.
@@ -50,11 +50,11 @@ impl TrustedDirectory {
         trusted_path::open(directory, Missing::Refused).map(drop)
     }
 
-    /// Opens the directory `name` in the directory at `parent`, of which missing parts are created.
+    /// Opens the directory `name` in the directory at `parent`. Creates missing directories.
     ///
     /// # Errors
-    /// Another user could change the content; the message names the directory, its owner, and a remedy. Or a directory
-    /// cannot be created or opened.
+    /// Another user could change the content (the message names the directory, its owner, and a remedy), or a directory cannot
+    /// be created or opened.
     pub fn create(parent: &Path, name: &str) -> io::Result<Self> {
         Self::enter(&trusted_path::open(parent, Missing::Created)?, parent, name, Missing::Created)
     }
@@ -62,12 +62,12 @@ impl TrustedDirectory {
     /// Like [`TrustedDirectory::create`], but creates nothing.
     ///
     /// # Errors
-    /// As there, or the directory is missing.
+    /// As for [`TrustedDirectory::create`], or the directory is missing.
     pub fn open(parent: &Path, name: &str) -> io::Result<Self> {
         Self::enter(&trusted_path::open(parent, Missing::Refused)?, parent, name, Missing::Refused)
     }
 
-    /// The directory `name` in this one, which is created if it is missing.
+    /// Opens the directory `name` in this one, and creates it if it is missing.
     ///
     /// # Errors
     /// It cannot be created or opened, or belongs to another user.
@@ -75,7 +75,7 @@ impl TrustedDirectory {
         Self::enter(&self.directory, &self.path, name, Missing::Created)
     }
 
-    /// The directory `name` in this one.
+    /// Opens the directory `name` in this one.
     ///
     /// # Errors
     /// It cannot be opened, or belongs to another user.

@@ -1,4 +1,4 @@
-//! The way to a directory that no other user can exchange.
+//! Opens directories by paths of which no other user can replace a component.
 
 use std::{
     collections::VecDeque,
@@ -27,23 +27,23 @@ const OTHERS_WRITE: u32 = 0o022;
 /// The permission bit of directories in which users can only replace their own files.
 const STICKY: u32 = 0o1000;
 
-/// The maximum number of symbolic links on the way, as in the kernel.
+/// The maximum number of symbolic links in a path, as in the kernel.
 const LINKS_MAX: u32 = 40;
 
-/// The number that `statfs` returns for FUSE, and the option of its mounts that names the user who serves them.
+/// The file system type of FUSE in `statfs`, and the mount option with the user ID of the server.
 const FUSE_MAGIC: u64 = 0x6573_5546;
 const FUSE_SERVER_OPTION: &str = "user_id=";
 
-/// The number that `statfs` returns for `/proc`.
+/// The file system type of `/proc` in `statfs`.
 const PROC_MAGIC: u64 = 0x9fa0;
 
-/// The maximum number of directories above one.
+/// The maximum depth of a directory.
 const DEPTH_MAX: usize = 4096;
 
 /// The flags that open a component of the path.
 const COMPONENT: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// What happens to missing directories and files.
+/// How missing directories and files are handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Missing {
     /// They are created, for this user alone.
@@ -52,11 +52,11 @@ pub(crate) enum Missing {
     Refused,
 }
 
-/// Opens a directory, component by component. Each directory on the way, symbolic links included, must be one in which no
-/// other user can exchange the next component.
+/// Opens a directory, component by component. Each directory of the path, also of symbolic links, must be one in which no other
+/// user can replace the next component.
 ///
 /// # Errors
-/// Another user could exchange a component, or it is missing, or no directory.
+/// Another user could replace a component, or a component is missing or not a directory.
 pub(crate) fn open(path: &Path, missing: Missing) -> io::Result<OwnedFd> {
     let path = std::path::absolute(path)?;
     let root = open_at_root("/", COMPONENT | OFlags::DIRECTORY, Mode::empty())?;
@@ -142,14 +142,14 @@ impl Owners {
     }
 }
 
-/// The owner of the root directory, who can exchange everything. In a user namespace this may be a user without a number of
-/// his own: such owners cannot be told apart.
+/// The owner of the root directory, who can replace every file. In a user namespace, this may be the overflow ID, which all
+/// unmapped users share.
 fn owner_of_root(root: &OwnedFd) -> io::Result<u32> {
     Ok(fstat(root)?.st_uid)
 }
 
-/// Follows a link in `/proc`, which may lead where its text does not (`/proc/PID/cwd`, `/proc/PID/fd/N`). Returns the directory
-/// and those above it, from their root.
+/// Follows a link in `/proc`, whose target may differ from its text (`/proc/PID/cwd`, `/proc/PID/fd/N`). Returns the directory
+/// and its parents, from the root down.
 fn way_to(parent: BorrowedFd<'_>, name: &OsString, path: &Path) -> Result<Vec<(OwnedFd, PathBuf)>, Errno> {
     let follow = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let mut last = openat(parent, name, follow, Mode::empty())?;
@@ -196,7 +196,7 @@ fn open_component(parent: BorrowedFd<'_>, name: &OsString, missing: Missing) -> 
     }
 }
 
-/// The user who serves a FUSE file system decides what is in it, whatever owners it shows.
+/// Checks the server of a FUSE file system: it controls the content, whatever owners the files seem to have.
 fn check_server(directory: BorrowedFd<'_>, status: &Stat, trusted: &[u32], path: &Path) -> io::Result<()> {
     if u64::try_from(fstatfs(directory)?.f_type) != Ok(FUSE_MAGIC) {
         return Ok(());
@@ -212,7 +212,7 @@ fn check_server(directory: BorrowedFd<'_>, status: &Stat, trusted: &[u32], path:
     }
 }
 
-/// The user who serves the FUSE mount with this device number; `None` for mounts of the system, such as virtiofs.
+/// The user ID of the server of the FUSE mount with this device number; `None` for mounts of the system, such as virtiofs.
 fn server_of(mounts: &str, device: &str) -> Option<u32> {
     let mount = mounts.lines().find(|line| line.split(' ').nth(2) == Some(device))?;
     let options = mount.rsplit(' ').next()?;

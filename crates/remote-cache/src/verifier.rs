@@ -4,8 +4,9 @@ use floe_image::ByteRange;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
-    Digest, MapEntry, TableRoot,
+    Digest, TableRoot,
     counters::Counters,
+    entry::MapEntry,
     layout::ChunkIndex,
     verity::{TreeBlocks, VerifyError, VerityTree},
 };

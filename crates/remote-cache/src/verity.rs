@@ -2,12 +2,11 @@
 
 mod append;
 mod geometry;
-mod sidecar;
 mod superblock;
 mod tree;
 
-pub use append::{VerityOptions, append_verity};
+pub use append::{VerityOptions, append_verity, parse_sidecar, sidecar_path, sidecar_text};
 pub(crate) use geometry::Geometry;
-pub use sidecar::{parse_sidecar, sidecar_path, sidecar_text};
-pub use superblock::{BadVerity, Superblock};
+pub use superblock::BadVerity;
+pub(crate) use superblock::Superblock;
 pub(crate) use tree::{Attempt, TreeBlocks, VerifyError, VerityTree};

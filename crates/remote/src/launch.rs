@@ -282,9 +282,9 @@ impl RangeFetcher for BundleFetcher {
         object.measured_request_bytes().map_or_else(at_first, |measured| measured.min(part))
     }
 
-    fn hurry(&self, range: ByteRange) {
+    fn promote(&self, range: ByteRange) {
         if let Some(object) = &self.object {
-            object.hurry(range);
+            object.promote(range);
         }
     }
 

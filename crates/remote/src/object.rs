@@ -314,7 +314,7 @@ impl RangeFetcher for RemoteObject {
         self.measured_request_bytes().unwrap_or(at_first)
     }
 
-    fn hurry(&self, range: ByteRange) {
+    fn promote(&self, range: ByteRange) {
         self.requester.hurry(range);
     }
 

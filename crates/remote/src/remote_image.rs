@@ -282,9 +282,9 @@ impl RangeFetcher for Fetcher {
         self.known().map_or(1 << 18, |object| object.request_bytes(cause))
     }
 
-    fn hurry(&self, range: ByteRange) {
+    fn promote(&self, range: ByteRange) {
         if let Some(object) = self.known() {
-            object.hurry(range);
+            object.promote(range);
         }
     }
 

@@ -1,6 +1,15 @@
-//! Appends hash trees to images, in the layout of containerd's EROFS snapshotter.
+//! Appends hash trees to images, in the layout of containerd's EROFS snapshotter, and writes their roots to files beside the
+//! images: `layer.erofs.dmverity`.
 
-use std::{fs::File, io, os::unix::fs::FileExt};
+use std::{
+    ffi::OsString,
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+use serde::Deserialize;
 
 use crate::{
     Digest, VerityRoot,
@@ -107,4 +116,37 @@ fn uuid_of(root_hash: &Digest) -> [u8; 16] {
     uuid[6] = uuid[6] & 0x0f | 0x80;
     uuid[8] = uuid[8] & 0x3f | 0x80;
     uuid
+}
+
+#[derive(Deserialize)]
+struct Sidecar {
+    roothash: String,
+    hashoffset: u64,
+}
+
+/// The path of the sidecar file for the image at `path`.
+pub fn sidecar_path(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(".dmverity");
+    name.into()
+}
+
+/// The content of the sidecar file.
+pub fn sidecar_text(root: &VerityRoot) -> String {
+    // There is no line break at the end, as in containerd's files.
+    format!("{{\n  \"roothash\": \"{}\",\n  \"hashoffset\": {}\n}}", root.root_hash, root.hash_offset)
+}
+
+/// Parses the output of [`sidecar_text`] or of containerd.
+///
+/// # Errors
+/// The text is not such JSON, or the hash is not a SHA-256 digest.
+pub fn parse_sidecar(text: &str) -> Result<VerityRoot, BadVerity> {
+    let sidecar: Sidecar = serde_json::from_str(text)
+        .map_err(|_| BadVerity { rule: "the .dmverity file is no JSON object with roothash and hashoffset" })?;
+    let root_hash = sidecar
+        .roothash
+        .parse()
+        .map_err(|_| BadVerity { rule: "the root hash in the .dmverity file is no SHA-256" })?;
+    Ok(VerityRoot { root_hash, hash_offset: sidecar.hashoffset })
 }

@@ -44,17 +44,17 @@ impl std::error::Error for BadVerity {}
 /// No hash covers the superblock itself. A wrong salt or block size makes every block fail. A wrong number of blocks
 /// could present hash blocks as data; the pinned offset of the tree reveals it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Superblock {
+pub(crate) struct Superblock {
     /// The log2 of the size of data blocks in bytes.
-    pub data_block_log2: u32,
+    pub(crate) data_block_log2: u32,
     /// The log2 of the size of hash blocks in bytes.
-    pub hash_block_log2: u32,
+    pub(crate) hash_block_log2: u32,
     /// The number of data blocks.
-    pub data_blocks: u64,
+    pub(crate) data_blocks: u64,
     /// The bytes that precede each block in its hash.
-    pub salt: Vec<u8>,
+    pub(crate) salt: Vec<u8>,
     /// The UUID of the tree.
-    pub uuid: [u8; 16],
+    pub(crate) uuid: [u8; 16],
 }
 
 impl Superblock {
@@ -62,7 +62,7 @@ impl Superblock {
     ///
     /// # Errors
     /// The violated rule.
-    pub fn parse(bytes: &[u8]) -> Result<Self, BadVerity> {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, BadVerity> {
         let bad = |rule| Err(BadVerity { rule });
         let Some(bytes) = bytes.first_chunk::<SUPERBLOCK_BYTES>() else {
             return bad("it ends within its superblock");
@@ -98,7 +98,7 @@ impl Superblock {
     }
 
     /// The encoded form, which [`Superblock::parse`] parses. The salt must not be longer than 256 bytes.
-    pub fn to_bytes(&self) -> [u8; SUPERBLOCK_BYTES] {
+    pub(crate) fn to_bytes(&self) -> [u8; SUPERBLOCK_BYTES] {
         let mut bytes = [0; SUPERBLOCK_BYTES];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
         put(0, &MAGIC);

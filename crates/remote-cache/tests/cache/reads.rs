@@ -11,8 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use floe_image::{ByteRange, ImageSource};
-use floe_remote_cache::{CHUNK_BYTES, CachedSource, Cause, FetchError, FetchFault, ObjectKey, Offline, SourceOptions};
+use floe_remote_cache::{
+    CHUNK_BYTES, CachedSource, Cause, FetchError, FetchFault, ObjectKey, RangeFetcher, SourceOptions,
+};
 use floe_testkit::{Random, check_rows};
 
 use crate::scene::{Kind, Object, Scene, Server, fetches_by_chunk, open, open_with, read_all};
@@ -224,12 +227,31 @@ fn an_outage_is_an_error_and_heals() {
     }
 }
 
+/// An object of this length whose server is out of reach.
+struct Unreachable {
+    len: u64,
+}
+
+impl RangeFetcher for Unreachable {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn name(&self) -> String {
+        "https://example.org/a".to_owned()
+    }
+
+    fn fetch(&self, range: ByteRange, _cause: Cause) -> io::Result<Bytes> {
+        Err(FetchError::new(FetchFault::Outage, format!("bytes {range}: out of reach")).into())
+    }
+}
+
 #[test]
 fn objects_that_cannot_be_trusted_are_refused() {
     let scene = Scene::new();
     let cache = scene.cache();
     let refuse = |key: ObjectKey, len: u64, require_verified: bool, expected: &str| {
-        let fetcher = Arc::new(Offline { name: "https://example.org/a".to_owned(), len });
+        let fetcher = Arc::new(Unreachable { len });
         let options = SourceOptions { require_verified, ..SourceOptions::default() };
         let error = CachedSource::open(Some(&cache), key, fetcher, options).expect_err(expected);
         assert!(error.to_string().contains(expected), "{error}");

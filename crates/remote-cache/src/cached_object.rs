@@ -1,9 +1,9 @@
-//! Reads of the chunks of an open remote object.
+//! Reads the chunks of an open object.
 
 use std::{
     collections::VecDeque,
     io,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -13,9 +13,8 @@ use floe_image::ByteRange;
 use crate::{
     Cache, Cause, FetchError, FetchFault, ObjectKey, RangeFetcher,
     counters::Counters,
-    flights::{Boarding, Flight, Flights, Landing, copy_of},
+    flights::{Flight, Flights, Outcome, Role, copy_of},
     layout::{ChunkIndex, ChunkLayout},
-    recent::RecentChunks,
     stored_object::StoredObject,
     verifier::Verifier,
     verity::{Attempt, TreeBlocks},
@@ -24,8 +23,11 @@ use crate::{
 /// How often a read retries a chunk whose flights are abandoned again and again.
 const ATTEMPTS_MAX: usize = 64;
 
-/// An open remote object: the state that its readers and its prefetch share.
-pub(crate) struct RemoteObject {
+/// The number of chunks that could not be stored and are kept in memory: 8 MiB.
+const RECENT_CHUNKS_MAX: usize = 32;
+
+/// An open object: the state that its readers and its prefetch share.
+pub(crate) struct CachedObject {
     pub(crate) key: ObjectKey,
     pub(crate) layout: ChunkLayout,
     pub(crate) fetcher: Arc<dyn RangeFetcher>,
@@ -43,7 +45,7 @@ pub(crate) struct RemoteObject {
 /// Chunks that the current read has led, whose bytes it need not read back from the disk.
 type Led = VecDeque<(ChunkIndex, Arc<Flight>)>;
 
-impl RemoteObject {
+impl CachedObject {
     /// Fills `output` with the bytes of `range`, which are all data or all tree, for a reader that waits.
     pub(crate) fn read(&self, range: ByteRange, output: &mut [u8], cause: Cause) -> io::Result<()> {
         if range.is_empty() {
@@ -107,15 +109,15 @@ impl RemoteObject {
                 self.counters.hits.add(1);
                 return Ok(());
             } else {
-                match self.flights.board(index, self.missing(index, last, cause), cause) {
-                    Boarding::Join(flight) => {
+                match self.flights.enter(index, self.missing(index, last, cause), cause) {
+                    Role::Follower(flight) => {
                         self.counters.joined.add(1);
                         if flight.cause() == Cause::Prefetch {
-                            self.fetcher.hurry(part);
+                            self.fetcher.promote(part);
                         }
                         (Some(flight), false)
                     }
-                    Boarding::Lead(leads) => {
+                    Role::Leader(leads) => {
                         self.counters.misses.add(leads.len() as u64);
                         *led = leads.iter().map(|lead| (lead.index(), Arc::clone(lead.flight()))).collect();
                         self.fill(leads, cause, attempt);
@@ -125,14 +127,14 @@ impl RemoteObject {
             };
             let Some(flight) = flight else { continue };
             match flight.wait() {
-                Landing::Bytes(chunk) => {
+                Outcome::Bytes(chunk) => {
                     within(&chunk, output);
                     return Ok(());
                 }
                 // A reader that waits retries longer than a prefetch.
-                Landing::Failed(_) if !is_own && flight.cause() == Cause::Prefetch => {}
-                Landing::Failed(error) => return Err(copy_of(&error)),
-                Landing::Abandoned => {}
+                Outcome::Failed(_) if !is_own && flight.cause() == Cause::Prefetch => {}
+                Outcome::Failed(error) => return Err(copy_of(&error)),
+                Outcome::Abandoned => {}
             }
         }
         let message = format!("{}, byte {}: gave up after {ATTEMPTS_MAX} attempts", self.fetcher.name(), part.offset());
@@ -179,11 +181,39 @@ impl RemoteObject {
     }
 }
 
-impl TreeBlocks for RemoteObject {
+impl TreeBlocks for CachedObject {
     fn tree_block(&self, range: ByteRange, attempt: Attempt) -> io::Result<Bytes> {
         let mut block = vec![0; usize::try_from(range.len()).unwrap_or(0)];
         let index = self.layout.index_of(range.offset());
         self.read_part(index, range, index, &mut block, (Cause::Tree, attempt), &mut Led::new())?;
         Ok(block.into())
+    }
+}
+
+/// The last chunks that could not be stored, because readers often return for the rest of a chunk.
+#[derive(Debug, Default)]
+pub(crate) struct RecentChunks {
+    chunks: Mutex<VecDeque<(ChunkIndex, Bytes)>>,
+}
+
+impl RecentChunks {
+    pub(crate) fn find(&self, index: ChunkIndex) -> Option<Bytes> {
+        let chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        chunks.iter().find(|(kept, _)| *kept == index).map(|(_, bytes)| bytes.clone())
+    }
+
+    /// Stores a copy, so that one chunk does not keep a whole request in memory.
+    pub(crate) fn keep(&self, index: ChunkIndex, bytes: &[u8]) {
+        let bytes = Bytes::copy_from_slice(bytes);
+        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        chunks.retain(|(kept, _)| *kept != index);
+        if chunks.len() >= RECENT_CHUNKS_MAX {
+            chunks.pop_front();
+        }
+        chunks.push_back((index, bytes));
+    }
+
+    pub(crate) fn forget(&self, index: ChunkIndex) {
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner).retain(|(kept, _)| *kept != index);
     }
 }
