@@ -41,7 +41,7 @@ impl BackgroundRequests {
     }
 
     /// Makes the requests for parts of `range` urgent, with all of their further attempts.
-    pub(crate) fn hurry(&self, range: ByteRange) {
+    pub(crate) fn promote(&self, range: ByteRange) {
         for request in lock(&self.requests).iter().filter(|request| !request.range.intersection(range).is_empty()) {
             let mut state = lock(&request.state);
             state.is_urgent = true;
@@ -102,16 +102,16 @@ mod tests {
         let requests = BackgroundRequests::default();
         let noted = requests.note(ByteRange::new(100, 50));
         assert!(!is_sent(&noted, &limit));
-        requests.hurry(ByteRange::new(150, 50));
+        requests.promote(ByteRange::new(150, 50));
         assert!(!is_sent(&noted, &limit), "the reader waits for other bytes");
         // Between two attempts.
-        requests.hurry(ByteRange::new(149, 50));
+        requests.promote(ByteRange::new(149, 50));
         assert!(is_sent(&noted, &limit) && is_sent(&noted, &limit) && is_sent(&noted, &other_host));
         let later = requests.note(ByteRange::new(100, 50));
-        assert!(!is_sent(&later, &limit), "nobody waits for this one");
+        assert!(!is_sent(&later, &limit), "no reader waits for this one");
         // While an attempt waits.
         let place = later.queue(&limit);
-        requests.hurry(ByteRange::new(0, 1000));
+        requests.promote(ByteRange::new(0, 1000));
         let sent = pin!(limit.acquire(place, None)).poll(&mut Context::from_waker(Waker::noop())).is_ready();
         assert!(sent && is_sent(&later, &limit));
         drop((noted, later, in_flight));

@@ -24,18 +24,30 @@ pub(crate) enum Stage {
     Transfer,
 }
 
+/// An event that is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Event {
+    /// A request was repeated.
+    Retried,
+    /// An answer asked for a lower rate.
+    Throttled,
+    /// Credentials, signatures or redirects were renewed.
+    ResolvedAgain,
+    /// A background request was cancelled in favour of demand.
+    Preempted,
+    /// An answer did not match the request.
+    Wrong,
+    /// A fetch failed after all retries.
+    Failed,
+}
+
 /// Counters of one remote image. They only grow, except for the outage.
 #[derive(Debug)]
 pub(crate) struct Counters {
     began: Instant,
     requests: [AtomicU64; Cause::ALL.len()],
     bytes: [AtomicU64; Cause::ALL.len()],
-    retries: AtomicU64,
-    throttled: AtomicU64,
-    resolved_again: AtomicU64,
-    made_way: AtomicU64,
-    wrong: AtomicU64,
-    failed: AtomicU64,
+    events: [AtomicU64; 6],
     /// The start of the current outage, in nanoseconds since `began` plus one; zero without an outage.
     outage_since_ns: AtomicU64,
     outages: AtomicU64,
@@ -55,7 +67,7 @@ pub struct RemoteCounts {
     /// How often credentials, signatures or redirects were renewed.
     pub resolved_again: u64,
     /// Background requests that were cancelled in favour of demand.
-    pub made_way: u64,
+    pub preempted: u64,
     /// Answers that did not match the request.
     pub wrong: u64,
     /// Fetches that failed after all retries.
@@ -96,12 +108,7 @@ impl Counters {
             began: Instant::now(),
             requests: Default::default(),
             bytes: Default::default(),
-            retries: AtomicU64::new(0),
-            throttled: AtomicU64::new(0),
-            resolved_again: AtomicU64::new(0),
-            made_way: AtomicU64::new(0),
-            wrong: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
+            events: Default::default(),
             outage_since_ns: AtomicU64::new(0),
             outages: AtomicU64::new(0),
             stages: Default::default(),
@@ -130,28 +137,8 @@ impl Counters {
         }
     }
 
-    pub(crate) fn retried(&self) {
-        self.retries.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn throttled(&self) {
-        self.throttled.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn resolved_again(&self) {
-        self.resolved_again.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn made_way(&self) {
-        self.made_way.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn was_wrong(&self) {
-        self.wrong.fetch_add(1, Relaxed);
-    }
-
-    pub(crate) fn failed(&self) {
-        self.failed.fetch_add(1, Relaxed);
+    pub(crate) fn count(&self, event: Event) {
+        self.events[event as usize].fetch_add(1, Relaxed);
     }
 
     pub(crate) fn snapshot(&self) -> RemoteCounts {
@@ -170,14 +157,15 @@ impl Counters {
             total_us: self.stages_us[index].load(Relaxed),
             buckets: self.stages[index].iter().map(|bucket| bucket.load(Relaxed)).collect(),
         };
+        let count = |event: Event| self.events[event as usize].load(Relaxed);
         RemoteCounts {
             causes: Cause::ALL.iter().map(cause).collect(),
-            retries: self.retries.load(Relaxed),
-            throttled: self.throttled.load(Relaxed),
-            resolved_again: self.resolved_again.load(Relaxed),
-            made_way: self.made_way.load(Relaxed),
-            wrong: self.wrong.load(Relaxed),
-            failed: self.failed.load(Relaxed),
+            retries: count(Event::Retried),
+            throttled: count(Event::Throttled),
+            resolved_again: count(Event::ResolvedAgain),
+            preempted: count(Event::Preempted),
+            wrong: count(Event::Wrong),
+            failed: count(Event::Failed),
             outages: self.outages.load(Relaxed),
             outage_ms,
             stages: names.into_iter().enumerate().map(stage).collect(),

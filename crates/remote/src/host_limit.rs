@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use floe_remote_cache::REQUEST_BYTES_MAX;
 use tokio::{sync::Notify, time::sleep_until};
 
 /// The initial number of requests to a host.
@@ -24,9 +25,8 @@ const MEASUREMENT_WEIGHT: f64 = 0.2;
 /// The growth of the shortest wait for a first byte with each request, because the latency may have risen permanently.
 const FORGETTING: f64 = 1.01;
 
-/// The minimum and the maximum size of a request, in bytes.
+/// The minimum size of a request, in bytes.
 pub(crate) const REQUEST_BYTES_MIN: u64 = 256 << 10;
-pub(crate) const REQUEST_BYTES_MAX: u64 = 8 << 20;
 
 /// The intended ratio of transfer time to the wait for the first byte: a fifth of the time is waiting.
 const TRANSFER_TO_WAIT: f64 = 4.0;
@@ -64,7 +64,7 @@ struct State {
 pub(crate) struct Slot {
     limit: Arc<HostLimit>,
     id: u64,
-    make_way: Option<Arc<Notify>>,
+    preempt: Option<Arc<Notify>>,
 }
 
 impl HostLimits {
@@ -104,7 +104,7 @@ impl HostLimit {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
-            let pause = match self.start(slot.id, slot.make_way.as_ref()) {
+            let pause = match self.start(slot.id, slot.preempt.as_ref()) {
                 Start::Now => return Ok(slot),
                 Start::Later => None,
                 Start::At(at) if latest.is_some_and(|latest| at > latest) => return Err(at),
@@ -182,11 +182,11 @@ impl HostLimit {
         } else {
             state.background.push_back(id);
         }
-        let make_way = (!is_urgent).then(Arc::default);
-        Slot { limit: Arc::clone(self), id, make_way }
+        let preempt = (!is_urgent).then(Arc::default);
+        Slot { limit: Arc::clone(self), id, preempt }
     }
 
-    fn start(&self, id: u64, make_way: Option<&Arc<Notify>>) -> Start {
+    fn start(&self, id: u64, preempt: Option<&Arc<Notify>>) -> Start {
         let mut state = self.lock();
         if let Some(at) = state.paused_until {
             if at > Instant::now() {
@@ -218,7 +218,7 @@ impl HostLimit {
         } else {
             state.background.pop_front()
         };
-        state.running.insert(id, make_way.filter(|_| !is_urgent).cloned());
+        state.running.insert(id, preempt.filter(|_| !is_urgent).cloned());
         drop(state);
         self.changed.notify_waiters();
         Start::Now
@@ -242,8 +242,8 @@ impl Slot {
     }
 
     /// Completes when demand needs the slot of this request; never for demand itself.
-    pub(crate) async fn wanted_by_demand(&self) {
-        match &self.make_way {
+    pub(crate) async fn preempted(&self) {
+        match &self.preempt {
             Some(notify) => notify.notified().await,
             None => std::future::pending().await,
         }
@@ -318,7 +318,7 @@ mod tests {
         let mut more = Box::pin(limit.acquire(limit.queue(true), None));
         assert!(poll(&mut more).is_none());
         let wanted = |slot: &Slot| {
-            let mut wanted = Box::pin(slot.wanted_by_demand());
+            let mut wanted = Box::pin(slot.preempted());
             wanted.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
         };
         assert!(!wanted(&first) && wanted(&second), "the youngest is cancelled");
@@ -337,11 +337,11 @@ mod tests {
         let slots: Vec<_> = (0..2).map(|_| limit.queue(false)).collect();
         limit.promote(running.id);
         limit.promote(slots[1].id);
-        let start = |slot: &Slot| matches!(limit.start(slot.id, slot.make_way.as_ref()), Start::Now);
+        let start = |slot: &Slot| matches!(limit.start(slot.id, slot.preempt.as_ref()), Start::Now);
         assert!(!start(&slots[0]) && start(&slots[1]), "the one that was promoted has the last place");
         let mut demand = Box::pin(limit.acquire(limit.queue(true), None));
         assert!(poll(&mut demand).is_none());
-        let mut wanted = Box::pin(running.wanted_by_demand());
+        let mut wanted = Box::pin(running.preempted());
         assert!(wanted.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
 

@@ -44,6 +44,7 @@ pub(crate) struct HttpClient {
 }
 
 /// A request.
+#[derive(Clone)]
 pub(crate) struct Request {
     pub(crate) method: Method,
     pub(crate) url: Url,
@@ -58,6 +59,13 @@ pub(crate) struct Request {
 pub(crate) struct Answer {
     pub(crate) response: Response,
     pub(crate) url: Url,
+}
+
+impl Request {
+    /// A GET request without headers.
+    pub(crate) fn get(url: Url) -> Self {
+        Self { method: Method::GET, url, headers: HeaderMap::new(), secrets: HeaderMap::new(), body: None }
+    }
 }
 
 impl HttpClient {
@@ -112,8 +120,9 @@ impl HttpClient {
                 return Ok(Answer { response, url });
             }
             let target = response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
-            let target = target.ok_or_else(|| Fault::transient("a redirect that does not say where to"))?;
-            let next = url.join(target).map_err(|error| Fault::refused(format!("a redirect to no URL: {error}")))?;
+            let target = target.ok_or_else(|| Fault::transient("a redirect without a target"))?;
+            let next =
+                url.join(target).map_err(|error| Fault::refused(format!("a redirect to an invalid URL: {error}")))?;
             if url.scheme() == "https" && next.scheme() != "https" {
                 return Err(Fault::refused(format!("a redirect away from TLS, to {}", shown(&next))));
             }

@@ -3,7 +3,7 @@
 use floe_remote_cache::Digest;
 use url::{Url, form_urlencoded::parse};
 
-use crate::{RemoteLocation, fault::Fault, location::shown, object_origin::ObjectOrigin};
+use crate::{RemoteLocation, fault::Fault, location::shown, origin::Bucket};
 
 /// The parameters of a signature in a query: if all of the first list are present, those of both lists identify nothing,
 /// because the next signature of the same URL has others. The rest of the query can select another object.
@@ -51,7 +51,7 @@ impl RemoteLocation {
         let (place, table) = match self {
             Self::Web { url, table } => (of_url(url), table),
             Self::Object { service, bucket, key, table } => {
-                let origin = ObjectOrigin::new(*service, bucket, key)?;
+                let origin = Bucket::new(*service, bucket, key)?;
                 (format!("{self} at {}", of_url(&origin.url()?)), table)
             }
             Self::Registry(_) => return Ok(self.to_string()),

@@ -12,8 +12,7 @@ use std::{
 use bytes::Bytes;
 use floe_image::{ByteRange, ImageSource};
 use floe_remote_cache::{
-    CHUNK_BYTES, Cache, CacheCounts, CachedSource, Cause, FetchError, FetchFault, ObjectKey, RangeFetcher,
-    SourceOptions, Trust,
+    CHUNK_BYTES, Cache, CacheCounts, CachedSource, Cause, FetchError, FetchFault, RangeFetcher, SourceOptions,
 };
 
 use crate::{RemoteObject, host_limit::WINDOW_AT_FIRST, launch_bundle::LaunchBundle};
@@ -44,8 +43,6 @@ pub(crate) struct Launch {
     bundle: Arc<LaunchBundle>,
     blob: CachedSource,
     fetcher: Arc<BundleFetcher>,
-    /// The pieces of the image that are fetched instead if the bundle cannot be.
-    pieces: Vec<ByteRange>,
     notice: fn(&str),
     began: Instant,
     /// The times of the last use of the bundle and of the last check of its presence, in milliseconds after the beginning.
@@ -76,13 +73,12 @@ impl Launch {
     pub(crate) fn begin(
         cache: &Arc<Cache>,
         bundle: Arc<LaunchBundle>,
-        (object, pieces): (Option<RemoteObject>, &[ByteRange]),
+        object: Option<RemoteObject>,
         notice: fn(&str),
     ) -> io::Result<Self> {
         let name = object.as_ref().map_or_else(|| "the launch bundle".to_owned(), |object| object.name());
         let is_over = object.is_none();
-        let (key, len) =
-            (ObjectKey { trust: Trust::Table(bundle.table().clone().into()), len: bundle.len() }, bundle.len());
+        let (key, len) = (bundle.key(), bundle.len());
         let fetcher = BundleFetcher {
             object,
             name,
@@ -103,7 +99,6 @@ impl Launch {
             bundle,
             blob,
             fetcher,
-            pieces: pieces.to_vec(),
             notice,
             began: Instant::now(),
             used_ms: AtomicU64::new(0),
@@ -169,7 +164,7 @@ impl Launch {
         image.hold_prefetch(false);
         if let Some(failure) = failure {
             (self.notice)(&format!("{failure}; fetching the bytes of the launch from the image"));
-            self.pieces.iter().for_each(|run| image.will_need(run.offset(), run.len()));
+            self.bundle.image_ranges().iter().for_each(|range| image.will_need(range.offset(), range.len()));
         }
     }
 

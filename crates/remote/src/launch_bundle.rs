@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs::File, io, os::unix::fs::FileExt};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use floe_image::ByteRange;
-use floe_remote_cache::{Digest, DigestTable};
+use floe_remote_cache::{CHUNK_BYTES, Digest, DigestTable, ObjectKey, Trust};
 
 /// The unit of runs, in bytes.
 const BLOCK_BYTES: u64 = 4096;
@@ -161,9 +161,16 @@ impl LaunchBundle {
         self.needed_len
     }
 
-    /// The digests of the blob's pieces.
-    pub(crate) fn table(&self) -> &DigestTable {
-        &self.table
+    /// The key of the blob in the cache.
+    pub(crate) fn key(&self) -> ObjectKey {
+        ObjectKey { trust: Trust::Table(self.table.clone().into()), len: self.len() }
+    }
+
+    /// The parts of the image that are in the blob, the needed ones first. Gaps of up to a chunk are filled.
+    pub(crate) fn image_ranges(&self) -> Vec<ByteRange> {
+        let (needed, rest): (Vec<Run>, Vec<Run>) = self.runs.iter().partition(|run| run.place < self.needed_len);
+        let ranges = |runs: Vec<Run>| joined(runs.iter().map(|run| run.image).collect(), CHUNK_BYTES);
+        [needed, rest].map(ranges).concat()
     }
 
     /// The longest part of the image at `offset`, of at most `len` bytes, that is wholly in the bundle or not in it at all.

@@ -6,22 +6,18 @@
 #![forbid(unsafe_code)]
 
 mod arrival;
-mod aws_profile;
+mod authentication;
 mod background;
-mod content_range;
 mod counters;
 mod fault;
 mod host_limit;
 mod http_client;
 mod identity;
-mod late_connector;
 mod launch;
 mod launch_bundle;
-mod launch_pieces;
 mod location;
 mod network;
 mod object;
-mod object_origin;
 mod options;
 mod origin;
 mod patience;
@@ -32,7 +28,6 @@ mod registry;
 mod remote_image;
 mod requester;
 mod resolution;
-mod retry_after;
 mod validator;
 
 pub use counters::{CauseCounts, RemoteCounts, StageCounts};

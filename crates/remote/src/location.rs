@@ -185,6 +185,11 @@ pub(crate) fn is_loopback(host: &str) -> bool {
     }
 }
 
+/// Whether this is docker's own registry.
+pub(crate) fn is_docker_hub(registry: &str) -> bool {
+    matches!(registry, "docker.io" | "index.docker.io" | "registry-1.docker.io")
+}
+
 fn object(service: ObjectService, rest: &str, fragment: Option<&str>) -> Result<RemoteLocation, &'static str> {
     let Some((bucket, key)) = rest.split_once('/') else { return Err("no key; expected scheme://bucket/key") };
     let is_bucket_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);

@@ -11,8 +11,7 @@ use tokio::{
 };
 
 use crate::{
-    RemoteLocation, RemoteObject, RemoteOptions, fault::Fault, host_limit::HostLimits, http_client::HttpClient,
-    registry::Registries,
+    RemoteOptions, authentication::Authenticator, fault::Fault, host_limit::HostLimits, http_client::HttpClient,
 };
 
 /// The number of threads that drive connections.
@@ -29,7 +28,7 @@ pub(crate) struct Shared {
     runtime: Option<Runtime>,
     pub(crate) client: HttpClient,
     pub(crate) limits: HostLimits,
-    pub(crate) registries: Registries,
+    pub(crate) authenticator: Authenticator,
     pub(crate) options: RemoteOptions,
     is_closed: AtomicBool,
     closed: Notify,
@@ -51,7 +50,7 @@ impl Network {
         let shared = Shared {
             runtime: Some(runtime),
             limits: HostLimits::new(options.connections_max),
-            registries: Registries::new(client.clone(), options.plain_http),
+            authenticator: Authenticator::new(client.clone()),
             client,
             options,
             is_closed: AtomicBool::new(false),
@@ -60,18 +59,9 @@ impl Network {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Opens the image: determines its length and its root of trust. Waits according to the outage policy.
-    ///
-    /// # Errors
-    /// The image does not exist, or cannot be reached.
-    pub fn open(&self, location: &RemoteLocation) -> io::Result<RemoteObject> {
-        RemoteObject::open(&self.shared, location)
-    }
-
     /// Cancels all waiting requests, and fails all later ones.
     pub fn close(&self) {
-        self.shared.is_closed.store(true, Relaxed);
-        self.shared.closed.notify_waiters();
+        self.shared.close();
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -80,6 +70,12 @@ impl Network {
 }
 
 impl Shared {
+    /// Cancels all waiting requests, and fails all later ones.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Relaxed);
+        self.closed.notify_waiters();
+    }
+
     /// Runs `work` until it completes or the network is closed.
     pub(crate) fn block_on<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
         let Some(runtime) = &self.runtime else { return Err(Fault::closed()) };

@@ -1,33 +1,32 @@
-//! Open remote objects.
+//! Remote objects.
 
 use std::{
     io,
     pin::pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use floe_image::ByteRange;
 use floe_remote_cache::{
-    Cause, Digest, DigestTable, Location, OBJECT_BYTES_MAX, ObjectKey, RangeFetcher, Trust, hand_over,
+    Cause, Digest, DigestTable, FetchError, FetchFault, Location, OBJECT_BYTES_MAX, ObjectKey, REQUEST_BYTES_MAX,
+    RangeFetcher, Trust, hand_over,
 };
 use tokio::sync::mpsc::unbounded_channel;
 use url::Url;
 
 use crate::{
-    Outage, RemoteCounts, RemoteLocation,
+    ImageReference, Network, Outage, RemoteCounts, RemoteLocation,
     arrival::Arrival,
     fault::Fault,
-    host_limit::{PREFETCH_BYTES_AT_FIRST, REQUEST_BYTES_MAX, REQUEST_BYTES_MIN, WINDOW_AT_FIRST},
-    launch_bundle::LaunchBundle,
-    launch_pieces::LaunchPieces,
+    host_limit::{PREFETCH_BYTES_AT_FIRST, REQUEST_BYTES_MIN, WINDOW_AT_FIRST},
     network::Shared,
-    object_origin::ObjectOrigin,
-    origin::{Origin, Target},
+    origin::{Bucket, Origin, Places},
     range_reply::Wanted,
-    registry::{Layer, ResolvedBlob},
+    registry::{Layer, Repository, ResolvedBlob},
     requester::Requester,
+    resolution::Resolution,
     validator::Validator,
 };
 
@@ -37,188 +36,132 @@ const BUNDLE_OUTAGE: Outage = Outage::Wait(Duration::from_secs(2));
 /// The suffix of a digest table's name, after the name of its image.
 const TABLE_SUFFIX: &str = ".digests";
 
-/// An open remote object: its length is known, and later answers must belong to the same object.
+/// A remote object: its length and its root of trust are known, and later answers must belong to the same object.
 pub struct RemoteObject {
+    shared: Arc<Shared>,
+    location: RemoteLocation,
+    resolution: Resolution,
+    /// Not set while only the remembered resolution is known, because the server could not be reached.
+    server: OnceLock<Server>,
+}
+
+/// The means of requesting ranges of an object.
+struct Server {
     requester: Requester,
-    name: String,
     validator: Validator,
-    key: ObjectKey,
     /// The bytes that arrived with the length, until they are read.
     head: Mutex<Option<Bytes>>,
-    /// The ranges that a launch reads, if known.
-    launch: LaunchPieces,
-    /// The blob with the blocks that a launch reads, if there is one.
-    bundle: Option<Arc<LaunchBundle>>,
+    /// The repository of the object, if it is in a registry.
+    repository: Option<Repository>,
     /// How long it took to resolve the image; zero if it was not resolved.
     resolved_in: Duration,
 }
 
-/// An object whose length is known.
+/// An object that a server has described.
 struct Opened {
-    requester: Requester,
-    name: String,
-    len: u64,
-    validator: Validator,
-    head: Bytes,
+    resolution: Resolution,
+    server: Server,
+    layer: Option<Layer>,
 }
 
-impl RemoteObject {
-    /// Opens the object at `location` for reading in place.
-    pub(crate) fn open(shared: &Arc<Shared>, location: &RemoteLocation) -> io::Result<Self> {
-        let (object, layer) = Self::open_any(shared, location)?;
+impl Network {
+    /// Opens the image: determines its length and its root of trust. Waits according to the outage policy.
+    ///
+    /// # Errors
+    /// The image does not exist, or cannot be reached.
+    pub fn open(&self, location: &RemoteLocation) -> io::Result<RemoteObject> {
+        let (object, layer) = RemoteObject::open(self.shared(), location)?;
         match layer.as_ref().and_then(Layer::must_be_pulled) {
             Some(advice) => Err(Fault::refused(advice).at(location)),
             None => Ok(object),
         }
     }
+}
 
+impl RemoteObject {
     /// Opens the object at `location`. Also returns its layer, if it is in a registry.
-    pub(crate) fn open_any(shared: &Arc<Shared>, location: &RemoteLocation) -> io::Result<(Self, Option<Layer>)> {
-        let opened = shared.block_on(async {
-            let object = match location {
-                RemoteLocation::Web { url, table } => Self::of_web(shared, location, url, *table).await,
-                RemoteLocation::Object { service, bucket, key, table } => {
-                    let origin = |key: &str| ObjectOrigin::new(*service, bucket, key).map(Origin::Object);
-                    let table = match table {
-                        None => None,
-                        Some(digest) => Some((origin(&format!("{key}{TABLE_SUFFIX}"))?, *digest)),
-                    };
-                    Self::of_origin(shared, location, origin(key)?, table).await
-                }
-                RemoteLocation::Registry(reference) => {
-                    let began = Instant::now();
-                    let blob = shared.registries.resolve(reference, shared).await?;
-                    let (layer, resolved_in) = (blob.layer.clone(), began.elapsed());
-                    return Ok((Self { resolved_in, ..Self::of_blob(shared, blob)? }, Some(layer)));
-                }
-            };
-            object.map(|object| (object, None))
-        });
-        opened.map_err(|fault| fault.at(location))
+    pub(crate) fn open(shared: &Arc<Shared>, location: &RemoteLocation) -> io::Result<(Self, Option<Layer>)> {
+        let Opened { resolution, server, layer } = Opened::at(shared, location)?;
+        let (shared, location) = (Arc::clone(shared), location.clone());
+        Ok((Self { shared, location, resolution, server: server.into() }, layer))
     }
 
-    async fn of_web(
-        shared: &Arc<Shared>,
-        location: &RemoteLocation,
-        url: &Url,
-        table: Option<Digest>,
-    ) -> Result<Self, Fault> {
-        let table = table.map(|digest| {
-            let mut url = url.clone();
-            url.set_path(&format!("{}{TABLE_SUFFIX}", url.path()));
-            (Origin::Web(Target::of_url(&url)), digest)
-        });
-        Self::of_origin(shared, location, Origin::Web(Target::of_url(url)), table).await
-    }
-
-    async fn of_origin(
-        shared: &Arc<Shared>,
-        location: &RemoteLocation,
-        origin: Origin,
-        table: Option<(Origin, Digest)>,
-    ) -> Result<Self, Fault> {
-        let name = location.to_string();
-        let image = Opened::probe(shared, name.clone(), origin);
-        let Some((table, digest)) = table else {
-            let image = image.await?;
-            let etag = image.validator.word();
-            let trust = Trust::Location(Location { url: location.identity()?, etag });
-            return Ok(Self::new(image, trust));
-        };
-        // Both requests in parallel take one round trip.
-        let table = Opened::probe(shared, format!("{name}{TABLE_SUFFIX}"), table);
-        let (image, table) = tokio::try_join!(image, table)?;
-        let table = table.all(DigestTable::bytes_for(image.len)).await?;
-        let table = table_for(&table, &digest, image.len)?;
-        Ok(Self::new(image, Trust::Table(table.into())))
-    }
-
-    fn of_blob(shared: &Arc<Shared>, blob: ResolvedBlob) -> Result<Self, Fault> {
-        let ResolvedBlob { origin, name, len, trust, layer } = blob;
-        if len > OBJECT_BYTES_MAX {
-            return Err(Fault::refused(format!("the manifest announces {len} bytes")));
-        }
-        let requester = Requester::new(Arc::clone(shared), Origin::Blob(origin));
-        let opened = Opened { requester, name, len, validator: Validator::default(), head: Bytes::new() };
-        Ok(Self { launch: layer.launch, bundle: layer.bundle.map(Arc::new), ..Self::new(opened, trust) })
-    }
-
-    fn new(opened: Opened, trust: Trust) -> Self {
-        let Opened { requester, name, len, validator, head } = opened;
-        let head = Mutex::new((!head.is_empty()).then_some(head));
-        let (key, launch) = (ObjectKey { trust, len }, LaunchPieces::default());
-        Self { requester, name, validator, key, head, launch, bundle: None, resolved_in: Duration::ZERO }
+    /// The object at `location` with its remembered resolution. The first fetch opens it.
+    pub(crate) fn recalled(shared: &Arc<Shared>, location: RemoteLocation, resolution: Resolution) -> Self {
+        Self { shared: Arc::clone(shared), location, resolution, server: OnceLock::new() }
     }
 
     /// The object's root of trust, which is also its key in a cache.
     pub fn key(&self) -> &ObjectKey {
-        &self.key
+        &self.resolution.key
     }
 
     /// The counters so far.
     pub fn counts(&self) -> RemoteCounts {
-        self.requester.counters.snapshot()
+        self.server.get().map(|server| server.requester.counters.snapshot()).unwrap_or_default()
     }
 
-    /// The ranges that a launch reads, which are fetched first.
-    pub(crate) fn launch(&self) -> &[ByteRange] {
-        self.launch.runs()
+    pub(crate) fn resolution(&self) -> &Resolution {
+        &self.resolution
     }
 
-    /// The description of the blob with the blocks that a launch reads.
-    pub(crate) fn bundle(&self) -> Option<&Arc<LaunchBundle>> {
-        self.bundle.as_ref()
+    /// Whether the server has been reached.
+    pub(crate) fn is_open(&self) -> bool {
+        self.server.get().is_some()
     }
 
-    /// The blob of the bundle, whose requests are counted with those of this object.
+    /// The launch bundle of the image, as an object whose requests are counted with those of the image.
     pub(crate) fn bundle_object(&self) -> Option<Self> {
-        let (bundle, Origin::Blob(image)) = (self.bundle.as_ref()?, &self.requester.origin) else { return None };
-        let origin = Origin::Blob(image.sibling(bundle.digest()));
-        let Requester { shared, counters, .. } = &self.requester;
-        let requester = Requester::with(Arc::clone(shared), origin, Arc::clone(counters), BUNDLE_OUTAGE);
-        let (name, len) = (format!("the launch bundle of {}", self.name), bundle.len());
-        let opened = Opened { requester, name, len, validator: Validator::default(), head: Bytes::new() };
-        let object = Self::new(opened, Trust::Table(bundle.table().clone().into()));
-        Some(Self { resolved_in: self.resolved_in, ..object })
+        let (bundle, server) = (self.resolution.bundle.as_ref()?, self.server.get()?);
+        let origin = server.repository.as_ref()?.origin(&bundle.digest()).ok()?;
+        let counters = Arc::clone(&server.requester.counters);
+        let requester = Requester::with(Arc::clone(&self.shared), origin, counters, BUNDLE_OUTAGE);
+        let server = Server { resolved_in: server.resolved_in, ..Server::new(requester) };
+        let name = format!("the launch bundle of {}", self.resolution.name);
+        let resolution = Resolution { key: bundle.key(), name, bundle: None };
+        let (shared, location) = (Arc::clone(&self.shared), self.location.clone());
+        Some(Self { shared, location, resolution, server: server.into() })
     }
 
     /// The preferred size of a request in bytes, once the host's latency and bandwidth are known.
     pub(crate) fn measured_request_bytes(&self) -> Option<u64> {
-        self.requester.limit()?.request_bytes()
+        self.server.get()?.requester.limit()?.request_bytes()
     }
 
     /// How long it took to resolve the image: two or more round trips.
     pub(crate) fn resolved_in(&self) -> Duration {
-        self.resolved_in
+        self.server.get().map(|server| server.resolved_in).unwrap_or_default()
     }
 
-    /// The bytes of `range`, if they arrived with the length.
-    fn head_part(&self, range: ByteRange) -> Option<Bytes> {
-        let head = self.head.lock().unwrap_or_else(PoisonError::into_inner);
-        let head = head.as_ref()?;
-        let (from, to) = (usize::try_from(range.offset()).ok()?, usize::try_from(range.end()).ok()?);
-        (to <= head.len()).then(|| head.slice(from..to))
+    /// The server. Opens the object if that was not possible before.
+    fn server(&self) -> io::Result<&Server> {
+        if let Some(server) = self.server.get() {
+            return Ok(server);
+        }
+        let Opened { resolution, server, .. } = Opened::at(&self.shared, &self.location)?;
+        if resolution.key.id() != self.key().id() {
+            let message = format!("{}: the object was replaced; mount it again", self.resolution.name);
+            return Err(FetchError::new(FetchFault::Gone, message).into());
+        }
+        Ok(self.server.get_or_init(|| server))
     }
 
-    fn fetch_now(&self, range: ByteRange, cause: Cause) -> io::Result<Bytes> {
-        let place = format_args!("{}, bytes {}-{}", self.name, range.offset(), range.end().saturating_sub(1));
-        if range.end() > self.key.len {
+    fn fetch_now(&self, server: &Server, range: ByteRange, cause: Cause) -> io::Result<Bytes> {
+        let place = self.place(range);
+        if range.end() > self.len() {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{place}: past the end")));
         }
         if range.is_empty() {
             return Ok(Bytes::new());
         }
-        let wanted = |range| Wanted { range, object_len: Some(self.key.len), validator: Some(&self.validator) };
-        let pieces = range.len().div_ceil(REQUEST_BYTES_MAX);
-        let fetched = self.requester.shared.block_on(async {
-            if pieces == 1 {
-                return self.requester.fetch(&wanted(range), cause).await.map(|fetched| fetched.bytes);
+        let fetched = self.shared.block_on(async {
+            if range.len() <= REQUEST_BYTES_MAX {
+                return Ok(server.requester.fetch(&self.wanted(server, range), cause).await?.bytes);
             }
             let mut bytes = Vec::new();
-            for index in 0..pieces {
-                let offset = range.offset() + index * REQUEST_BYTES_MAX;
-                let piece = ByteRange::new(offset, REQUEST_BYTES_MAX.min(range.end() - offset));
-                bytes.extend_from_slice(&self.requester.fetch(&wanted(piece), cause).await?.bytes);
+            for offset in (range.offset()..range.end()).step_by(REQUEST_BYTES_MAX as usize) {
+                let piece = ByteRange::new(offset, REQUEST_BYTES_MAX).intersection(range);
+                bytes.extend_from_slice(&server.requester.fetch(&self.wanted(server, piece), cause).await?.bytes);
             }
             Ok(bytes.into())
         });
@@ -228,27 +171,27 @@ impl RemoteObject {
     /// Fetches `range`, of at most [`REQUEST_BYTES_MAX`], with one request, and hands over its parts as they arrive.
     fn fetch_and_hand_over(
         &self,
+        server: &Server,
         range: ByteRange,
         part_bytes: u64,
         cause: Cause,
         arrived: &mut dyn FnMut(Bytes),
     ) -> io::Result<()> {
-        let place = format_args!("{}, bytes {}-{}", self.name, range.offset(), range.end().saturating_sub(1));
-        let wanted = Wanted { range, object_len: Some(self.key.len), validator: Some(&self.validator) };
+        let wanted = self.wanted(server, range);
         let (sender, mut parts) = unbounded_channel();
         let arrival = Arrival::passed_on(usize::try_from(part_bytes).unwrap_or(usize::MAX), sender);
-        let mut work = pin!(self.requester.fetch_into(arrival, &wanted, cause));
+        let mut work = pin!(server.requester.fetch_into(arrival, &wanted, cause));
         let mut handed_over = 0;
         // The receiver may make requests of its own, so it is not called inside `block_on`.
         let bytes = loop {
-            let step = self.requester.shared.block_on(async {
+            let step = self.shared.block_on(async {
                 tokio::select! {
                     biased;
                     Some(part) = parts.recv() => Ok(Step::Part(part)),
                     fetched = &mut work => fetched.map(|fetched| Step::End(fetched.bytes)),
                 }
             });
-            match step.map_err(|fault| fault.at(place))? {
+            match step.map_err(|fault| fault.at(self.place(range)))? {
                 Step::Part(part) => {
                     handed_over += part.len();
                     arrived(part);
@@ -258,6 +201,14 @@ impl RemoteObject {
         };
         hand_over(bytes.slice(handed_over.min(bytes.len())..), part_bytes, arrived);
         Ok(())
+    }
+
+    fn wanted<'server>(&self, server: &'server Server, range: ByteRange) -> Wanted<'server> {
+        Wanted { range, object_len: Some(self.len()), validator: Some(&server.validator) }
+    }
+
+    fn place(&self, range: ByteRange) -> String {
+        format!("{}, bytes {}-{}", self.resolution.name, range.offset(), range.end().saturating_sub(1))
     }
 }
 
@@ -271,17 +222,18 @@ enum Step {
 
 impl RangeFetcher for RemoteObject {
     fn len(&self) -> u64 {
-        self.key.len
+        self.key().len
     }
 
     fn name(&self) -> String {
-        self.name.clone()
+        self.resolution.name.clone()
     }
 
     fn fetch(&self, range: ByteRange, cause: Cause) -> io::Result<Bytes> {
-        match self.head_part(range) {
+        let server = self.server()?;
+        match server.head_part(range) {
             Some(bytes) => Ok(bytes),
-            None => self.fetch_now(range, cause),
+            None => self.fetch_now(server, range, cause),
         }
     }
 
@@ -292,40 +244,53 @@ impl RangeFetcher for RemoteObject {
         cause: Cause,
         arrived: &mut dyn FnMut(Bytes),
     ) -> io::Result<()> {
-        if range.is_empty() || range.len() > REQUEST_BYTES_MAX || range.end() > self.key.len {
-            hand_over(self.fetch(range, cause)?, part_bytes, arrived);
-            return Ok(());
+        let server = self.server()?;
+        let is_one_request = !range.is_empty() && range.len() <= REQUEST_BYTES_MAX && range.end() <= self.len();
+        if is_one_request && server.head_part(range).is_none() {
+            return self.fetch_and_hand_over(server, range, part_bytes, cause, arrived);
         }
-        match self.head_part(range) {
-            Some(bytes) => hand_over(bytes, part_bytes, arrived),
-            None => self.fetch_and_hand_over(range, part_bytes, cause, arrived)?,
-        }
+        hand_over(self.fetch(range, cause)?, part_bytes, arrived);
         Ok(())
     }
 
     fn fetch_elsewhere(&self, range: ByteRange, cause: Cause) -> io::Result<Bytes> {
-        *self.head.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        self.requester.turn_away(None);
-        self.fetch_now(range, cause)
+        let server = self.server()?;
+        *server.head.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        server.requester.turn_away(None);
+        self.fetch_now(server, range, cause)
     }
 
     fn request_bytes(&self, cause: Cause) -> u64 {
-        let at_first = if cause == Cause::Prefetch { PREFETCH_BYTES_AT_FIRST } else { REQUEST_BYTES_MIN };
+        let is_prefetch = cause == Cause::Prefetch && self.is_open();
+        let at_first = if is_prefetch { PREFETCH_BYTES_AT_FIRST } else { REQUEST_BYTES_MIN };
         self.measured_request_bytes().unwrap_or(at_first)
     }
 
     fn promote(&self, range: ByteRange) {
-        self.requester.hurry(range);
+        if let Some(server) = self.server.get() {
+            server.requester.promote(range);
+        }
     }
 
     fn connections(&self) -> usize {
-        self.requester.limit().map_or(WINDOW_AT_FIRST as usize, |limit| limit.window())
+        let Some(server) = self.server.get() else { return 1 };
+        server.requester.limit().map_or(WINDOW_AT_FIRST as usize, |limit| limit.window())
     }
 }
 
-impl Opened {
+impl Server {
+    fn new(requester: Requester) -> Self {
+        Self {
+            requester,
+            validator: Validator::default(),
+            head: Mutex::default(),
+            repository: None,
+            resolved_in: Duration::ZERO,
+        }
+    }
+
     /// Determines the length of an object; the same answer contains its first bytes.
-    async fn probe(shared: &Arc<Shared>, name: String, origin: Origin) -> Result<Self, Fault> {
+    async fn probe(shared: &Arc<Shared>, origin: Origin) -> Result<(Self, u64), Fault> {
         let requester = Requester::new(Arc::clone(shared), origin);
         let wanted = Wanted { range: ByteRange::new(0, REQUEST_BYTES_MIN), object_len: None, validator: None };
         let fetched = requester.fetch(&wanted, Cause::Metadata).await?;
@@ -333,32 +298,94 @@ impl Opened {
         if len > OBJECT_BYTES_MAX {
             return Err(Fault::refused(format!("the server announces {len} bytes")));
         }
-        let validator = Validator::of(&fetched.headers);
-        Ok(Self { requester, name, len, validator, head: fetched.bytes })
+        let head = Mutex::new((!fetched.bytes.is_empty()).then_some(fetched.bytes));
+        Ok((Self { validator: Validator::of(&fetched.headers), head, ..Self::new(requester) }, len))
     }
 
-    /// Reads a whole small object.
-    async fn all(self, bytes_max: u64) -> Result<Bytes, Fault> {
-        if self.len > bytes_max {
-            return Err(Fault::refused(format!("{} has more than {bytes_max} bytes", self.name)));
+    /// Reads a whole small object of `len` bytes.
+    async fn all(self, len: u64, bytes_max: u64) -> Result<Bytes, Fault> {
+        if len > bytes_max {
+            return Err(Fault::refused(format!("the digest table has {len} bytes, more than {bytes_max}")));
         }
-        let mut bytes = self.head.to_vec();
-        while (bytes.len() as u64) < self.len {
+        let mut bytes = self.head.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or_default().to_vec();
+        while (bytes.len() as u64) < len {
             let offset = bytes.len() as u64;
-            let range = ByteRange::new(offset, REQUEST_BYTES_MAX.min(self.len - offset));
-            let wanted = Wanted { range, object_len: Some(self.len), validator: Some(&self.validator) };
+            let range = ByteRange::new(offset, REQUEST_BYTES_MAX.min(len - offset));
+            let wanted = Wanted { range, object_len: Some(len), validator: Some(&self.validator) };
             bytes.extend_from_slice(&self.requester.fetch(&wanted, Cause::Tree).await?.bytes);
         }
         Ok(bytes.into())
     }
+
+    /// The bytes of `range`, if they arrived with the length.
+    fn head_part(&self, range: ByteRange) -> Option<Bytes> {
+        let head = self.head.lock().unwrap_or_else(PoisonError::into_inner);
+        let head = head.as_ref()?;
+        let (from, to) = (usize::try_from(range.offset()).ok()?, usize::try_from(range.end()).ok()?);
+        (to <= head.len()).then(|| head.slice(from..to))
+    }
 }
 
-/// Parses the digest table of an object of `len` bytes.
-pub(crate) fn table_for(bytes: &[u8], digest: &Digest, len: u64) -> Result<DigestTable, Fault> {
-    let table = DigestTable::parse(bytes, digest).map_err(|error| Fault::wrong(error.to_string()))?;
-    if table.object_len() != len {
-        let message = format!("the table of digests is for {} bytes, but the image has {len}", table.object_len());
-        return Err(Fault::wrong(message));
+impl Opened {
+    /// Opens the object at `location`.
+    fn at(shared: &Arc<Shared>, location: &RemoteLocation) -> io::Result<Self> {
+        let opened = shared.block_on(async {
+            let table_key = |key: &str| format!("{key}{TABLE_SUFFIX}");
+            match location {
+                RemoteLocation::Web { url, table } => {
+                    let origin = |url: &Url| Origin::Places(Places::of_url(url));
+                    let table = table.map(|digest| {
+                        let mut url = url.clone();
+                        url.set_path(&table_key(url.path()));
+                        (origin(&url), digest)
+                    });
+                    Self::of_origin(shared, location, origin(url), table).await
+                }
+                RemoteLocation::Object { service, bucket, key, table } => {
+                    let origin = |key: &str| Bucket::new(*service, bucket, key).map(Origin::Bucket);
+                    let table = table.map(|digest| origin(&table_key(key)).map(|origin| (origin, digest))).transpose()?;
+                    Self::of_origin(shared, location, origin(key)?, table).await
+                }
+                RemoteLocation::Registry(reference) => Self::of_reference(shared, reference).await,
+            }
+        });
+        opened.map_err(|fault| fault.at(location))
     }
-    Ok(table)
+
+    async fn of_origin(
+        shared: &Arc<Shared>,
+        location: &RemoteLocation,
+        origin: Origin,
+        table: Option<(Origin, Digest)>,
+    ) -> Result<Self, Fault> {
+        let name = location.to_string();
+        let image = Server::probe(shared, origin);
+        let ((server, len), trust) = match table {
+            None => {
+                let image = image.await?;
+                let etag = image.0.validator.word();
+                (image, Trust::Location(Location { url: location.identity()?, etag }))
+            }
+            Some((table, digest)) => {
+                // Both requests in parallel take one round trip.
+                let (image, table) = tokio::try_join!(image, Server::probe(shared, table))?;
+                let bytes = table.0.all(table.1, DigestTable::bytes_for(image.1)).await?;
+                let table = DigestTable::parse_for(&bytes, &digest, image.1)?;
+                (image, Trust::Table(table.into()))
+            }
+        };
+        let resolution = Resolution { key: ObjectKey { trust, len }, name, bundle: None };
+        Ok(Self { resolution, server, layer: None })
+    }
+
+    async fn of_reference(shared: &Arc<Shared>, reference: &ImageReference) -> Result<Self, Fault> {
+        let began = Instant::now();
+        let ResolvedBlob { repository, name, trust, layer } = ResolvedBlob::find(reference, shared).await?;
+        let requester = Requester::new(Arc::clone(shared), repository.origin(&layer.digest)?);
+        let (repository, resolved_in) = (Some(repository), began.elapsed());
+        let server = Server { repository, resolved_in, ..Server::new(requester) };
+        let bundle = layer.bundle.clone().map(Arc::new);
+        let resolution = Resolution { key: ObjectKey { trust, len: layer.len }, name, bundle };
+        Ok(Self { resolution, server, layer: Some(layer) })
+    }
 }

@@ -1,20 +1,23 @@
-//! The current location of an object's bytes, and the credentials for it.
+//! Where the bytes of an object come from, and how requests for them are authorized.
 
-use base64::{Engine, prelude::BASE64_STANDARD};
-use http::{HeaderMap, HeaderValue, header};
-use percent_encoding::percent_decode_str;
+mod aws_profile;
+mod bucket;
+mod places;
+
+use http::HeaderMap;
 use url::Url;
 
-use crate::{fault::Fault, object_origin::ObjectOrigin, registry::BlobOrigin};
+use crate::{authentication::Authenticator, fault::Fault};
 
-/// The current location of an object's bytes, and the credentials for it.
+pub(crate) use bucket::Bucket;
+pub(crate) use places::{Place, Places};
+
+/// The source of an object's bytes. It renews credentials that expire.
 pub(crate) enum Origin {
-    /// A URL.
-    Web(Target),
+    /// A URL, or the places of a blob.
+    Places(Places),
     /// An object in a bucket.
-    Object(ObjectOrigin),
-    /// A blob in a registry.
-    Blob(BlobOrigin),
+    Bucket(Bucket),
 }
 
 /// A URL with headers for its host.
@@ -22,7 +25,7 @@ pub(crate) enum Origin {
 pub(crate) struct Target {
     pub(crate) url: Url,
     pub(crate) secrets: HeaderMap,
-    /// The index of the mirror that it belongs to; 0 if there are none.
+    /// The index of its mirror; 0 if there are none.
     pub(crate) mirror: usize,
 }
 
@@ -31,31 +34,37 @@ impl Origin {
     ///
     /// # Errors
     /// Credentials cannot be obtained.
-    pub(crate) async fn target(&self) -> Result<Target, Fault> {
+    pub(crate) async fn target(&self, authenticator: &Authenticator) -> Result<Target, Fault> {
         match self {
-            Self::Web(target) => Ok(target.clone()),
-            Self::Object(object) => object.target().await,
-            Self::Blob(blob) => blob.target().await,
+            Self::Places(places) => places.target(authenticator).await,
+            Self::Bucket(bucket) => bucket.target().await,
         }
     }
 
     /// Renews the credentials after `target` was refused. `challenge` is the authentication that the server requires.
     ///
     /// # Errors
-    /// There are no credentials.
-    pub(crate) async fn renew(&self, target: &Target, challenge: Option<&str>) -> Result<(), Fault> {
+    /// There are no other credentials.
+    pub(crate) async fn renew(
+        &self,
+        target: &Target,
+        challenge: Option<&str>,
+        authenticator: &Authenticator,
+    ) -> Result<(), Fault> {
         match self {
-            Self::Web(_) => Err(Fault::refused("")),
-            Self::Object(object) => object.renew().await,
-            Self::Blob(blob) => blob.renew(target, challenge).await,
+            Self::Places(places) => places.renew(target, challenge, authenticator).await,
+            Self::Bucket(bucket) => {
+                bucket.renew();
+                Ok(())
+            }
         }
     }
 
     /// The number of mirrors, the registry itself included.
     pub(crate) fn mirrors(&self) -> usize {
         match self {
-            Self::Blob(blob) => blob.mirrors(),
-            Self::Web(_) | Self::Object(_) => 1,
+            Self::Places(places) => places.count(),
+            Self::Bucket(_) => 1,
         }
     }
 
@@ -63,37 +72,8 @@ impl Origin {
     /// `None` stands for the current one. Returns whether there is another one.
     pub(crate) fn turn_away(&self, mirror: Option<usize>) -> bool {
         match self {
-            Self::Blob(blob) => blob.turn_away(mirror),
-            Self::Web(_) | Self::Object(_) => false,
+            Self::Places(places) => places.turn_away(mirror),
+            Self::Bucket(_) => false,
         }
     }
-}
-
-impl Target {
-    /// Converts a URL that may contain a user and a password.
-    pub(crate) fn of_url(url: &Url) -> Self {
-        let mut url = url.clone();
-        let mut secrets = HeaderMap::new();
-        if !url.username().is_empty() || url.password().is_some() {
-            let part = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
-            let (user, password) = (part(url.username()), part(url.password().unwrap_or_default()));
-            secrets.insert(header::AUTHORIZATION, basic(&user, &password));
-            let _ = url.set_username("");
-            let _ = url.set_password(None);
-        }
-        Self { url, secrets, mirror: 0 }
-    }
-}
-
-/// The value of `Authorization` for a user and a password.
-pub(crate) fn basic(user: &str, password: &str) -> HeaderValue {
-    let value = format!("Basic {}", BASE64_STANDARD.encode(format!("{user}:{password}")));
-    secret(&value).expect("base64 is fit for headers")
-}
-
-/// A header value that logs must not show; `None` if the text is not a valid header value.
-pub(crate) fn secret(value: &str) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(value).ok()?;
-    value.set_sensitive(true);
-    Some(value)
 }

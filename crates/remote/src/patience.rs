@@ -73,6 +73,19 @@ impl Patience {
         self.has_renewed = true;
     }
 
+    /// Repeats `attempt` until it succeeds.
+    ///
+    /// # Errors
+    /// The fault of the last attempt.
+    pub(crate) async fn retry<T>(mut self, attempt: impl AsyncFn() -> Result<T, Fault>) -> Result<T, Fault> {
+        loop {
+            match attempt().await {
+                Ok(done) => return Ok(done),
+                Err(fault) => self.after(fault).await?,
+            };
+        }
+    }
+
     /// Waits until a retry is due. Returns the fault.
     ///
     /// # Errors

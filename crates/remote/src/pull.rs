@@ -46,7 +46,7 @@ impl Network {
         file: &File,
         progress: &(dyn Fn(u64, u64) + Sync),
     ) -> io::Result<Pulled> {
-        let (object, layer) = RemoteObject::open_any(self.shared(), location)?;
+        let (object, layer) = RemoteObject::open(self.shared(), location)?;
         fetch_all(&object, file, progress)?;
         let mut is_verified = false;
         let wrong =

@@ -7,10 +7,8 @@ use http::{HeaderMap, StatusCode, header};
 
 use crate::{
     arrival::Arrival,
-    content_range::ContentRange,
-    fault::{Fault, FaultKind},
+    fault::Fault,
     http_client::{BYTES_PER_S_MIN, Body},
-    retry_after::retry_after,
     validator::Validator,
 };
 
@@ -57,7 +55,7 @@ impl RangeReply {
                 if status == StatusCode::OK { Self::whole(headers, wanted) } else { Self::part(headers, wanted) }
             }
             StatusCode::RANGE_NOT_SATISFIABLE => Self::outside(headers, wanted),
-            _ => Err(refusal(status, headers)),
+            _ => Err(Fault::of_answer(status, headers)),
         }
     }
 
@@ -142,24 +140,6 @@ impl RangeReply {
     }
 }
 
-/// The fault for an answer that is neither a part nor the whole object.
-pub(crate) fn refusal(status: StatusCode, headers: &HeaderMap) -> Fault {
-    let message = format!("the server answers {status}");
-    let challenge = || {
-        let values = headers.get_all(header::WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
-        let values: Vec<_> = values.collect();
-        (!values.is_empty()).then(|| values.join(", "))
-    };
-    match status.as_u16() {
-        401 | 403 => Fault { kind: FaultKind::Unauthorized { challenge: challenge() }, message },
-        404 | 410 => Fault::gone(format!("{message}: there is no such object")),
-        412 => Fault::gone(format!("{message}: the object was replaced")),
-        408 | 425 | 500 | 502 | 504 => Fault { kind: Fault::transient("").kind, message },
-        429 | 503 => Fault::congestion(message, retry_after(headers)),
-        _ => Fault::refused(message),
-    }
-}
-
 /// The value of a header that may occur only once.
 fn single<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> Result<Option<&'a str>, Fault> {
     let mut values = headers.get_all(name).iter();
@@ -172,9 +152,7 @@ fn single<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> Result<Optio
 
 fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
     let Some(value) = single(headers, &header::CONTENT_LENGTH)? else { return Ok(None) };
-    let is_number = value.bytes().all(|byte| byte.is_ascii_digit());
-    let len = value.parse().ok().filter(|_| is_number);
-    len.map(Some).ok_or_else(|| Fault::wrong(format!("Content-Length '{}'", value.escape_debug())))
+    number_of(value).map(Some).ok_or_else(|| Fault::wrong(format!("Content-Length '{}'", value.escape_debug())))
 }
 
 fn check_len(object_len: u64, wanted: &Wanted<'_>) -> Result<(), Fault> {
@@ -186,4 +164,74 @@ fn check_len(object_len: u64, wanted: &Wanted<'_>) -> Result<(), Fault> {
 
 fn replaced(expected: u64, object_len: u64) -> Fault {
     Fault::gone(format!("the object was replaced: it had {expected} bytes and has {object_len}"))
+}
+
+/// A parsed `Content-Range` in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ContentRange {
+    /// `bytes FIRST-LAST/LENGTH`.
+    Part {
+        /// The offset of the first byte.
+        first: u64,
+        /// The offset of the last byte.
+        last: u64,
+        /// The length of the object in bytes.
+        object_len: u64,
+    },
+    /// `bytes */LENGTH`: the requested range is outside the object.
+    Outside {
+        /// The length of the object in bytes.
+        object_len: u64,
+    },
+}
+
+impl ContentRange {
+    /// Parses the value of the header; `None` if it is malformed, contradicts itself, or lacks the length.
+    fn parse(value: &str) -> Option<Self> {
+        let (unit, rest) = value.split_once(' ')?;
+        if !unit.eq_ignore_ascii_case("bytes") {
+            return None;
+        }
+        let (range, object_len) = rest.split_once('/')?;
+        let object_len = number_of(object_len)?;
+        if range == "*" {
+            return Some(Self::Outside { object_len });
+        }
+        let (first, last) = range.split_once('-')?;
+        let (first, last) = (number_of(first)?, number_of(last)?);
+        (first <= last && last < object_len).then_some(Self::Part { first, last, object_len })
+    }
+}
+
+fn number_of(digits: &str) -> Option<u64> {
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_exact_ranges_are_read() {
+        for (value, expected) in [
+            ("bytes 0-0/1", Some(ContentRange::Part { first: 0, last: 0, object_len: 1 })),
+            ("bytes 5-9/10", Some(ContentRange::Part { first: 5, last: 9, object_len: 10 })),
+            ("Bytes 5-9/10", Some(ContentRange::Part { first: 5, last: 9, object_len: 10 })),
+            ("bytes */10", Some(ContentRange::Outside { object_len: 10 })),
+            ("bytes 5-9/*", None),
+            ("bytes 5-10/10", None),
+            ("bytes 9-5/10", None),
+            ("bytes 5-9", None),
+            ("bytes=5-9/10", None),
+            ("bytes  5-9/10", None),
+            ("bytes +5-9/10", None),
+            ("bytes -9/10", None),
+            ("bytes 5-/10", None),
+            ("bytes 0-18446744073709551616/18446744073709551617", None),
+            ("items 0-0/1", None),
+            ("", None),
+        ] {
+            assert_eq!(ContentRange::parse(value), expected, "{value}");
+        }
+    }
 }

@@ -1,22 +1,16 @@
 //! Opens remote images for reading.
 
-use std::{
-    io,
-    path::PathBuf,
-    sync::{Arc, PoisonError, RwLock},
-};
+use std::{io, path::PathBuf, sync::Arc};
 
-use bytes::Bytes;
-use floe_image::{ByteRange, ImageSource, ShownName};
+use floe_image::{ImageSource, ShownName};
 use floe_remote_cache::{
-    Cache, CacheCounts, CacheOptions, CachedSource, Cause, DigestTable, FetchError, FetchFault, RangeFetcher,
-    SourceOptions, TableRoot, Trust,
+    Cache, CacheCounts, CacheOptions, CachedSource, DigestTable, FetchError, FetchFault, RangeFetcher, SourceOptions,
+    TableRoot, Trust,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Network, RemoteCounts, RemoteLocation, RemoteObject, RemoteOptions, launch::Launch, launch_bundle::LaunchBundle,
-    resolution::Resolution,
+    Network, RemoteCounts, RemoteLocation, RemoteObject, RemoteOptions, launch::Launch, resolution::Resolution,
 };
 
 /// Options for opening a remote image.
@@ -68,21 +62,10 @@ pub struct ImageCounts {
 pub struct RemoteImage {
     about: ImageAbout,
     network: Network,
-    fetcher: Arc<Fetcher>,
+    object: Arc<RemoteObject>,
     source: CachedSource,
     /// Reads from the launch bundle, if there is one.
     launch: Option<Launch>,
-}
-
-/// The object. If the server could not be reached at the start, the object is opened by the first fetch.
-struct Fetcher {
-    name: String,
-    len: u64,
-    location: RemoteLocation,
-    /// The expected identity of the object.
-    id: floe_remote_cache::Digest,
-    network: Network,
-    object: RwLock<Option<Arc<RemoteObject>>>,
 }
 
 impl RemoteImage {
@@ -105,22 +88,8 @@ impl RemoteImage {
         let location: RemoteLocation =
             location.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let cache = open_cache(options, notice);
-        let (mut key, name, bundle, object) = match network.open(&location) {
-            Ok(object) => {
-                if let Some(cache) = &cache {
-                    Resolution::of(&object).remember(cache, &location);
-                }
-                (object.key().clone(), object.name(), object.bundle().cloned(), Some(Arc::new(object)))
-            }
-            Err(error) => {
-                let is_outage = FetchError::inside(&error).is_some_and(|error| error.fault() == FetchFault::Outage);
-                let recalled = cache.as_ref().filter(|_| is_outage);
-                let recalled = recalled.and_then(|cache| Resolution::recall(cache, &location));
-                let Some(Resolution { key, name, bundle }) = recalled else { return Err(error) };
-                notice(&format!("{error}; going on with what is in the cache"));
-                (key, name, bundle, None)
-            }
-        };
+        let object = open_or_recall(&network, location, cache.as_deref(), notice)?;
+        let Resolution { mut key, name, bundle } = object.resolution().clone();
         // An object that cannot be distinguished from its successor must not be cached.
         let may_be_kept = !matches!(&key.trust, Trust::Location(place) if place.etag.is_empty());
         let cache = cache.filter(|_| may_be_kept);
@@ -128,44 +97,30 @@ impl RemoteImage {
             *root = kept_table(root.clone(), key.len, Arc::clone(cache));
         }
         // The bundle is requested before the image.
-        let launch = bundle.zip(cache.as_ref());
-        let launch = launch.and_then(|(bundle, cache)| begun(cache, bundle, object.as_deref(), notice));
+        let launch = bundle.zip(cache.as_ref()).and_then(|(bundle, cache)| {
+            let launch = Launch::begin(cache, bundle, object.bundle_object(), notice);
+            launch.inspect_err(|error| notice(&format!("the launch bundle: {error}"))).ok()
+        });
         let about = ImageAbout {
-            name: name.clone(),
+            name,
             len: key.data_len(),
             verified_by: match &key.trust {
                 Trust::Verity(root) => Some(format!("dm-verity sha256:{}", root.root_hash)),
                 Trust::Table(table) => Some(format!("table sha256:{}", table.digest())),
                 Trust::Location(_) => None,
             },
-            is_recalled: object.is_none(),
+            is_recalled: !object.is_open(),
             has_launch_bundle: launch.is_some(),
         };
-        let fetcher = Fetcher {
-            name,
-            len: key.len,
-            location,
-            id: key.id(),
-            network: network.clone(),
-            object: RwLock::new(object),
-        };
-        let fetcher = Arc::new(fetcher);
         let source_options = SourceOptions { require_verified: options.require_verified, ..SourceOptions::default() };
-        let fetched: Arc<dyn RangeFetcher> = Arc::clone(&fetcher) as Arc<dyn RangeFetcher>;
-        let source = CachedSource::open(cache.as_ref(), key, fetched, source_options)?;
-        match (&launch, fetcher.known()) {
-            (Some(launch), _) => {
-                // With the first chunk comes the digest table, which a read that the bundle cannot serve would wait for.
-                source.will_need(0, 1);
-                launch.decide(&source);
-            }
-            (None, Some(object)) => {
-                source.pin(object.launch());
-                object.launch().iter().for_each(|run| source.will_need(run.offset(), run.len()));
-            }
-            (None, None) => {}
+        let fetcher: Arc<dyn RangeFetcher> = Arc::clone(&object) as Arc<dyn RangeFetcher>;
+        let source = CachedSource::open(cache.as_ref(), key, fetcher, source_options)?;
+        if let Some(launch) = &launch {
+            // With the first chunk comes the digest table, which a read that the bundle cannot serve would wait for.
+            source.will_need(0, 1);
+            launch.decide(&source);
         }
-        Ok(Self { about, network, fetcher, source, launch })
+        Ok(Self { about, network, object, source, launch })
     }
 
     /// Properties of the image.
@@ -178,7 +133,7 @@ impl RemoteImage {
         let launch = self.launch.as_ref().map(Launch::counts).unwrap_or_default();
         let CacheCounts { hits, misses, joined, verification_failures, uncached_chunks, .. } = self.source.counts();
         ImageCounts {
-            remote: self.fetcher.known().map(|object| object.counts()).unwrap_or_default(),
+            remote: self.object.counts(),
             cache_hits: hits + launch.hits,
             cache_misses: misses + launch.misses,
             cache_joined: joined + launch.joined,
@@ -231,78 +186,29 @@ impl ImageSource for RemoteImage {
     }
 }
 
-impl Fetcher {
-    fn known(&self) -> Option<Arc<RemoteObject>> {
-        self.object.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// The object; opens it if that was not possible before.
-    fn object(&self) -> io::Result<Arc<RemoteObject>> {
-        if let Some(object) = self.known() {
-            return Ok(object);
-        }
-        let object = Arc::new(self.network.open(&self.location)?);
-        if object.key().id() != self.id {
-            let message = format!("{}: the object was replaced; mount it again", self.name);
-            return Err(FetchError::new(FetchFault::Gone, message).into());
-        }
-        *self.object.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&object));
-        Ok(object)
-    }
-}
-
-impl RangeFetcher for Fetcher {
-    fn len(&self) -> u64 {
-        self.len
-    }
-
-    fn name(&self) -> String {
-        self.name.clone()
-    }
-
-    fn fetch(&self, range: ByteRange, cause: Cause) -> io::Result<Bytes> {
-        self.object()?.fetch(range, cause)
-    }
-
-    fn fetch_in_parts(
-        &self,
-        range: ByteRange,
-        part_bytes: u64,
-        cause: Cause,
-        arrived: &mut dyn FnMut(Bytes),
-    ) -> io::Result<()> {
-        self.object()?.fetch_in_parts(range, part_bytes, cause, arrived)
-    }
-
-    fn fetch_elsewhere(&self, range: ByteRange, cause: Cause) -> io::Result<Bytes> {
-        self.object()?.fetch_elsewhere(range, cause)
-    }
-
-    fn request_bytes(&self, cause: Cause) -> u64 {
-        self.known().map_or(1 << 18, |object| object.request_bytes(cause))
-    }
-
-    fn promote(&self, range: ByteRange) {
-        if let Some(object) = self.known() {
-            object.promote(range);
-        }
-    }
-
-    fn connections(&self) -> usize {
-        self.known().map_or(1, |object| object.connections())
-    }
-}
-
-/// Begins to fetch a launch bundle. The image is read without it if it cannot be used.
-fn begun(
-    cache: &Arc<Cache>,
-    bundle: Arc<LaunchBundle>,
-    object: Option<&RemoteObject>,
+/// Opens the object and remembers its resolution. If the server cannot be reached, uses the remembered resolution.
+fn open_or_recall(
+    network: &Network,
+    location: RemoteLocation,
+    cache: Option<&Cache>,
     notice: fn(&str),
-) -> Option<Launch> {
-    let pieces = object.map(RemoteObject::launch).unwrap_or_default();
-    let launch = Launch::begin(cache, bundle, (object.and_then(RemoteObject::bundle_object), pieces), notice);
-    launch.inspect_err(|error| notice(&format!("the launch bundle: {error}"))).ok()
+) -> io::Result<Arc<RemoteObject>> {
+    let object = match network.open(&location) {
+        Ok(object) => {
+            if let Some(cache) = cache {
+                object.resolution().remember(cache, &location);
+            }
+            object
+        }
+        Err(error) => {
+            let is_outage = FetchError::inside(&error).is_some_and(|error| error.fault() == FetchFault::Outage);
+            let recalled = cache.filter(|_| is_outage).and_then(|cache| Resolution::recall(cache, &location));
+            let Some(resolution) = recalled else { return Err(error) };
+            notice(&format!("{error}; continuing with the content of the cache"));
+            RemoteObject::recalled(network.shared(), location, resolution)
+        }
+    };
+    Ok(Arc::new(object))
 }
 
 /// Reads a digest table from the cache, or fetches it and keeps it there.
@@ -310,7 +216,7 @@ fn kept_table(root: TableRoot, object_len: u64, cache: Arc<Cache>) -> TableRoot 
     let digest = *root.digest();
     TableRoot::new(digest, move || {
         let kept = cache.blob(&digest, DigestTable::bytes_for(object_len));
-        if let Some(table) = kept.and_then(|bytes| DigestTable::parse(&bytes, &digest).ok()) {
+        if let Some(table) = kept.and_then(|bytes| DigestTable::parse_for(&bytes, &digest, object_len).ok()) {
             return Ok(table);
         }
         let table = root.table()?;

@@ -8,14 +8,14 @@ use std::{
 use bytes::Bytes;
 use floe_image::ByteRange;
 use floe_remote_cache::Cause;
-use http::{HeaderMap, HeaderValue, Method, header};
+use http::{HeaderMap, HeaderValue, header};
 use tokio::time::timeout;
 
 use crate::{
     Outage,
     arrival::Arrival,
     background::{BackgroundRequests, Noted},
-    counters::{Counters, Stage},
+    counters::{Counters, Event, Stage},
     fault::{Fault, FaultKind},
     host_limit::HostLimit,
     http_client::{Answer, Body, Request},
@@ -54,7 +54,7 @@ enum Outcome {
     /// All of the range arrived.
     Fetched(RangeReply, HeaderMap),
     /// Cancelled in favour of demand.
-    MadeWay,
+    Preempted,
 }
 
 /// The mirrors that one fetch has asked.
@@ -107,7 +107,7 @@ impl Requester {
         let fetched = self.fetch_patiently(wanted, cause, (patience, arrival)).await;
         match &fetched {
             Ok(fetched) => self.counters.fetched(cause, fetched.bytes.len() as u64),
-            Err(_) => self.counters.failed(),
+            Err(_) => self.counters.count(Event::Failed),
         }
         fetched
     }
@@ -118,9 +118,9 @@ impl Requester {
         self.origin.turn_away(mirror)
     }
 
-    /// Notes that a reader now waits for `range`.
-    pub(crate) fn hurry(&self, range: ByteRange) {
-        self.background.hurry(range);
+    /// Raises background requests for parts of `range` to the priority of demand.
+    pub(crate) fn promote(&self, range: ByteRange) {
+        self.background.promote(range);
     }
 
     /// The limit of the host of the last request.
@@ -150,8 +150,8 @@ impl Requester {
                 Ok(Outcome::Fetched(reply, headers)) => {
                     return Ok(Fetched { reply, headers, bytes: came.into_bytes() });
                 }
-                Ok(Outcome::MadeWay) => {
-                    self.counters.made_way();
+                Ok(Outcome::Preempted) => {
+                    self.counters.count(Event::Preempted);
                     continue;
                 }
                 Err(fault) => fault,
@@ -174,7 +174,7 @@ impl Requester {
                     }
                 }
                 FaultKind::WrongBytes => {
-                    self.counters.was_wrong();
+                    self.counters.count(Event::Wrong);
                     self.turn_away(asked.last);
                 }
                 // Mirrors may lack the object, or be closed to this user. The answer of the registry itself decides, which is the
@@ -187,7 +187,7 @@ impl Requester {
                         }
                         self.turn_away(asked.last);
                         patience.is_elsewhere();
-                        self.counters.retried();
+                        self.counters.count(Event::Retried);
                         continue;
                     }
                     if let Some(of_registry) = asked.of_registry.take() {
@@ -201,7 +201,7 @@ impl Requester {
                 FaultKind::Closed => {}
             }
             patience.after(fault).await?;
-            self.counters.retried();
+            self.counters.count(Event::Retried);
         }
     }
 
@@ -220,7 +220,7 @@ impl Requester {
         let is_redirected = redirected.is_some();
         let target = match redirected {
             Some(target) => target,
-            None => self.origin.target().await?,
+            None => self.origin.target(&self.shared.authenticator).await?,
         };
         asked.last = Some(target.mirror);
         self.counters.took(Stage::Resolve, began.elapsed());
@@ -232,21 +232,19 @@ impl Requester {
         match &fault.kind {
             FaultKind::Transient { retry_after, is_congestion: true } => {
                 limit.is_congested(*retry_after);
-                self.counters.throttled();
+                self.counters.count(Event::Throttled);
             }
             FaultKind::Unauthorized { .. } | FaultKind::Gone | FaultKind::Refused if is_redirected => {
                 // Most likely an expired signature: the origin will provide a new one.
                 self.redirect(None);
-                self.counters.resolved_again();
+                self.counters.count(Event::ResolvedAgain);
                 return Err(Fault { kind: FaultKind::Unauthorized { challenge: None }, message: fault.message });
             }
-            FaultKind::Unauthorized { challenge } => match self.origin.renew(&target, challenge.as_deref()).await {
-                Ok(()) => self.counters.resolved_again(),
-                Err(renewal) if renewal.message.is_empty() => return Err(Fault::refused(fault.message)),
-                Err(renewal) => {
-                    return Err(Fault { message: format!("{}: {}", fault.message, renewal.message), ..renewal });
-                }
-            },
+            FaultKind::Unauthorized { challenge } => {
+                let renewed = self.origin.renew(&target, challenge.as_deref(), &self.shared.authenticator).await;
+                renewed.map_err(|other| Fault { message: format!("{}: {}", fault.message, other.message), ..other })?;
+                self.counters.count(Event::ResolvedAgain);
+            }
             _ => {}
         }
         Err(fault)
@@ -269,7 +267,7 @@ impl Requester {
             answer = self.exchange(target, limit, wanted, came) => {
                 answer.map(|(reply, headers)| Outcome::Fetched(reply, headers))
             }
-            () = slot.wanted_by_demand() => Ok(Outcome::MadeWay),
+            () = slot.preempted() => Ok(Outcome::Preempted),
         }
     }
 
@@ -282,13 +280,8 @@ impl Requester {
     ) -> Result<(RangeReply, HeaderMap), Fault> {
         let client = &self.shared.client;
         let sent = Instant::now();
-        let request = Request {
-            method: Method::GET,
-            url: target.url.clone(),
-            headers: headers(wanted)?,
-            secrets: target.secrets.clone(),
-            body: None,
-        };
+        let (headers, secrets) = (headers(wanted)?, target.secrets.clone());
+        let request = Request { headers, secrets, ..Request::get(target.url.clone()) };
         let Answer { response, url } = client.send(request).await?;
         let headers = response.headers().clone();
         let is_redirected = url.origin() != target.url.origin();

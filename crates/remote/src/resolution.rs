@@ -2,19 +2,21 @@
 
 use std::sync::Arc;
 
-use floe_remote_cache::{Cache, Digest, DigestTable, Location, ObjectKey, RangeFetcher, Trust, VerityRoot};
+use floe_remote_cache::{Cache, Digest, DigestTable, Location, ObjectKey, Trust, VerityRoot};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    RemoteLocation, RemoteObject,
+    RemoteLocation,
     launch_bundle::{BundleText, LaunchBundle},
 };
 
-/// The last resolution of a URL.
+/// The resolution of a URL: the object that it stands for at present.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolution {
     pub(crate) key: ObjectKey,
+    /// The URL without credentials; in registries with digests.
     pub(crate) name: String,
+    /// The blob with the blocks that a launch reads, if there is one.
     pub(crate) bundle: Option<Arc<LaunchBundle>>,
 }
 
@@ -24,7 +26,6 @@ struct Memory {
     name: String,
     len: u64,
     root: Root,
-    #[serde(default)]
     bundle: Option<BundleText>,
 }
 
@@ -36,10 +37,6 @@ enum Root {
 }
 
 impl Resolution {
-    pub(crate) fn of(object: &RemoteObject) -> Self {
-        Self { key: object.key().clone(), name: object.name(), bundle: object.bundle().cloned() }
-    }
-
     /// Stores the resolution of `location` in the cache. A failure has no other effect.
     pub(crate) fn remember(&self, cache: &Cache, location: &RemoteLocation) {
         let Ok(remembered_as) = location.identity() else { return };
@@ -70,7 +67,7 @@ impl Resolution {
             Root::Table { digest } => {
                 let digest: Digest = digest.parse().ok()?;
                 let table = cache.blob(&digest, DigestTable::bytes_for(len))?;
-                Trust::Table(DigestTable::parse(&table, &digest).ok()?.into())
+                Trust::Table(DigestTable::parse_for(&table, &digest, len).ok()?.into())
             }
             Root::Location { url, etag } => Trust::Location(Location { url, etag }),
         };

@@ -60,7 +60,7 @@ fn write_remote(out: &mut MountSamples<'_>, image: &ImageCounts) -> io::Result<(
         ("floe_remote_retries_total", "Repeated requests.", counts.retries),
         ("floe_remote_throttled_total", "Answers that asked for fewer requests.", counts.throttled),
         ("floe_remote_resolved_again_total", "How often credentials or redirects were renewed.", counts.resolved_again),
-        ("floe_remote_made_way_total", "Background requests cancelled in favour of demand.", counts.made_way),
+        ("floe_remote_preempted_total", "Background requests cancelled in favour of demand.", counts.preempted),
         ("floe_remote_wrong_answers_total", "Answers that did not match the request.", counts.wrong),
         ("floe_remote_failures_total", "Fetches that failed after all retries.", counts.failed),
         ("floe_remote_outages_total", "How often the server became unreachable.", counts.outages),

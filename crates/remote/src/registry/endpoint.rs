@@ -4,12 +4,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use url::Url;
 
 use crate::{
+    authentication::{Credentials, ProtectionSpace},
     fault::Fault,
-    location::{ImageReference, is_loopback},
-    registry::{
-        credentials::is_docker_hub,
-        hosts_file::{HostsFile, Mirror},
-    },
+    location::{ImageReference, is_docker_hub, is_loopback},
+    registry::hosts_file::{HostsFile, Mirror},
 };
 
 /// The API host of docker's own registry.
@@ -21,7 +19,7 @@ pub(crate) struct Endpoint {
     /// The base URL, which ends with a slash.
     pub(crate) base: Url,
     /// The registry whose credentials this endpoint gets.
-    pub(crate) credentials_of: String,
+    credentials_of: String,
     /// The registry that this endpoint mirrors.
     mirrored: Option<String>,
     /// Further headers, only for this endpoint.
@@ -72,7 +70,8 @@ impl Endpoint {
         endpoint.can_resolve = mirror.can_resolve;
         for (name, value) in &mirror.headers {
             let parsed = HeaderName::try_from(name).ok().zip(HeaderValue::from_str(value).ok());
-            let (name, mut value) = parsed.ok_or_else(|| Fault::refused(format!("hosts.toml: no header: '{name}'")))?;
+            let (name, mut value) =
+                parsed.ok_or_else(|| Fault::refused(format!("hosts.toml: '{name}' is not a valid header")))?;
             value.set_sensitive(true);
             endpoint.headers.append(name, value);
         }
@@ -85,6 +84,12 @@ impl Endpoint {
         let port = base.port().map(|port| format!(":{port}")).unwrap_or_default();
         let credentials_of = format!("{}{port}", base.host_str().unwrap_or_default());
         Ok(Self { base, credentials_of, mirrored: None, headers: HeaderMap::new(), can_pull: true, can_resolve: true })
+    }
+
+    /// The protection space of requests with this scope.
+    pub(crate) fn space(&self, scope: &str) -> ProtectionSpace {
+        let credentials = Credentials::Registry(self.credentials_of.clone());
+        ProtectionSpace { base: self.base.clone(), scope: scope.to_owned(), credentials }
     }
 
     /// A URL in a repository.

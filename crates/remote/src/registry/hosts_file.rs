@@ -151,8 +151,8 @@ mod tests {
             ("ca = 'x'", "SSL_CERT_FILE"),
             ("[host.'https://a']\nskip_verify = true", "skip_verify"),
             ("[host.'https://a']\nclient = 'x'", "client"),
-            ("host = 1", "no table"),
-            ("server = 1", "no text"),
+            ("host = 1", "not a table"),
+            ("server = 1", "not a string"),
             ("[", ""),
         ] {
             let error = HostsFile::parse(text).expect_err(text);

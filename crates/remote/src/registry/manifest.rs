@@ -6,7 +6,6 @@ use crate::{
     LayerChoice,
     fault::Fault,
     launch_bundle::{BundleText, LaunchBundle},
-    launch_pieces::LaunchPieces,
     registry::document::{Annotations, Descriptor, Index, Manifest, Platform, parse_digest},
 };
 
@@ -19,9 +18,6 @@ pub(crate) const SQUASHFS_LAYER: &str = "application/vnd.floe.squashfs.layer.v1"
 
 /// The layer annotation with the digest of its digest table, which is a blob of the same repository.
 pub(crate) const TABLE_ANNOTATION: &str = "dev.floe.digest-table";
-
-/// The annotation of a layer with the pieces that a launch reads: [`LaunchPieces`].
-pub(crate) const LAUNCH_ANNOTATION: &str = "dev.floe.launch-pieces";
 
 /// The annotations of a layer that describe its launch bundle: [`LaunchBundle`].
 const BUNDLE_ANNOTATION: &str = "dev.floe.launch-bundle";
@@ -44,8 +40,6 @@ pub(crate) struct Layer {
     pub(crate) verity: Option<VerityRoot>,
     /// The digest of its digest table.
     pub(crate) table: Option<Digest>,
-    /// The pieces that a launch reads.
-    pub(crate) launch: LaunchPieces,
     /// The blob with the blocks that a launch reads.
     pub(crate) bundle: Option<LaunchBundle>,
 }
@@ -127,9 +121,8 @@ impl Layer {
             return Err(Fault::refused("the manifest places the hash tree past the end of the layer"));
         }
         let table = annotations.get(TABLE_ANNOTATION).map(|text| parse_digest(text)).transpose()?;
-        let launch = annotations.get(LAUNCH_ANNOTATION).map(|text| LaunchPieces::parse(text, layer.size));
         let bundle = bundle(annotations, layer.size);
-        Ok(Self { digest, len: layer.size, verity, table, launch: launch.unwrap_or_default(), bundle, media_type })
+        Ok(Self { digest, len: layer.size, verity, table, bundle, media_type })
     }
 
     /// Why the layer can only be used as a whole: it is an archive, or compressed as a whole.

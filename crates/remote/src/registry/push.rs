@@ -10,13 +10,11 @@ use crate::{
     ImageReference, Network, RemoteLocation, Version,
     fault::Fault,
     launch_bundle::{BUNDLE_MEDIA_TYPE, LaunchBundle},
-    launch_pieces::LaunchPieces,
     network::Shared,
     registry::{
         document::{Annotations, Descriptor, Document, INDEX, Index, MANIFEST, Manifest, Platform, machine},
         endpoint::{Endpoint, repository_of},
-        manifest::{EROFS_FEATURE, EROFS_LAYER, LAUNCH_ANNOTATION, SQUASHFS_LAYER, TABLE_ANNOTATION, annotate},
-        resolve::SUBJECT_ANNOTATION,
+        manifest::{EROFS_FEATURE, EROFS_LAYER, SQUASHFS_LAYER, TABLE_ANNOTATION, annotate},
         upload::{Content, Upload},
     },
 };
@@ -99,10 +97,10 @@ impl Network {
             return Err(wrong("images are pushed to oci://registry/repository:tag"));
         };
         let Version::Tag(tag) = &reference.version else {
-            return Err(wrong("what is pushed gets a tag; its digest follows from its content"));
+            return Err(wrong("push to a tag; the digest follows from the content"));
         };
         if reference.layer.is_some() {
-            return Err(wrong("what is pushed is an image, not a layer: leave out what is behind '#'"));
+            return Err(wrong("push an image, not a layer: remove the part after '#'"));
         }
         let (digest, table) = digests(image.file)?;
         let companions = Companions { digest, table, bundle: LaunchBundle::of(&image.launch, image.file)? };
@@ -122,7 +120,7 @@ async fn push(
 ) -> Result<Pushed, Fault> {
     let Companions { digest, table, bundle } = companions;
     let endpoint = Endpoint::own(&reference.registry, shared.options.plain_http)?;
-    let upload = Upload::new(&shared.registries, endpoint, repository_of(reference), shared.options.outage);
+    let upload = Upload::new(shared, endpoint, repository_of(reference));
     let len = table.object_len();
     upload.blob(digest, &Content::File { file: image.file, len }, progress).await?;
     let table_bytes = table.to_bytes();
@@ -145,7 +143,7 @@ async fn push(
     let manifest = made(MANIFEST, &manifest_of(config.descriptor, image, companions))?;
     upload.manifest(&format!("sha256:{}", manifest.digest), MANIFEST, &manifest.bytes).await?;
     for artifact in &artifacts {
-        refer(&upload, &manifest.descriptor, digest, artifact).await?;
+        refer(&upload, &manifest.descriptor, artifact).await?;
     }
     let mut entry = manifest.descriptor;
     entry.platform = Some(platform);
@@ -180,10 +178,6 @@ fn manifest_of(config: Descriptor, image: &ImageToPush<'_>, companions: &Compani
     };
     let mut layer = Descriptor::new(media_type, digest, table.object_len());
     layer.annotations.insert(TABLE_ANNOTATION.to_owned(), format!("sha256:{}", table.digest()));
-    let launch = LaunchPieces::of(&image.launch, table.object_len());
-    if !launch.is_empty() {
-        layer.annotations.insert(LAUNCH_ANNOTATION.to_owned(), launch.to_string());
-    }
     if let Some((bundle, _)) = bundle {
         annotate(&mut layer.annotations, bundle);
     }
@@ -203,17 +197,15 @@ fn manifest_of(config: Descriptor, image: &ImageToPush<'_>, companions: &Compani
 }
 
 /// Makes an artifact refer to the image, so that registries keep it, and clients find it without its digest.
-async fn refer(upload: &Upload, subject: &Descriptor, layer: &Digest, artifact: &Artifact) -> Result<(), Fault> {
+async fn refer(upload: &Upload, subject: &Descriptor, artifact: &Artifact) -> Result<(), Fault> {
     let empty = made(EMPTY, &json!({}))?;
     upload.blob(&empty.digest, &Content::Bytes(&empty.bytes), &|_| ()).await?;
-    let mut entry = Descriptor::new(artifact.media_type, &artifact.digest, artifact.len);
-    entry.annotations.insert(SUBJECT_ANNOTATION.to_owned(), format!("sha256:{layer}"));
     let referrer = Manifest {
         schema_version: 2,
         media_type: Some(MANIFEST.to_owned()),
         artifact_type: Some(artifact.media_type.to_owned()),
         config: empty.descriptor,
-        layers: vec![entry],
+        layers: vec![Descriptor::new(artifact.media_type, &artifact.digest, artifact.len)],
         subject: Some(subject.clone()),
         annotations: Annotations::new(),
     };

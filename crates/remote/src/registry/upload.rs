@@ -1,6 +1,6 @@
 //! Uploads blobs and manifests to a registry.
 
-use std::{cell::Cell, fs::File, os::unix::fs::FileExt};
+use std::{cell::Cell, fs::File, os::unix::fs::FileExt, sync::Arc};
 
 use bytes::Bytes;
 use floe_remote_cache::Digest;
@@ -8,12 +8,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use url::Url;
 
 use crate::{
-    Outage,
+    authentication::ProtectionSpace,
     fault::{Fault, FaultKind},
     http_client::{Answer, Request},
+    network::Shared,
     patience::Patience,
-    range_reply::refusal,
-    registry::{Registries, endpoint::Endpoint},
+    registry::{document::ACCEPTED, endpoint::Endpoint},
 };
 
 /// The size of upload pieces, in bytes. A smaller blob is sent in one request.
@@ -21,11 +21,10 @@ const PIECE_BYTES: u64 = 8 << 20;
 
 /// The destination repository of uploads.
 pub(crate) struct Upload {
-    registries: Registries,
+    shared: Arc<Shared>,
     endpoint: Endpoint,
     repository: String,
-    scope: String,
-    outage: Outage,
+    space: ProtectionSpace,
 }
 
 /// The content of a blob.
@@ -60,9 +59,9 @@ impl Content<'_> {
 }
 
 impl Upload {
-    pub(crate) fn new(registries: &Registries, endpoint: Endpoint, repository: String, outage: Outage) -> Self {
-        let scope = format!("repository:{repository}:pull,push");
-        Self { registries: registries.clone(), endpoint, repository, scope, outage }
+    pub(crate) fn new(shared: &Arc<Shared>, endpoint: Endpoint, repository: String) -> Self {
+        let space = endpoint.space(&format!("repository:{repository}:pull,push"));
+        Self { shared: Arc::clone(shared), endpoint, repository, space }
     }
 
     /// Uploads a blob unless the registry has it. `progress` receives the number of uploaded bytes.
@@ -75,7 +74,7 @@ impl Upload {
         content: &Content<'_>,
         progress: &dyn Fn(u64),
     ) -> Result<(), Fault> {
-        let mut patience = Patience::new(self.outage);
+        let mut patience = Patience::new(self.shared.options.outage);
         // A piece may take longer than retries may.
         patience.progressed();
         // Where an interrupted upload continues.
@@ -159,15 +158,12 @@ impl Upload {
     pub(crate) async fn manifest(&self, name: &str, media_type: &str, bytes: &[u8]) -> Result<HeaderMap, Fault> {
         let url = self.endpoint.url(&self.repository, &format!("manifests/{name}"))?;
         let headers = header_map([(header::CONTENT_TYPE, media_type.to_owned())])?;
-        let mut patience = Patience::new(self.outage);
-        loop {
-            let body = Some(Bytes::copy_from_slice(bytes));
-            let put = self.ask(Method::PUT, &url, &headers, body).await;
-            match put.and_then(|answer| expect(answer, StatusCode::CREATED)) {
-                Ok(answer) => return Ok(answer.response.headers().clone()),
-                Err(fault) => patience.after(fault).await?,
-            };
-        }
+        let body = Bytes::copy_from_slice(bytes);
+        let put = async || {
+            let answer = self.ask(Method::PUT, &url, &headers, Some(body.clone())).await?;
+            Ok(expect(answer, StatusCode::CREATED)?.response.headers().clone())
+        };
+        Patience::new(self.shared.options.outage).retry(put).await
     }
 
     /// Reads the manifest under a tag, if there is one.
@@ -176,12 +172,12 @@ impl Upload {
     /// The registry does not answer the question.
     pub(crate) async fn existing(&self, tag: &str, bytes_max: u64) -> Result<Option<Bytes>, Fault> {
         let url = self.endpoint.url(&self.repository, &format!("manifests/{tag}"))?;
-        let headers = header_map([(header::ACCEPT, super::document::ACCEPTED.to_owned())])?;
+        let headers = header_map([(header::ACCEPT, ACCEPTED.to_owned())])?;
         let answer = self.ask(Method::GET, &url, &headers, None).await?;
         match answer.response.status() {
             StatusCode::NOT_FOUND => Ok(None),
-            StatusCode::OK => self.registries.client.body(answer.response, bytes_max).await.map(Some),
-            status => Err(refusal(status, answer.response.headers())),
+            StatusCode::OK => self.shared.client.body(answer.response, bytes_max).await.map(Some),
+            status => Err(Fault::of_answer(status, answer.response.headers())),
         }
     }
 
@@ -193,18 +189,13 @@ impl Upload {
 
     async fn ask(&self, method: Method, url: &Url, headers: &HeaderMap, body: Option<Bytes>) -> Result<Answer, Fault> {
         let is_home = url.origin() == self.endpoint.base.origin();
-        let request = || Request {
-            method: method.clone(),
-            url: url.clone(),
-            headers: headers.clone(),
-            secrets: if is_home { self.endpoint.headers.clone() } else { HeaderMap::new() },
-            body: body.clone(),
-        };
+        let request = Request { method, headers: headers.clone(), body, ..Request::get(url.clone()) };
         if is_home {
-            self.registries.send(&self.endpoint, &self.scope, request).await
+            let request = Request { secrets: self.endpoint.headers.clone(), ..request };
+            self.shared.authenticator.send(&self.space, request).await
         } else {
             // Some registries redirect uploads to other hosts; the URL contains the authorisation.
-            self.registries.client.send(request()).await
+            self.shared.client.send(request).await
         }
     }
 }
@@ -214,7 +205,7 @@ fn expect(answer: Answer, status: StatusCode) -> Result<Answer, Fault> {
     if found == status {
         return Ok(answer);
     }
-    let fault = refusal(found, answer.response.headers());
+    let fault = Fault::of_answer(found, answer.response.headers());
     // If this upload no longer exists, a new one may succeed.
     let kind = if fault.kind == FaultKind::Gone { Fault::transient("").kind } else { fault.kind };
     Err(Fault { kind, ..fault })
@@ -224,9 +215,9 @@ fn expect(answer: Answer, status: StatusCode) -> Result<Answer, Fault> {
 fn next_place(answer: &Answer) -> Result<Url, Fault> {
     let location = answer.response.headers().get(header::LOCATION).and_then(|value| value.to_str().ok());
     let place = location.and_then(|location| answer.url.join(location).ok());
-    let place = place.ok_or_else(|| Fault::transient("the registry does not say where an upload goes on"))?;
+    let place = place.ok_or_else(|| Fault::transient("the registry does not say where the upload continues"))?;
     if answer.url.scheme() == "https" && place.scheme() != "https" {
-        return Err(Fault::refused("the registry wants an upload without TLS"));
+        return Err(Fault::refused("the registry redirects the upload to a URL without TLS"));
     }
     Ok(place)
 }

@@ -356,6 +356,6 @@ fn hosts_get_fewer_requests_when_they_ask_for_it() {
             });
         }
     });
-    assert!(most.load(Relaxed) <= 3 + object.counts().made_way, "{} at once", most.load(Relaxed));
+    assert!(most.load(Relaxed) <= 3 + object.counts().preempted, "{} at once", most.load(Relaxed));
     assert!(object.connections() <= 3);
 }

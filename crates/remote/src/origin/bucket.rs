@@ -3,7 +3,8 @@
 use std::{
     env, fmt,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    pin::Pin,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -12,20 +13,17 @@ use object_store::{
     ClientOptions,
     aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey},
     azure::{AzureConfigKey, AzureCredential, MicrosoftAzure, MicrosoftAzureBuilder},
+    client::{
+        HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
+    },
     gcp::{GoogleCloudStorage, GoogleCloudStorageBuilder},
     path::Path,
     signer::Signer,
 };
 use url::Url;
 
-use crate::{
-    ObjectService,
-    aws_profile::AwsProfile,
-    fault::Fault,
-    late_connector::LateConnector,
-    location::is_loopback,
-    origin::{Target, secret},
-};
+use super::{Target, aws_profile::AwsProfile};
+use crate::{ObjectService, authentication::bearer, fault::Fault, location::is_loopback};
 
 /// How long a signed URL is valid, and how long it is used.
 const SIGNED_FOR: Duration = Duration::from_secs(15 * 60);
@@ -35,7 +33,7 @@ const SIGNATURE_USED_FOR: Duration = Duration::from_secs(10 * 60);
 const AZURE_VERSION: HeaderValue = HeaderValue::from_static("2023-11-03");
 
 /// An object in a bucket.
-pub(crate) struct ObjectOrigin {
+pub(crate) struct Bucket {
     store: Store,
     bucket: String,
     key: Path,
@@ -50,7 +48,7 @@ enum Store {
     Azure { store: Arc<MicrosoftAzure>, account: String, endpoint: Option<String> },
 }
 
-impl ObjectOrigin {
+impl Bucket {
     /// Creates an object with the credentials of the environment and the profiles.
     ///
     /// # Errors
@@ -135,7 +133,7 @@ impl ObjectOrigin {
     ///
     /// # Errors
     /// Credentials cannot be obtained.
-    pub(crate) async fn target(&self) -> Result<Target, Fault> {
+    pub(super) async fn target(&self) -> Result<Target, Fault> {
         if let Some((target, since)) = &*self.target.lock().unwrap_or_else(PoisonError::into_inner)
             && since.elapsed() < SIGNATURE_USED_FOR
         {
@@ -148,12 +146,8 @@ impl ObjectOrigin {
     }
 
     /// Makes the next request use a new signature.
-    ///
-    /// # Errors
-    /// None.
-    pub(crate) async fn renew(&self) -> Result<(), Fault> {
+    pub(super) fn renew(&self) {
         *self.target.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        Ok(())
     }
 
     async fn make_target(&self) -> Result<Target, Fault> {
@@ -200,10 +194,6 @@ async fn signed(store: &impl Signer, key: &Path) -> Result<Url, Fault> {
     store.signed_url(Method::GET, key, SIGNED_FOR).await.map_err(no_credentials)
 }
 
-fn bearer(token: &str) -> Result<HeaderValue, Fault> {
-    secret(&format!("Bearer {token}")).ok_or_else(|| Fault::refused("token is not a valid header value"))
-}
-
 /// Whether plain HTTP is used for an endpoint: its URL says so, and it is on this machine or was given by the user.
 fn is_plain(endpoint: &str) -> bool {
     let host = Url::parse(endpoint).ok().and_then(|url| url.host_str().map(str::to_owned));
@@ -216,4 +206,48 @@ fn misconfigured(error: impl fmt::Display) -> Fault {
 
 fn no_credentials(error: impl fmt::Display) -> Fault {
     Fault::transient(format!("no credentials: {error}"))
+}
+
+/// Connects with [`ReqwestConnector`] when the first request is made. Making a client loads the system's certificates,
+/// which takes tens of milliseconds, and most stores never need it, because their credentials are present without a
+/// request.
+#[derive(Debug)]
+struct LateConnector;
+
+impl HttpConnector for LateConnector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(LateClient { options: options.clone(), client: OnceLock::new() }))
+    }
+}
+
+struct LateClient {
+    options: ClientOptions,
+    client: OnceLock<Result<HttpClient, Arc<object_store::Error>>>,
+}
+
+impl LateClient {
+    fn client(&self) -> Result<&HttpClient, HttpError> {
+        let made = || ReqwestConnector::default().connect(&self.options).map_err(Arc::new);
+        let client = self.client.get_or_init(made).as_ref();
+        client.map_err(|error| HttpError::new(HttpErrorKind::Unknown, Arc::clone(error)))
+    }
+}
+
+impl HttpService for LateClient {
+    fn call<'this, 'future>(
+        &'this self,
+        request: HttpRequest,
+    ) -> Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'future>>
+    where
+        'this: 'future,
+        Self: 'future,
+    {
+        Box::pin(async move { self.client()?.execute(request).await })
+    }
+}
+
+impl fmt::Debug for LateClient {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("LateClient")
+    }
 }
