@@ -104,7 +104,7 @@ impl Cache {
         for folder in ["objects", "blobs", "names"] {
             root.create_below(folder)?;
         }
-        // Leftovers of removals whose process was killed.
+        // Killed processes leave unfinished removals.
         let _ = root.remove_all("trash");
         let size_bytes_max = match size_bytes_max {
             Some(bytes) => bytes,

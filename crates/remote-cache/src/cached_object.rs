@@ -20,7 +20,7 @@ use crate::{
     verity::{Attempt, TreeBlocks},
 };
 
-/// How often a read retries a chunk whose flights are abandoned again and again.
+/// The maximum number of attempts of a read for a chunk whose flights are abandoned.
 const ATTEMPTS_MAX: usize = 64;
 
 /// The number of chunks that could not be stored and are kept in memory: 8 MiB.
@@ -42,7 +42,7 @@ pub(crate) struct CachedObject {
     pub(crate) flight_patience: Duration,
 }
 
-/// Chunks that the current read has led, whose bytes it need not read back from the disk.
+/// The chunks that the current read has fetched itself: it need not read them back from the disk.
 type Led = VecDeque<(ChunkIndex, Arc<Flight>)>;
 
 impl CachedObject {

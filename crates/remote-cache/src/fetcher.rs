@@ -4,8 +4,9 @@ use std::{error::Error, fmt, io};
 
 use bytes::Bytes;
 use floe_image::ByteRange;
+use serde::{Deserialize, Serialize};
 
-/// The maximum number of bytes in one request, whatever a fetcher prefers.
+/// The maximum number of bytes in one request. It limits [`RangeFetcher::request_bytes`].
 pub const REQUEST_BYTES_MAX: u64 = 8 << 20;
 
 /// Random access to one remote object. Many threads call it at the same time. It handles retries, timeouts and limits
@@ -122,7 +123,7 @@ impl Cause {
 }
 
 /// The kind of a failed fetch.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum FetchFault {
     /// The object cannot be reached at present, or not with these credentials. The same fetch may succeed later.
     Outage,

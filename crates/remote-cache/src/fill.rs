@@ -37,7 +37,7 @@ impl CachedObject {
             let lock = if is_patient { stored.lock(index, self.flight_patience) } else { stored.try_lock(index) };
             let lock = match lock {
                 Ok(None) if cause == Cause::Prefetch => {
-                    // Another process fetches the chunk. The flight ends here, so that a reader who joined it waits for
+                    // Another process fetches the chunk. The flight ends here, so that a reader that follows it waits for
                     // that process instead.
                     self.get(std::mem::take(&mut run), cause, attempt);
                     continue;

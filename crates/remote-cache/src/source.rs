@@ -79,9 +79,9 @@ impl CachedSource {
             Trust::Table(root) => root.known().map_or(key.len, DigestTable::object_len),
             _ => key.len,
         };
-        for (whose, len) in [("the digest table", table_len), ("the server", fetcher.len())] {
+        for (source, len) in [("the digest table", table_len), ("the server", fetcher.len())] {
             if len != key.len {
-                let message = format!("{name}: it has {len} bytes according to {whose}, not {}", key.len);
+                let message = format!("{name}: it has {len} bytes according to {source}, not {}", key.len);
                 return Err(FetchError::new(FetchFault::WrongBytes, message).into());
             }
         }

@@ -241,7 +241,7 @@ mod tests {
             tidy(&root, boot);
             assert!(!directory.exists(), "{missing:?}");
         }
-        // What cannot be an object is removed.
+        // An invalid object is removed.
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory.join("map")).expect("created");
         tidy(&root, boot);
         assert!(!directory.exists());

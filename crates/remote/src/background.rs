@@ -1,4 +1,4 @@
-//! The requests that no reader waited for when they were made.
+//! Background requests in progress: prefetch that becomes demand when a reader waits for it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,14 +6,14 @@ use floe_image::ByteRange;
 
 use crate::host_limit::{HostLimit, Slot};
 
-/// The requests in progress that no reader waited for when they were made.
+/// The background requests in progress.
 #[derive(Default)]
 pub(crate) struct BackgroundRequests {
     requests: Mutex<Vec<Arc<Background>>>,
 }
 
-/// A request in the list. Dropping it removes it from there.
-pub(crate) struct Noted<'list> {
+/// A request in the list. Dropping it removes it from the list.
+pub(crate) struct BackgroundRequest<'list> {
     list: &'list BackgroundRequests,
     request: Arc<Background>,
 }
@@ -26,7 +26,7 @@ struct Background {
 
 #[derive(Default)]
 struct State {
-    /// Whether a reader waits for it by now.
+    /// Whether a reader waits for it.
     is_urgent: bool,
     /// The place of the last attempt.
     attempt: Option<(Arc<HostLimit>, u64)>,
@@ -34,13 +34,13 @@ struct State {
 
 impl BackgroundRequests {
     /// Adds a request for `range`.
-    pub(crate) fn note(&self, range: ByteRange) -> Noted<'_> {
+    pub(crate) fn add(&self, range: ByteRange) -> BackgroundRequest<'_> {
         let request = Arc::new(Background { range, state: Mutex::default() });
         lock(&self.requests).push(Arc::clone(&request));
-        Noted { list: self, request }
+        BackgroundRequest { list: self, request }
     }
 
-    /// Makes the requests for parts of `range` urgent, with all of their further attempts.
+    /// Makes the requests for parts of `range` urgent, and all their further attempts.
     pub(crate) fn promote(&self, range: ByteRange) {
         for request in lock(&self.requests).iter().filter(|request| !request.range.intersection(range).is_empty()) {
             let mut state = lock(&request.state);
@@ -52,7 +52,7 @@ impl BackgroundRequests {
     }
 }
 
-impl Noted<'_> {
+impl BackgroundRequest<'_> {
     /// Puts an attempt in the queue of a host.
     pub(crate) fn queue(&self, limit: &Arc<HostLimit>) -> Slot {
         let mut state = lock(&self.request.state);
@@ -62,7 +62,7 @@ impl Noted<'_> {
     }
 }
 
-impl Drop for Noted<'_> {
+impl Drop for BackgroundRequest<'_> {
     fn drop(&mut self) {
         lock(&self.list.requests).retain(|request| !Arc::ptr_eq(request, &self.request));
     }
@@ -83,7 +83,7 @@ mod tests {
     use crate::host_limit::HostLimits;
 
     /// Whether the next attempt is sent at once. A request in flight leaves a place for demand alone.
-    fn is_sent(noted: &Noted<'_>, limit: &Arc<HostLimit>) -> bool {
+    fn is_sent(noted: &BackgroundRequest<'_>, limit: &Arc<HostLimit>) -> bool {
         let place = pin!(limit.acquire(noted.queue(limit), None));
         matches!(place.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(_)))
     }
@@ -100,14 +100,14 @@ mod tests {
             }
         });
         let requests = BackgroundRequests::default();
-        let noted = requests.note(ByteRange::new(100, 50));
+        let noted = requests.add(ByteRange::new(100, 50));
         assert!(!is_sent(&noted, &limit));
         requests.promote(ByteRange::new(150, 50));
         assert!(!is_sent(&noted, &limit), "the reader waits for other bytes");
         // Between two attempts.
         requests.promote(ByteRange::new(149, 50));
         assert!(is_sent(&noted, &limit) && is_sent(&noted, &limit) && is_sent(&noted, &other_host));
-        let later = requests.note(ByteRange::new(100, 50));
+        let later = requests.add(ByteRange::new(100, 50));
         assert!(!is_sent(&later, &limit), "no reader waits for this one");
         // While an attempt waits.
         let place = later.queue(&limit);

@@ -13,7 +13,7 @@ use tokio::{sync::Notify, time::sleep_until};
 /// The initial number of requests to a host.
 pub(crate) const WINDOW_AT_FIRST: f64 = 6.0;
 
-/// The size of prefetch requests in bytes, before the host was measured.
+/// The size of prefetch requests in bytes, before the host is measured.
 pub(crate) const PREFETCH_BYTES_AT_FIRST: u64 = 512 << 10;
 
 /// After a decrease, further signs of congestion within this time count as the same congestion.
@@ -22,7 +22,7 @@ const DECREASE_INTERVAL: Duration = Duration::from_secs(1);
 /// The weight of a new measurement in the moving average.
 const MEASUREMENT_WEIGHT: f64 = 0.2;
 
-/// The growth of the shortest wait for a first byte with each request, because the latency may have risen permanently.
+/// The factor by which the shortest wait for a first byte grows with each request, because the latency may have risen for good.
 const FORGETTING: f64 = 1.01;
 
 /// The minimum size of a request, in bytes.
@@ -54,9 +54,9 @@ struct State {
     running: BTreeMap<u64, Option<Arc<Notify>>>,
     decreased: Option<Instant>,
     paused_until: Option<Instant>,
-    /// The shortest wait for the first byte: longer waits are queues that our own requests cause.
+    /// The shortest wait for the first byte. Longer waits come from queues that our own requests cause.
     first_byte_s: Option<f64>,
-    /// The bytes of one connection in a second after it.
+    /// The bandwidth of one connection after the first byte.
     bytes_per_s: Option<f64>,
 }
 

@@ -139,7 +139,7 @@ impl HttpClient {
         let (mut body, began) = (Body::new(response, self.stall), Instant::now());
         let mut bytes = Vec::new();
         loop {
-            // A pause within the body is limited too, but many short pauses may not add up.
+            // Each pause within the body is limited; this limits their sum.
             let end = began + 2 * self.stall + Duration::from_secs(bytes.len() as u64 / BYTES_PER_S_MIN);
             let piece = timeout_at(end, body.next()).await;
             let piece = piece.map_err(|_| Fault::congestion("the answer comes too slowly", None))??;

@@ -1,12 +1,12 @@
-//! The names under which the cache keeps what is known about a location.
+//! The names of locations in the cache.
 
 use floe_remote_cache::Digest;
 use url::{Url, form_urlencoded::parse};
 
 use crate::{RemoteLocation, fault::Fault, location::shown, origin::Bucket};
 
-/// The parameters of a signature in a query: if all of the first list are present, those of both lists identify nothing,
-/// because the next signature of the same URL has others. The rest of the query can select another object.
+/// The parameters of signatures in queries. If a query has all parameters of a row's first list, those of both lists are ignored,
+/// because the next signature of the same URL differs. The rest of the query can select another object.
 const SIGNATURES: [(&[&str], &[&str]); 7] = [
     // S3, version 4.
     (

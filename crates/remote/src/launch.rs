@@ -23,7 +23,7 @@ const LAUNCH_TIME_MAX: Duration = Duration::from_secs(30);
 /// A launch is over if nothing was read from its bundle for this long after the needed bytes arrived.
 const QUIET_TIME: Duration = Duration::from_secs(1);
 
-/// How often the presence of the bundle is checked, in milliseconds.
+/// The interval between checks for the presence of the bundle, in milliseconds.
 const CHECK_INTERVAL_MS: u64 = 100;
 
 /// The number of requests that may be in flight at first, without the one that is reserved for demand.
@@ -32,8 +32,8 @@ const REQUEST_COUNT: u64 = WINDOW_AT_FIRST as u64 - 1;
 /// The minimum size of the first requests in bytes.
 const BYTES_AT_FIRST_MIN: u64 = 512 << 10;
 
-/// The size of the first requests, in bytes per millisecond of a round trip: what 1 Gbit/s transfers in that time. The first
-/// of them uses the connection that is open already. All others need new connections, which take at least one more round trip.
+/// The size of the first requests, in bytes per millisecond of a round trip, as 1 Gbit/s transfers them. The first request uses the
+/// open connection. All others need new connections, which take at least one more round trip.
 const BYTES_PER_MS: u64 = 125_000;
 
 /// Serves the reads of a launch from its bundle, and decides when the launch is over. The bundle is an object of its own in
@@ -215,7 +215,7 @@ impl Launch {
     }
 }
 
-/// The bundle could otherwise describe bytes behind the data of the image.
+/// Checks that a range is in the image. A bundle could otherwise provide bytes past the end of its data.
 fn check_range(image: &CachedSource, offset: u64, len: usize) -> io::Result<()> {
     let is_inside = offset.checked_add(len as u64).is_some_and(|end| end <= image.len());
     if is_inside { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }

@@ -79,7 +79,7 @@ impl LaunchBundle {
         let image_len = file.metadata()?.len();
         let mut groups = groups_of(groups, image_len);
         let mut gap_bytes = 0;
-        // A list that is too long gives up the order of use for longer runs.
+        // If the list is too long, longer runs replace the order of use.
         while text_of(&groups).len() > RUNS_TEXT_BYTES_MAX {
             let longer: Vec<_> = groups.into_iter().map(|runs| joined(runs, gap_bytes)).collect();
             groups = groups_of(&longer, image_len);
@@ -284,6 +284,9 @@ mod tests {
                 if let Some(place) = part.place {
                     let place = place as usize;
                     assert_eq!(bytes[place..place + part.len], image[at..at + part.len], "{expected}: {at}");
+                    let run = ByteRange::new(at as u64, part.len as u64);
+                    let ranges = bundle.image_ranges();
+                    assert!(ranges.iter().any(|range| range.intersection(run) == run), "{expected}: {ranges:?}");
                     found += part.len;
                 }
                 assert!(part.len > 0);

@@ -111,7 +111,7 @@ impl FromStr for RemoteLocation {
         if text.chars().any(|character| character.is_control() || character.is_whitespace()) {
             return Err(bad("it has a space or a control character; write it as %20, for example"));
         }
-        let Some((scheme, rest)) = text.split_once("://") else { return Err(bad("no URL: it has no '://'")) };
+        let Some((scheme, rest)) = text.split_once("://") else { return Err(bad("not a URL: there is no '://'")) };
         let (rest, fragment) = rest.split_once('#').map_or((rest, None), |(rest, fragment)| (rest, Some(fragment)));
         let scheme = scheme.to_ascii_lowercase();
         match scheme.as_str() {
@@ -123,12 +123,12 @@ impl FromStr for RemoteLocation {
             "s3" => object(ObjectService::S3, rest, fragment).map_err(bad),
             "gs" => object(ObjectService::Gcs, rest, fragment).map_err(bad),
             "az" => object(ObjectService::Azure, rest, fragment).map_err(bad),
-            "oci" if rest.contains('?') => Err(bad("a registry takes no query: remove what follows '?'")),
+            "oci" if rest.contains('?') => Err(bad("a registry URL takes no query: remove the part after '?'")),
             "oci" if without_secrets(text) != text => {
                 Err(bad("credentials do not belong in the URL: use 'docker login' or REGISTRY_AUTH_FILE"))
             }
             "oci" => ImageReference::parse(rest, fragment).map(Self::Registry).map_err(|problem| bad(&problem)),
-            _ => Err(bad(&format!("no scheme '{scheme}' here; there are {}", SCHEMES.join(", ")))),
+            _ => Err(bad(&format!("unknown scheme '{scheme}'; expected one of {}", SCHEMES.join(", ")))),
         }
     }
 }
@@ -169,7 +169,7 @@ impl FromStr for LayerChoice {
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         let index = text.parse().ok().filter(|_| is_number);
         let index =
-            index.ok_or_else(|| format!("'#{text}' chooses no layer; write its number, as '#0', or its digest"));
+            index.ok_or_else(|| format!("'#{text}' is not a layer: expected a number, such as '#0', or a digest"));
         index.map(Self::Index)
     }
 }
@@ -214,7 +214,7 @@ fn object(service: ObjectService, rest: &str, fragment: Option<&str>) -> Result<
 fn table(fragment: Option<&str>) -> Result<Option<Digest>, &'static str> {
     let Some(fragment) = fragment else { return Ok(None) };
     let digest = fragment.strip_prefix("table=sha256:").and_then(|digits| digits.parse().ok());
-    digest.map(Some).ok_or("behind '#' only 'table=sha256:…' may stand, the digest of the image's table of digests")
+    digest.map(Some).ok_or("only 'table=sha256:…', the digest of the image's digest table, may follow '#'")
 }
 
 fn sha256(text: &str) -> Result<Digest, String> {
@@ -248,8 +248,8 @@ fn check_tag(tag: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A text that may be an invalid URL, for display: without user, password, and query. By mistake, a password may contain '/', '?',
-/// '#' and '@'. Where the password may end in several places, the rest is left out.
+/// A text that may be an invalid URL, for display: without user, password, and query. An unescaped password may contain '/', '?',
+/// '#' and '@'. If its end is ambiguous, the rest of the URL is omitted.
 fn without_secrets(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
@@ -361,8 +361,8 @@ mod tests {
     #[test]
     fn wrong_locations_are_refused_with_advice() {
         for (text, expected) in [
-            ("image.erofs", "no URL"),
-            ("ftp://example.org/a", "no scheme 'ftp'"),
+            ("image.erofs", "not a URL"),
+            ("ftp://example.org/a", "unknown scheme 'ftp'"),
             ("https://", "not a URL"),
             ("https://host/a b", "write it as %20"),
             ("https://host/a\n", "write it as %20"),
@@ -402,9 +402,9 @@ mod tests {
             ("oci://host/a:b/c", "is not a tag"),
             ("oci://host/a@sha256:12", "is not a digest"),
             ("oci://host/a@md5:12", "is not a digest"),
-            ("oci://host/a#", "chooses no layer"),
-            ("oci://host/a#-1", "chooses no layer"),
-            ("oci://host/a#+1", "chooses no layer"),
+            ("oci://host/a#", "is not a layer"),
+            ("oci://host/a#-1", "is not a layer"),
+            ("oci://host/a#+1", "is not a layer"),
         ] {
             let error = text.parse::<RemoteLocation>().expect_err(text).to_string();
             assert!(

@@ -343,7 +343,8 @@ impl Opened {
                 }
                 RemoteLocation::Object { service, bucket, key, table } => {
                     let origin = |key: &str| Bucket::new(*service, bucket, key).map(Origin::Bucket);
-                    let table = table.map(|digest| origin(&table_key(key)).map(|origin| (origin, digest))).transpose()?;
+                    let table =
+                        table.map(|digest| origin(&table_key(key)).map(|origin| (origin, digest))).transpose()?;
                     Self::of_origin(shared, location, origin(key)?, table).await
                 }
                 RemoteLocation::Registry(reference) => Self::of_reference(shared, reference).await,

@@ -26,7 +26,7 @@ pub enum Outage {
     Wait(Duration),
 }
 
-/// The text is no [`Outage`].
+/// The text is not an [`Outage`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BadOutage(String);
 
@@ -104,7 +104,7 @@ impl fmt::Display for Outage {
 
 impl fmt::Display for BadOutage {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "'{}' is neither 'eio' nor 'wait:DURATION', as wait:60s, wait:10m or wait:2h", self.0)
+        write!(formatter, "'{}' is neither 'eio' nor 'wait:DURATION', such as wait:60s, wait:10m or wait:2h", self.0)
     }
 }
 

@@ -19,7 +19,7 @@ const WRONG_ATTEMPTS_MAX: u32 = 2;
 /// Decides about retries and the pauses between them.
 pub(crate) struct Patience {
     outage: Outage,
-    /// The policy after an answer that asks for a pause, because such a server works.
+    /// The policy after an answer that asks for a pause: the server works.
     busy: Outage,
     /// The start of the time that is limited; `None` if it starts with the next failure.
     began: Option<Instant>,
@@ -47,7 +47,7 @@ impl Patience {
         Self { busy: outage, ..Self::new(outage.at_open()) }
     }
 
-    /// Part of the work is done and need not be repeated. The attempts and the time count anew from the next failure on.
+    /// Part of the work is done and need not be repeated. Attempts and time count anew from the next failure.
     pub(crate) fn progressed(&mut self) {
         self.began = None;
         self.attempts = 0;
@@ -68,7 +68,7 @@ impl Patience {
         self.has_renewed = false;
     }
 
-    /// The next fault was final at a place where the credentials had been renewed: they are not renewed at once again.
+    /// The credentials were renewed before the next fault, so they are not renewed at once again.
     pub(crate) fn renewed(&mut self) {
         self.has_renewed = true;
     }

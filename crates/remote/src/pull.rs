@@ -49,12 +49,13 @@ impl Network {
         let (object, layer) = RemoteObject::open(self.shared(), location)?;
         fetch_all(&object, file, progress)?;
         let mut is_verified = false;
-        let wrong =
-            |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("{location}: {what}; nothing was kept"));
+        let wrong = |problem: &str| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("{location}: {problem}; nothing was stored"))
+        };
         if let Trust::Table(table) = &object.key().trust {
             let found = floe_remote_cache::DigestTable::of(&mut Sequential { file, offset: 0 })?;
             if found.digest() != table.digest() {
-                return Err(wrong("what came is not what the table of digests says"));
+                return Err(wrong("the bytes do not match the digest table"));
             }
             is_verified = true;
         }

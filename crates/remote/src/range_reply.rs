@@ -72,7 +72,7 @@ impl RangeReply {
         }
         let len = end - first;
         if content_length(headers)?.is_some_and(|content_len| content_len != len) {
-            return Err(Fault::wrong(format!("a Content-Length that does not fit the {len} bytes of the range")));
+            return Err(Fault::wrong(format!("a Content-Length that does not match the {len} bytes of the range")));
         }
         Ok(Self { skipped: 0, len, is_exact: true, object_len })
     }
@@ -80,7 +80,7 @@ impl RangeReply {
     fn whole(headers: &HeaderMap, wanted: &Wanted<'_>) -> Result<Self, Fault> {
         let advice = "get the image with 'floe pull' and use the file";
         let Some(object_len) = content_length(headers)? else {
-            return Err(Fault::refused(format!("the server ignores ranges and does not tell the length: {advice}")));
+            return Err(Fault::refused(format!("the server ignores ranges and does not state the length: {advice}")));
         };
         check_len(object_len, wanted)?;
         let (skipped, end) = (wanted.range.offset(), wanted.range.end().min(object_len));
@@ -101,7 +101,7 @@ impl RangeReply {
             (Some(ContentRange::Outside { object_len }), Some(expected)) if object_len != expected => {
                 Err(replaced(expected, object_len))
             }
-            _ => Err(Fault::wrong("the server calls the range unsatisfiable, though it is within the object")),
+            _ => Err(Fault::wrong("the server calls the range unsatisfiable, although it is within the object")),
         }
     }
 

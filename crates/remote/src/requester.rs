@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::{
     Outage,
     arrival::Arrival,
-    background::{BackgroundRequests, Noted},
+    background::{BackgroundRequest, BackgroundRequests},
     counters::{Counters, Event, Stage},
     fault::{Fault, FaultKind},
     host_limit::HostLimit,
@@ -57,13 +57,13 @@ enum Outcome {
     Preempted,
 }
 
-/// The mirrors that one fetch has asked.
+/// The mirrors that one fetch has requested from.
 #[derive(Default)]
 struct Mirrors {
     last: Option<usize>,
-    /// Those whose answer was final.
+    /// The mirrors that gave a final answer.
     refused: Vec<usize>,
-    /// The final answer of the registry itself, if mirrors are still to be asked.
+    /// The final answer of the registry itself, while other mirrors remain.
     of_registry: Option<Fault>,
 }
 
@@ -140,7 +140,7 @@ impl Requester {
         (mut patience, mut came): (Patience, Arrival),
     ) -> Result<Fetched, Fault> {
         let (mut asked, mut before) = (Mirrors::default(), 0);
-        let noted = (cause == Cause::Prefetch).then(|| self.background.note(wanted.range));
+        let noted = (cause == Cause::Prefetch).then(|| self.background.add(wanted.range));
         loop {
             // Bytes that arrived before an answer broke off are not requested again.
             let range = ByteRange::between(wanted.range.offset() + came.len() as u64, wanted.range.end());
@@ -177,8 +177,8 @@ impl Requester {
                     self.counters.count(Event::Wrong);
                     self.turn_away(asked.last);
                 }
-                // Mirrors may lack the object, or be closed to this user. The answer of the registry itself decides, which is the
-                // last of them, but may be asked first because another fetch has turned away from a mirror.
+                // Mirrors may lack the object, or refuse this user. The answer of the registry itself decides. It is the last of
+                // the mirrors, but comes first if another fetch has switched to it.
                 FaultKind::Gone | FaultKind::Refused | FaultKind::Unauthorized { .. } if !will_renew => {
                     let count = self.origin.mirrors();
                     if asked.leaves_another(count) {
@@ -205,12 +205,12 @@ impl Requester {
         }
     }
 
-    /// Sends one request, at `latest` if the host asked for a pause. If it is refused, the credentials have been renewed for
-    /// the next attempt.
+    /// Sends one request, at `latest` if the host asked for a pause. After a refusal, renews the credentials for the next
+    /// attempt.
     async fn attempt(
         &self,
         wanted: &Wanted<'_>,
-        noted: Option<&Noted<'_>>,
+        noted: Option<&BackgroundRequest<'_>>,
         latest: Option<Instant>,
         came: &mut Arrival,
         asked: &mut Mirrors,
@@ -255,7 +255,7 @@ impl Requester {
         target: &Target,
         limit: &Arc<HostLimit>,
         wanted: &Wanted<'_>,
-        (noted, latest): (Option<&Noted<'_>>, Option<Instant>),
+        (noted, latest): (Option<&BackgroundRequest<'_>>, Option<Instant>),
         came: &mut Arrival,
     ) -> Result<Outcome, Fault> {
         let queued = Instant::now();
@@ -319,7 +319,7 @@ impl Mirrors {
     }
 }
 
-/// The fault of a request that was not sent, because its host asked for a pause that is longer than the read may wait.
+/// The fault of a request that was not sent, because the pause that its host asked for is longer than the read may wait.
 fn paused_until(end: Instant) -> Fault {
     let rest = end.saturating_duration_since(Instant::now());
     let message = format!("the server asked for a pause, which lasts {} s more", rest.as_secs());

@@ -46,7 +46,7 @@ impl Validator {
                 Err(Fault::gone(message))
             }
             None => {
-                Err(Fault::wrong(format!("an answer without {name}, so that nothing tells if the object was replaced")))
+                Err(Fault::wrong(format!("an answer without {name}, which would show whether the object was replaced")))
             }
         }
     }

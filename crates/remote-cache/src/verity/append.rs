@@ -143,10 +143,10 @@ pub fn sidecar_text(root: &VerityRoot) -> String {
 /// The text is not such JSON, or the hash is not a SHA-256 digest.
 pub fn parse_sidecar(text: &str) -> Result<VerityRoot, BadVerity> {
     let sidecar: Sidecar = serde_json::from_str(text)
-        .map_err(|_| BadVerity { rule: "the .dmverity file is no JSON object with roothash and hashoffset" })?;
+        .map_err(|_| BadVerity { rule: "the .dmverity file is not a JSON object with roothash and hashoffset" })?;
     let root_hash = sidecar
         .roothash
         .parse()
-        .map_err(|_| BadVerity { rule: "the root hash in the .dmverity file is no SHA-256" })?;
+        .map_err(|_| BadVerity { rule: "the root hash in the .dmverity file is not a SHA-256 digest" })?;
     Ok(VerityRoot { root_hash, hash_offset: sidecar.hashoffset })
 }

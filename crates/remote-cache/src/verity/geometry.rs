@@ -41,7 +41,7 @@ impl Geometry {
         }
         let hash_block_bytes = 1_u64 << superblock.hash_block_log2;
         if !hash_offset.is_multiple_of(hash_block_bytes) {
-            return bad("the hash offset is no multiple of the size of hash blocks");
+            return bad("the hash offset is not a multiple of the size of hash blocks");
         }
         let hashes_log2 = superblock.hash_block_log2 - DIGEST_LOG2;
         let mut counts = Vec::new();

@@ -269,7 +269,7 @@ fn objects_that_cannot_be_trusted_are_refused() {
     refuse(ObjectKey { len: u64::MAX, ..long.key }, u64::MAX, false, "longer than 4 TiB");
     let tree = Object::new(Kind::Verity, 1000, 1);
     refuse(ObjectKey { len: 4096, ..tree.key.clone() }, 4096, false, "the object ends before its dm-verity tree");
-    refuse(tree.key.clone(), tree.key.len, false, "not in the cache, and there is no connection");
+    refuse(tree.key.clone(), tree.key.len, false, "out of reach");
 }
 
 #[test]

@@ -118,11 +118,11 @@ fn sidecars_are_those_of_containerd() {
     for (text, expected) in [
         (&*written, Ok(root)),
         (&*format!("{{\"hashoffset\":8192,\"roothash\":\"sha256:{hash}\",\"later\":1}}"), Ok(root)),
-        ("{}", Err("the .dmverity file is no JSON object with roothash and hashoffset")),
-        ("{\"roothash\":\"77\",\"hashoffset\":1}", Err("the root hash in the .dmverity file is no SHA-256")),
+        ("{}", Err("the .dmverity file is not a JSON object with roothash and hashoffset")),
+        ("{\"roothash\":\"77\",\"hashoffset\":1}", Err("the root hash in the .dmverity file is not a SHA-256 digest")),
         (
             &*format!("{{\"roothash\":\"{hash}\",\"hashoffset\":-1}}"),
-            Err("the .dmverity file is no JSON object with roothash and hashoffset"),
+            Err("the .dmverity file is not a JSON object with roothash and hashoffset"),
         ),
     ] {
         assert_eq!(parse_sidecar(text).map_err(|bad| bad.rule), expected, "{text}");

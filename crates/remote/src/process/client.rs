@@ -24,16 +24,16 @@ use crate::{
     process::message::{Failure, LANE_COUNT, Order, Question, READ_BYTES_MAX, Reply, Report, Verb, receive, send},
 };
 
-/// How long the process may take to end: requests in progress are given up, and the cache on disk is left consistent.
+/// How long the process may take to end: it cancels requests in progress, and leaves the cache on disk consistent.
 const END_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// The pause between two looks at a process that is to end.
+/// The interval at which the end of the process is polled.
 const END_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A remote image that another process fetches. This process needs only its open sockets.
 pub struct RemoteProcess {
     about: ImageAbout,
-    /// `None` once the process has been told to end.
+    /// `None` once [`RemoteProcess::end`] was called.
     control: Mutex<Option<File>>,
     lanes: Mutex<Lanes>,
     freed: Condvar,
@@ -51,7 +51,7 @@ struct Lanes {
 /// A lane in use.
 struct Lane<'a> {
     process: &'a RemoteProcess,
-    /// `None` if the order of questions and replies was lost.
+    /// `None` after a violation of the order of questions and replies.
     file: Option<File>,
 }
 
@@ -189,7 +189,7 @@ impl ImageSource for RemoteProcess {
     fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
         self.check(offset, output.len())?;
         match self.free_lane() {
-            Some(mut lane) if output.len() <= READ_BYTES_MAX => lane.read(Verb::ReadAtHand, offset, output),
+            Some(mut lane) if output.len() <= READ_BYTES_MAX => lane.read(Verb::TryRead, offset, output),
             _ => Ok(false),
         }
     }
@@ -199,7 +199,7 @@ impl ImageSource for RemoteProcess {
     }
 
     fn dont_need(&self, offset: u64, len: u64) {
-        self.hint(Verb::DoneWith, offset, len);
+        self.hint(Verb::DontNeed, offset, len);
     }
 }
 
@@ -212,7 +212,7 @@ impl Lane<'_> {
         let result = match Reply::receive(&file).map_err(lost)? {
             Reply::Bytes(len) if len == output.len() => (&file).read_exact(output).map(|()| true).map_err(lost),
             Reply::Bytes(_) => return Err(io::ErrorKind::InvalidData.into()),
-            Reply::NotAtHand => Ok(false),
+            Reply::WouldBlock => Ok(false),
             Reply::Failed(len) => {
                 let mut text = vec![0; len];
                 (&file).read_exact(&mut text).map_err(lost)?;

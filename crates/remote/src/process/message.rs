@@ -45,17 +45,16 @@ pub(crate) enum Report {
 /// An error in serialised form.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Failure {
-    fault: Option<Fault>,
+    kind: FailureKind,
     message: String,
 }
 
-#[derive(Clone, Copy, Serialize, Deserialize)]
-enum Fault {
-    Outage,
-    WrongBytes,
-    Gone,
-    Unusable,
+#[derive(Serialize, Deserialize)]
+enum FailureKind {
+    Fetch(FetchFault),
+    InvalidInput,
     Interrupted,
+    Other,
 }
 
 /// A request over a lane.
@@ -69,18 +68,18 @@ pub(crate) struct Question {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verb {
     Read,
-    ReadAtHand,
+    TryRead,
     /// A hint without a reply.
     WillNeed,
     /// Another hint without a reply.
-    DoneWith,
+    DontNeed,
 }
 
 /// The head of a reply; `len` bytes follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reply {
     Bytes(usize),
-    NotAtHand,
+    WouldBlock,
     /// The error follows, as a [`Failure`] in JSON.
     Failed(usize),
 }
@@ -90,9 +89,9 @@ impl Question {
         let mut bytes = [0; QUESTION_BYTES];
         bytes[0] = match self.verb {
             Verb::Read => 0,
-            Verb::ReadAtHand => 1,
+            Verb::TryRead => 1,
             Verb::WillNeed => 2,
-            Verb::DoneWith => 3,
+            Verb::DontNeed => 3,
         };
         bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
         bytes[16..].copy_from_slice(&self.len.to_le_bytes());
@@ -108,9 +107,9 @@ impl Question {
         }
         let verb = match bytes[0] {
             0 => Verb::Read,
-            1 => Verb::ReadAtHand,
+            1 => Verb::TryRead,
             2 => Verb::WillNeed,
-            3 => Verb::DoneWith,
+            3 => Verb::DontNeed,
             _ => return Err(io::ErrorKind::InvalidData.into()),
         };
         let number = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
@@ -122,7 +121,7 @@ impl Reply {
     pub(crate) fn to_bytes(self) -> [u8; REPLY_BYTES] {
         let (kind, len) = match self {
             Self::Bytes(len) => (0, len),
-            Self::NotAtHand => (1, 0),
+            Self::WouldBlock => (1, 0),
             Self::Failed(len) => (2, len),
         };
         let mut bytes = [0; REPLY_BYTES];
@@ -137,7 +136,7 @@ impl Reply {
         let len = bytes[4..].try_into().map_or(0, u32::from_le_bytes) as usize;
         match bytes[0] {
             0 if len <= READ_BYTES_MAX => Ok(Self::Bytes(len)),
-            1 => Ok(Self::NotAtHand),
+            1 => Ok(Self::WouldBlock),
             2 if len <= MESSAGE_BYTES_MAX => Ok(Self::Failed(len)),
             _ => Err(io::ErrorKind::InvalidData.into()),
         }
@@ -146,27 +145,23 @@ impl Reply {
 
 impl Failure {
     pub(crate) fn of(error: &io::Error) -> Self {
-        let fault = match FetchError::inside(error).map(FetchError::fault) {
-            Some(FetchFault::Outage) => Some(Fault::Outage),
-            Some(FetchFault::WrongBytes) => Some(Fault::WrongBytes),
-            Some(FetchFault::Gone) => Some(Fault::Gone),
-            None if error.kind() == io::ErrorKind::InvalidInput => Some(Fault::Unusable),
-            None if error.kind() == io::ErrorKind::Interrupted => Some(Fault::Interrupted),
-            None => None,
+        let kind = match (FetchError::inside(error), error.kind()) {
+            (Some(error), _) => FailureKind::Fetch(error.fault()),
+            (None, io::ErrorKind::InvalidInput) => FailureKind::InvalidInput,
+            (None, io::ErrorKind::Interrupted) => FailureKind::Interrupted,
+            (None, _) => FailureKind::Other,
         };
-        Self { fault, message: error.to_string() }
+        Self { kind, message: error.to_string() }
     }
 
     pub(crate) fn into_error(self) -> io::Error {
-        let fault = match self.fault {
-            Some(Fault::Outage) => FetchFault::Outage,
-            Some(Fault::WrongBytes) => FetchFault::WrongBytes,
-            Some(Fault::Gone) => FetchFault::Gone,
-            Some(Fault::Unusable) => return io::Error::new(io::ErrorKind::InvalidInput, self.message),
-            Some(Fault::Interrupted) => return io::Error::new(io::ErrorKind::Interrupted, self.message),
-            None => return io::Error::other(self.message),
+        let kind = match self.kind {
+            FailureKind::Fetch(fault) => return FetchError::new(fault, self.message).into(),
+            FailureKind::InvalidInput => io::ErrorKind::InvalidInput,
+            FailureKind::Interrupted => io::ErrorKind::Interrupted,
+            FailureKind::Other => io::ErrorKind::Other,
         };
-        FetchError::new(fault, self.message).into()
+        io::Error::new(kind, self.message)
     }
 }
 

@@ -83,11 +83,11 @@ fn serve_lane(lane: &File, image: &RemoteImage) -> io::Result<()> {
                 image.will_need(offset, len);
                 continue;
             }
-            Verb::DoneWith => {
+            Verb::DontNeed => {
                 image.dont_need(offset, len);
                 continue;
             }
-            Verb::Read | Verb::ReadAtHand => {
+            Verb::Read | Verb::TryRead => {
                 let len = usize::try_from(len).ok().filter(|len| *len <= READ_BYTES_MAX);
                 buffer.resize(len.ok_or(io::ErrorKind::InvalidData)?, 0);
                 if verb == Verb::Read {
@@ -103,7 +103,7 @@ fn serve_lane(lane: &File, image: &RemoteImage) -> io::Result<()> {
                 lane.write_all(&Reply::Bytes(buffer.len()).to_bytes())?;
                 lane.write_all(&buffer)?;
             }
-            Ok(false) => lane.write_all(&Reply::NotAtHand.to_bytes())?,
+            Ok(false) => lane.write_all(&Reply::WouldBlock.to_bytes())?,
             Err(error) => {
                 let text = serde_json::to_vec(&Failure::of(&error))?;
                 lane.write_all(&Reply::Failed(text.len()).to_bytes())?;

@@ -19,7 +19,7 @@ pub(crate) const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, appl
 /// Key-value pairs with additional information.
 pub(crate) type Annotations = BTreeMap<String, String>;
 
-/// The document that a reference leads to.
+/// The document of a reference.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(clippy::large_enum_variant, reason = "only one exists at a time")]
 pub(crate) enum Document {
@@ -96,7 +96,7 @@ impl Document {
     /// # Errors
     /// The document is neither.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Fault> {
-        let bad = |error: serde_json::Error| Fault::refused(format!("no manifest: {error}"));
+        let bad = |error: serde_json::Error| Fault::refused(format!("not a manifest: {error}"));
         let kind: Kind = serde_json::from_slice(bytes).map_err(bad)?;
         let is_index = match kind.media_type.as_deref() {
             Some(media_type) => media_type.contains("index") || media_type.contains("manifest.list"),
@@ -150,7 +150,7 @@ impl Descriptor {
 /// # Errors
 /// It is not a SHA-256 digest.
 pub(crate) fn parse_digest(text: &str) -> Result<Digest, Fault> {
-    text.parse().map_err(|_| Fault::refused(format!("'{}' is no SHA-256 digest", text.escape_debug())))
+    text.parse().map_err(|_| Fault::refused(format!("'{}' is not a SHA-256 digest", text.escape_debug())))
 }
 
 /// The architecture of this machine, as platforms name it.

@@ -18,7 +18,7 @@ const DOCKER_HUB_HOST: &str = "registry-1.docker.io";
 pub(crate) struct Endpoint {
     /// The base URL, which ends with a slash.
     pub(crate) base: Url,
-    /// The registry whose credentials this endpoint gets.
+    /// The registry with the credentials for this endpoint.
     credentials_of: String,
     /// The registry that this endpoint mirrors.
     mirrored: Option<String>,

@@ -75,9 +75,9 @@ impl HostsFile {
         for (url, settings) in hosts.iter().take(MIRRORS_MAX) {
             let settings = settings.as_table().ok_or("a host is not a table")?;
             check(settings)?;
-            let can = |what: &str| match settings.get("capabilities").and_then(Value::as_array) {
+            let can = |name: &str| match settings.get("capabilities").and_then(Value::as_array) {
                 None => true,
-                Some(capabilities) => capabilities.iter().any(|capability| capability.as_str() == Some(what)),
+                Some(capabilities) => capabilities.iter().any(|capability| capability.as_str() == Some(name)),
             };
             mirrors.push(Mirror {
                 url: if url.contains("://") { url.clone() } else { format!("https://{url}") },

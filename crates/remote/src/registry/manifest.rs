@@ -67,7 +67,7 @@ pub(crate) fn choose_manifest<'a>(index: &'a Index, machine: &str) -> Result<&'a
             .map(|platform| format!("{}/{}", platform.os.escape_debug(), platform.architecture.escape_debug()));
         let platforms = platforms.collect::<Vec<_>>().join(", ");
         Fault::refused(format!(
-            "it has no image for linux/{machine}, only for {platforms}; name one by its digest, @sha256:…"
+            "it has no image for linux/{machine}, only for {platforms}; select one by its digest, @sha256:…"
         ))
     })
 }
@@ -180,7 +180,7 @@ fn verity(annotations: &Annotations) -> Result<Option<VerityRoot>, Fault> {
     };
     let hash_offset = offset
         .parse()
-        .map_err(|_| Fault::refused(format!("'{}' is no place of a hash tree", offset.escape_debug())))?;
+        .map_err(|_| Fault::refused(format!("'{}' is not the offset of a hash tree", offset.escape_debug())))?;
     Ok(Some(VerityRoot { root_hash: parse_digest(root)?, hash_offset }))
 }
 
@@ -268,8 +268,8 @@ mod tests {
         assert_eq!(of(&table).expect("sound").table, Some(root('b')));
         for (annotations, expected) in [
             (verity("5001"), "past the end"),
-            (verity("-1"), "is no place"),
-            (table.replace("sha256", "sha512"), "is no SHA-256"),
+            (verity("-1"), "is not the offset"),
+            (table.replace("sha256", "sha512"), "is not a SHA-256"),
         ] {
             let error = of(&annotations).expect_err(&annotations).message;
             assert!(error.contains(expected), "{annotations}: {error}");

@@ -291,7 +291,7 @@ fn wrong_documents_and_tables_are_refused() {
         (
             "no JSON",
             |asked, answer| when(asked, "manifests/v1", answer, |a| Answer { body: vec![b'{'; a.body.len()], ..a }),
-            "no manifest",
+            "not a manifest",
         ),
         (
             "a table of another image",
