@@ -282,7 +282,7 @@ fn mistakes_are_reported_in_one_line() {
         (&["mount", "-o", "outage=wait:0s,cache-size=0", closed, "/tmp"], 1, "127.0.0.1:1/image: "),
         (&["push", "/no/such/file", "oci://localhost:1/a"], 1, "/no/such/file"),
         (&["push", "Cargo.toml", "oci://localhost:1/a"], 3, "not an EROFS or SquashFS image"),
-        (&["pull", "x", "y"], 2, "no URL"),
+        (&["pull", "x", "y"], 2, "not a URL"),
         (&["pull", "https://a:topsecret@host/a b?topsecret", "y"], 2, "floe: 'https://host/a b': "),
         (
             &["pull", "https://host/a", "y", "https://a:topsecret@host/b?topsecret"],
