@@ -23,10 +23,6 @@ use crate::{fail::Fail, fake, remote};
 /// Whether the process that reads the image is confined.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub(crate) struct SandboxArguments {
-    /// Do not confine the process that reads the image
-    #[arg(long, conflicts_with = "sandbox")]
-    no_sandbox: bool,
-
     /// Confine the process that reads the image: auto (as far as the kernel supports it), require (or fail), off
     #[arg(long, value_name = "MODE", default_value = "auto", hide_default_value = true)]
     sandbox: Mode,
@@ -34,7 +30,7 @@ pub(crate) struct SandboxArguments {
 
 impl SandboxArguments {
     pub(crate) fn mode(self) -> Mode {
-        if self.no_sandbox { Mode::Off } else { self.sandbox }
+        self.sandbox
     }
 }
 
@@ -44,7 +40,7 @@ impl From<SandboxError> for Fail {
     }
 }
 
-/// Removes `--no-sandbox` and `--sandbox=MODE` from the arguments of a drop-in program and returns the mode.
+/// Removes `--sandbox=MODE` from the arguments of a drop-in program and returns the mode.
 ///
 /// # Errors
 /// The mode does not exist.
@@ -53,7 +49,6 @@ pub(crate) fn take_mode(arguments: &[std::ffi::OsString]) -> Result<(Mode, Vec<s
     for argument in arguments {
         are_options &= argument != "--";
         match argument.to_str().filter(|_| are_options) {
-            Some("--no-sandbox") => mode = Mode::Off,
             Some(text) if text.starts_with("--sandbox=") => {
                 mode =
                     text["--sandbox=".len()..].parse().map_err(|error| Fail::usage(format!("--sandbox: {error}")))?;
@@ -275,7 +270,7 @@ mod tests {
     fn the_mode_of_a_drop_in_program_is_one_word() {
         for (arguments, expected) in [
             ("-f image", Some((Mode::Auto, "-f image"))),
-            ("--no-sandbox image", Some((Mode::Off, "image"))),
+            ("--sandbox=off image", Some((Mode::Off, "image"))),
             ("--sandbox=require image", Some((Mode::Require, "image"))),
             ("--sandbox=off --sandbox=auto image", Some((Mode::Auto, "image"))),
             ("-- --sandbox=off", Some((Mode::Auto, "-- --sandbox=off"))),

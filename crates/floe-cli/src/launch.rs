@@ -51,6 +51,8 @@ pub(crate) enum ProfileChoice {
     Image,
     /// The profile in a file.
     File(PathBuf),
+    /// That of the first launch, which is recorded, and replayed in later mounts.
+    Learn,
     /// None.
     Off,
 }
@@ -122,22 +124,19 @@ impl LaunchPlan {
             progress.set(state, reason);
             Ok(Self { task: Task::Nothing, wait: Duration::ZERO, progress: Arc::clone(&progress) })
         };
-        if settings.learn && settings.profile != ProfileChoice::Image {
-            return Err(Fail::usage("learn chooses the place of its profile: omit profile="));
-        }
         if settings.mount.access == Some(Access::OwnerAndRoot) {
             return nothing(LaunchState::Unavailable, "with allow_root, the kernel caches no names");
         }
         let profile = match &settings.profile {
             ProfileChoice::Off => return nothing(LaunchState::Off, ""),
-            ProfileChoice::Image if !settings.learn => None,
+            ProfileChoice::Image => None,
             ProfileChoice::File(path) => {
                 let failed = |error: &dyn std::fmt::Display| Fail::failed(format!("{}: {error}", path.shown()));
                 let file = File::open(path).map_err(|error| failed(&error))?;
                 progress.set_source(&path.to_string_lossy());
                 Some(Profile::read(file).map_err(|error| failed(&error))?)
             }
-            ProfileChoice::Image => {
+            ProfileChoice::Learn => {
                 let place = match LearnedPlace::of(image, &settings.open, remote)? {
                     Ok(place) => place,
                     Err(error) => {

@@ -4,7 +4,6 @@
 #[macro_use]
 mod say;
 
-mod account;
 mod cancellation;
 mod cli;
 mod command;

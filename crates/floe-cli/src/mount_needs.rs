@@ -47,7 +47,7 @@ impl MountNeeds {
         continuity: Continuity,
         datagrams: impl FnOnce() -> Result<Vec<Relay>, Fail>,
     ) -> Result<Self, Fail> {
-        let Settings { open, mount: options, front, transport, sandbox: mode, profile, learn, .. } = settings;
+        let Settings { open, mount: options, front, transport, sandbox: mode, profile, .. } = settings;
         let control = Prepared::new();
         let mountpoint = match mountpoint {
             Some(Mountpoint::Directory(directory)) => Some(directory),
@@ -68,7 +68,7 @@ impl MountNeeds {
             may_have_front: *front != Front::Fuse && taken.is_none(),
             must_have_front: *front == Front::Kernel,
             may_permit_rings: transport.may_use_rings(options, continuity),
-            may_walk: *learn || *profile != ProfileChoice::Off,
+            may_walk: *profile != ProfileChoice::Off,
         };
         let keeper = Keeper::start(kept, relays);
         let keeper = keeper.map_err(|error| Fail::failed(format!("cannot start the mounting process: {error}")))?;

@@ -221,7 +221,7 @@ fn a_front_is_permitted_rings_that_other_mounts_are_not() {
         let starting: Vec<_> = (0..4).map(|_| scope.spawn(|| serve("front=kernel"))).collect();
         starting.into_iter().map(|front| front.join().expect("it is mounted")).collect()
     });
-    let unconfined = Serving::new(&demo(), ["-o", "front=kernel", "--no-sandbox"]);
+    let unconfined = Serving::new(&demo(), ["-o", "front=kernel", "--sandbox=off"]);
     assert_eq!(fs::read_to_string(PARAMETER).expect("it is there").trim(), "N");
     for front in fronts.into_iter().chain([unconfined]) {
         assert_eq!(transport(&front), "uring (permitted to this mount alone)");

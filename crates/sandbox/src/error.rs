@@ -32,7 +32,7 @@ impl fmt::Display for SandboxError {
         match self {
             Self::Threads(count) => write!(
                 formatter,
-                "cannot confine the process: it has {count} threads already; use --no-sandbox to run without"
+                "cannot confine the process: it has {count} threads already; use --sandbox=off to run without"
             ),
             Self::Missing(mechanism) => write!(
                 formatter,
@@ -43,7 +43,7 @@ impl fmt::Display for SandboxError {
                  forbids: extract as an ordinary user, or as root with CAP_SYS_ADMIN on Linux 5.12 or later",
             ),
             Self::Failed { mechanism, reason } => {
-                write!(formatter, "cannot confine the process ({mechanism}): {reason}; use --no-sandbox to run without")
+                write!(formatter, "cannot confine the process ({mechanism}): {reason}; use --sandbox=off to run without")
             }
         }
     }

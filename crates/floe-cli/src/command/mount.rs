@@ -7,7 +7,6 @@ use std::{
     fs::File,
     io::{self, Write},
     mem,
-    num::NonZero,
     path::{Path, PathBuf},
     process,
     sync::Arc,
@@ -15,7 +14,7 @@ use std::{
 };
 
 use floe::{Image, Offset};
-use floe_fuse::{Access, Detach, Ended, Mount, MountError, Mountpoint, Rings};
+use floe_fuse::{Detach, Ended, Mount, MountError, Mountpoint, Rings};
 use floe_image::ShownName;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
@@ -24,7 +23,6 @@ use signal_hook::{
 
 use self::{signalled_end::SignalledEnd, unproven_mount::UnprovenMount};
 use crate::{
-    account::AccountFile,
     confinement::{self, Opened, SandboxArguments},
     control,
     daemon::{self, Report, Role},
@@ -64,16 +62,9 @@ pub(crate) struct Arguments {
     device: Vec<PathBuf>,
     #[arg(long, value_name = "DIR", help = mount_options::about("device-directory"))]
     device_directory: Option<PathBuf>,
-    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, help = mount_options::about("cache"))]
-    cache: Option<u64>,
-    #[arg(long, value_name = "N", help = mount_options::about("threads"))]
-    threads: Option<NonZero<usize>>,
-    /// Record the first launch, and replay it in later mounts
+    /// Record the first launch, and replay it in later mounts: -o profile=learn
     #[arg(long)]
     learn: bool,
-    /// Admit other users (the default for root)
-    #[arg(long)]
-    allow_other: bool,
     /// Options as in fstab: key=value,…; "help" lists them
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
@@ -144,16 +135,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     if let Some(offset) = arguments.offset {
         settings.open.offset = offset;
     }
-    if let Some(cache_bytes) = arguments.cache {
-        settings.set_cache(cache_bytes);
+    if arguments.learn {
+        settings.profile = ProfileChoice::Learn;
     }
-    if let Some(threads) = arguments.threads {
-        settings.mount.threads = threads;
-    }
-    if arguments.allow_other {
-        settings.mount.access = Some(Access::All);
-    }
-    settings.learn |= arguments.learn;
     settings.open.devices.extend(arguments.device);
     if arguments.device_directory.is_some() {
         settings.open.device_directory = arguments.device_directory;
@@ -205,15 +189,15 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         }
     };
     if settings.subdirectory.is_some() {
-        if settings.learn || matches!(settings.profile, ProfileChoice::File(_)) {
-            return Err(Fail::usage("a profile is of the whole image: omit subdir=, or profile= and learn"));
+        if matches!(settings.profile, ProfileChoice::File(_) | ProfileChoice::Learn) {
+            return Err(Fail::usage("a profile is of the whole image: omit subdir=, or profile= and --learn"));
         }
         settings.profile = ProfileChoice::Off;
     }
     if let Some(taken) = &taken {
         settings.tune(&taken.state.tuned);
         // The launch happened before the takeover.
-        (settings.profile, settings.learn) = (ProfileChoice::Off, false);
+        settings.profile = ProfileChoice::Off;
     }
     let shown_path = absolute(&path);
     let source = settings.source.take();
@@ -235,7 +219,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     let log = Arc::new(log);
     settings.mount.faults = Some(log.faults());
     // The profile of a launch is made from the image, after the unmount at the latest.
-    settings.mount.closes_image = !settings.learn;
+    settings.mount.closes_image = settings.profile != ProfileChoice::Learn;
     // After the start of the keeper, which must share no memory with the rings.
     let transport = TransportPlan::new(settings.transport, &mut settings.mount, continuity, settings.front)?;
     needs.policy.calls.rings = settings.mount.rings.is_some();
@@ -244,7 +228,6 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         None if manager.is_some() => StateFile::create().ok(),
         file => file,
     };
-    let account = settings.account.take().map(AccountFile::create).transpose()?;
     let marks = settings.decode_marks.take().map(|path| {
         let marks = std::fs::OpenOptions::new().write(true).open(&path);
         marks.map_err(|error| Fail::failed(format!("cannot open {}: {error}", path.shown())))
@@ -283,9 +266,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         say!("floe: cannot change the kernel's read-ahead: {refusal}");
     }
     if let Some(refusal) = image.reader().engine().spill_file_refusal() {
-        say!(
-            "floe: continuing without a spill file: {refusal}; name another directory with -o spill-file-directory=DIR"
-        );
+        say!("floe: continuing without a spill file: {refusal}; name another directory with -o spill-file=SIZE:DIR");
     }
     let unmounter = mount.unmounter();
     let (abandoner, keeper) = (mount.abandoner(), needs.keeper.clone());
@@ -352,7 +333,7 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
     launches.end();
     source.image.reader().engine().close();
     if matches!(ended, Ended::HandedOver) {
-        // The control socket, the account file and the mount are the other process's now: nothing is cleaned up.
+        // The control socket and the mount are the other process's now: nothing is cleaned up.
         log.event(&format!("{} is served by another process", shown.shown()));
         drop(needs);
         process::exit(Exit::Done.code().into());
@@ -361,9 +342,6 @@ fn serve(order: Order, report: Option<Report>) -> Result<Exit, Fail> {
         manager.forget();
     }
     drop(control);
-    if let Some(account) = account {
-        account.write(&source)?;
-    }
     if let Some(remote) = &source.remote {
         remote.end_and_wait();
     }

@@ -27,7 +27,7 @@ change options.
 
 Examples:
   floe tune /mnt
-  floe tune /mnt cache=256M read-around=off
+  floe tune /mnt cache=256M+1G prefetch=sequential
   floe tune /mnt priority=normal workers=shared
 
 Exit codes:

@@ -35,7 +35,7 @@ Show the structure of an EROFS image. This is floe under the name of dump.erofs.
  --blkid-udev    attributes for udev
  --device=X      an extra device, in the order of the device table
  --offset=#      offset of the image in bytes
- --no-sandbox    do not confine the process that reads the image
+ --sandbox=off   do not confine the process that reads the image
  -h, --help, -V, --version
 ";
 

@@ -37,7 +37,7 @@ Check an EROFS image, or extract it. This is floe under the name of fsck.erofs.
  --extract[=X]          decode all data; with X, extract to X
  --offset=#             offset of the image in bytes
  --nid=#, --path=X      check only this, or extract only what lies below this directory
- --no-sandbox           do not confine the process that reads the image
+ --sandbox=off          do not confine the process that reads the image
  --no-sbcrc             ignore a wrong checksum of the superblock
  --[no-]xattrs          extract extended attributes (not by default)
  -a, -A, -p, -y         have no effect

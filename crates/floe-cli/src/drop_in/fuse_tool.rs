@@ -93,7 +93,7 @@ const FUSE_OPTIONS: &str = "    -h   --help            print this help
     -o allow_other         admit other users
     -o allow_root          admit root
     -o opt,…               options of floe mount, and of FUSE; front=kernel admits all users
-    --no-sandbox           do not confine the process that reads the image
+    --sandbox=off          do not confine the process that reads the image
 ";
 
 /// The options of `erofsfuse`.

@@ -98,8 +98,8 @@ mod tests {
         for (changes, expected) in [
             (&["cache=1M", "workers=shared"][..], &["cache=1M", "workers=shared"][..]),
             (&["cache=2M"], &["workers=shared", "cache=2M"]),
-            (&["read_around=off"], &["workers=shared", "cache=2M", "read_around=off"]),
-            (&["read-around=on"], &["workers=shared", "cache=2M", "read-around=on"]),
+            (&["reserved_pages=0"], &["workers=shared", "cache=2M", "reserved_pages=0"]),
+            (&["reserved-pages=9"], &["workers=shared", "cache=2M", "reserved-pages=9"]),
         ] {
             state.note_tuned(&changes.iter().map(|change| (*change).to_owned()).collect::<Vec<_>>());
             assert_eq!(state.tuned, expected);

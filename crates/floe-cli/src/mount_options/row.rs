@@ -1,4 +1,4 @@
-//! One option: its names, its value, its setter and its display.
+//! One option: its name, its value, its setter and its display.
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
@@ -8,8 +8,6 @@ use crate::quantity;
 /// An option of `-o`.
 pub(crate) struct OptionRow {
     pub(super) name: &'static str,
-    /// Former names, and names in other programs. They are accepted too.
-    pub(super) aliases: &'static [&'static str],
     pub(super) value: Value,
     pub(super) word: Option<Word>,
     /// The effect, in one line.
@@ -68,18 +66,9 @@ pub(super) enum WhileMounted {
     Elsewhere(&'static str),
 }
 
-/// An option that is fixed while the image is mounted, has one name and is not shown.
+/// An option that is fixed while the image is mounted and is not shown.
 pub(super) const fn row(name: &'static str, value: Value, about: &'static str) -> OptionRow {
-    OptionRow {
-        name,
-        aliases: &[],
-        value,
-        word: None,
-        about,
-        default: Default::None,
-        show: None,
-        while_mounted: WhileMounted::Fixed,
-    }
+    OptionRow { name, value, word: None, about, default: Default::None, show: None, while_mounted: WhileMounted::Fixed }
 }
 
 /// A value in bytes without a limit.
@@ -99,10 +88,6 @@ pub(super) fn put<T: FromStr<Err: ToString>>(place: &mut T, value: &str) -> Resu
 }
 
 impl OptionRow {
-    pub(super) const fn also(self, aliases: &'static [&'static str]) -> Self {
-        Self { aliases, ..self }
-    }
-
     pub(super) const fn or(self, text: &'static str, set: fn(&mut Settings)) -> Self {
         Self { word: Some(Word { text, set }), ..self }
     }
@@ -127,9 +112,9 @@ impl OptionRow {
         Self { while_mounted: WhileMounted::Elsewhere(place), ..self }
     }
 
-    /// Whether `name` is one of this option's names.
+    /// Whether `name` is this option, or its opposite.
     pub(super) fn is(&self, name: &str) -> bool {
-        self.name == name || self.aliases.contains(&name) || self.is_opposite(name)
+        self.name == name || self.is_opposite(name)
     }
 
     fn is_opposite(&self, name: &str) -> bool {

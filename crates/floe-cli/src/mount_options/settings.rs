@@ -20,24 +20,18 @@ pub(crate) struct Settings {
     pub(crate) source: Option<String>,
     /// The directory of the image that is mounted, instead of its root.
     pub(crate) subdirectory: Option<PathBuf>,
-    /// The file for statistics at the end of the mount.
-    pub(crate) account: Option<PathBuf>,
     /// The file for a line after each decode.
     pub(crate) decode_marks: Option<PathBuf>,
     /// Whether the kernel's EROFS is in front.
     pub(crate) front: Front,
     /// How requests come from the kernel.
     pub(crate) transport: TransportChoice,
-    /// The launch that is replayed.
+    /// The launch that is replayed or recorded.
     pub(crate) profile: ProfileChoice,
     /// How long mounting waits for the replay of a launch that has a bundle; `None` for the default.
     pub(crate) launch_wait: Option<Duration>,
-    /// Whether the first launch is recorded and later ones replay it.
-    pub(crate) learn: bool,
     /// Whether the process is confined.
     pub(crate) sandbox: Mode,
-    /// Whether the user has set `cache-growth`. If not, setting `cache` disables growth.
-    pub(crate) has_growth: bool,
     /// Whether the user has set `deadline`. If not, it follows `outage`.
     pub(crate) has_deadline: bool,
 }
@@ -54,21 +48,8 @@ pub(crate) enum Strictness {
 }
 
 impl Settings {
-    /// Sets the budget of the block cache.
-    pub(crate) fn set_cache(&mut self, bytes: u64) {
-        self.open.engine.cache_bytes = bytes;
-        if !self.has_growth {
-            self.open.engine.cache_growth_bytes = 0;
-        }
-    }
-
-    /// Sets how much the block cache may grow beyond its budget.
-    pub(crate) fn set_cache_growth(&mut self, bytes: u64) {
-        (self.open.engine.cache_growth_bytes, self.has_growth) = (bytes, true);
-    }
-
     /// Sets how long a request may take.
-    pub(crate) fn set_deadline(&mut self, time: Option<Duration>) {
+    pub(super) fn set_deadline(&mut self, time: Option<Duration>) {
         (self.mount.deadline, self.has_deadline) = (time, true);
     }
 

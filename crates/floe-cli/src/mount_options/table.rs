@@ -1,31 +1,44 @@
 //! The table of all options of `-o`.
 //!
 //! Parsing, `floe mount --help`, `floe tune`, the list in `floe status` and docs/options.md are all derived from these
-//! rows. A new option is a row here, and a field of `Settings` if it sets something new.
+//! rows. A new option is a row here, and what uses it.
 
+mod baselines;
+mod image;
 mod mounting;
 mod reading;
-mod remote;
 
 use super::row::OptionRow;
 
 /// A group of related options.
 pub(super) struct Group {
     pub(super) title: &'static str,
+    /// A sentence below the title.
+    pub(super) note: Option<&'static str>,
     pub(super) rows: &'static [OptionRow],
 }
 
 /// The options, in the order of the help.
 pub(super) const GROUPS: &[Group] = &[
-    Group { title: "Image", rows: mounting::IMAGE },
-    Group { title: "Remote images", rows: remote::REMOTE },
-    Group { title: "Memory and caches", rows: reading::MEMORY },
-    Group { title: "Threads", rows: reading::THREADS },
-    Group { title: "Prefetch", rows: reading::PREFETCH },
-    Group { title: "Mount", rows: mounting::MOUNT },
-    Group { title: "Users and permissions", rows: mounting::PERMISSIONS },
-    Group { title: "Confinement and reports", rows: mounting::REPORTS },
+    group("Image", image::IMAGE),
+    group("Remote images", image::REMOTE),
+    group("Memory and caches", reading::MEMORY),
+    group("Threads", reading::THREADS),
+    group("Prefetch and launches", reading::PREFETCH),
+    group("Mount", mounting::MOUNT),
+    group("Options of mount(8) and FUSE", mounting::STANDARD),
+    Group {
+        note: Some(
+            "Only measurements need these: the lab compares the designs with the defaults. metadata-cache=single-lock:N is \
+             another one: N entries behind one lock.",
+        ),
+        ..group("Baselines for measurements", baselines::BASELINES)
+    },
 ];
+
+const fn group(title: &'static str, rows: &'static [OptionRow]) -> Group {
+    Group { title, note: None, rows }
+}
 
 /// Options of mount(8) and of FUSE without effect here: they control how and when mount(8) mounts, or describe
 /// properties that a read-only image has anyway.

@@ -8,6 +8,7 @@ use std::{
 };
 
 use floe::{EngineOptions, Offset, OpenOptions};
+use floe_engine::PrefetchSet;
 use floe_fuse::{Access, Readdir};
 use floe_sandbox::Mode;
 
@@ -37,66 +38,47 @@ fn shown(row: &OptionRow, settings: &Settings) -> Option<String> {
     row.show.map(|show| show(settings))
 }
 
-/// All fields of the settings as text, for comparison.
+/// The settings as text, for comparison.
 fn fields(settings: &Settings) -> String {
-    let Settings {
-        open,
-        mount,
-        source,
-        subdirectory,
-        account,
-        decode_marks,
-        front,
-        transport,
-        profile,
-        launch_wait,
-        learn,
-        sandbox,
-        has_growth: _,
-        has_deadline: _,
-    } = settings;
+    let mount = &settings.mount;
     let flags = (mount.access, mount.checks_permissions, mount.acl, mount.flags, mount.auto_unmount, mount.clone_fd);
     let numbers = (mount.uid, mount.gid, mount.threads, mount.background_max, mount.read_ahead_bytes);
     let rest = (mount.readdir, mount.deadline, mount.busy_polling, &mount.subtype, &mount.kernel_options);
-    format!(
-        "{open:?} {flags:?} {numbers:?} {rest:?} {source:?} {subdirectory:?} {account:?} {decode_marks:?} {front} {transport} {sandbox:?} {profile:?} {:?} {learn}",
-        launch_wait.unwrap_or(LAUNCH_WAIT)
-    )
+    // Defaults that are given are not told apart from others.
+    let launch_wait = settings.launch_wait.or(Some(LAUNCH_WAIT));
+    let settings = Settings { launch_wait, has_deadline: false, ..settings.clone() };
+    format!("{settings:?} {flags:?} {numbers:?} {rest:?}")
 }
 
-/// A valid value of the option that is not its default.
-fn sample(row: &OptionRow) -> Option<&'static str> {
-    Some(match (row.value, row.name) {
-        (Value::Flag(_), _) => return None,
-        (Value::OnOff(_), _) if matches!(row.default, RowDefault::Value("off")) => "on",
-        (Value::OnOff(_), _) => "off",
-        (Value::Bytes { .. }, _) => "12k",
-        (Value::Count { .. }, _) => "9",
-        (Value::Time { .. }, _) => "7ms",
-        (Value::Path { .. }, _) => "/a",
-        (Value::Text { .. }, "metadata-cache") => "single-lock:8",
-        (Value::Text { .. }, "workers") => "inline",
-        (Value::Text { .. }, "profile") => "/a",
-        (Value::Text { .. }, "priority") => "nice:3",
-        (Value::Text { .. }, "sync-decompress") => "never",
-        (Value::Text { .. }, "prefetch") => "none",
-        (Value::Text { .. }, "readahead-alloc") => "wait",
-        (Value::Text { .. }, "readdir") => "auto",
-        (Value::Text { .. }, "access") => "private",
-        (Value::Text { .. }, "sandbox") => "require",
-        (Value::Text { .. }, "front") => "kernel",
-        (Value::Text { .. }, "transport") => "uring",
-        (Value::Text { .. }, "outage") => "eio",
-        (Value::Text { .. }, "fsname" | "subtype") => "name",
-        (Value::Text { .. }, name) => panic!("give {name} a sample"),
-    })
+/// A valid value of the option that is not its default: the first alternative of its form that differs.
+fn sample(row: &OptionRow) -> Option<String> {
+    let form = row.form();
+    let alternatives = match row.value {
+        Value::Flag(_) => return None,
+        Value::OnOff(_) => "on|off",
+        _ => form.split_once('=').expect("a value").1,
+    }
+    .split('|');
+    let examples = [("SIZE", "12k"), ("N", "9"), ("TIME", "7ms"), ("DURATION", "7s"), ("FILE", "/a"), ("DIR", "/a")];
+    let example = |alternative: &str| {
+        let plain = alternative.replace(['[', ']'], "");
+        plain
+            .split_inclusive([':', '+'])
+            .map(|word| {
+                let (name, end) = word.split_at(word.trim_end_matches([':', '+']).len());
+                let found = examples.iter().find(|(placeholder, _)| *placeholder == name);
+                format!("{}{end}", found.map_or(name, |(_, example)| example))
+            })
+            .collect::<String>()
+    };
+    alternatives.map(example).find(|value| row.default_text() != Some(value))
 }
 
 #[test]
 fn names_are_unique_and_written_with_dashes() {
     let mut names = BTreeSet::new();
     let refusal = WITHOUT_EFFECT.iter().chain(FOR_THE_KERNEL).copied();
-    for name in rows().flat_map(|row| [row.name].into_iter().chain(row.aliases.iter().copied())).chain(refusal) {
+    for name in rows().map(|row| row.name).chain(refusal) {
         assert!(names.insert(name.to_owned()), "{name} twice");
     }
     for row in rows() {
@@ -108,7 +90,7 @@ fn names_are_unique_and_written_with_dashes() {
 }
 
 #[test]
-fn each_option_sets_something_under_each_of_its_names() {
+fn each_option_sets_something_with_dashes_and_with_underscores() {
     for row in rows() {
         let value = sample(row).map_or_else(String::new, |value| format!("={value}"));
         let expected = taken(&format!("{}{value}", row.name)).expect(row.name);
@@ -116,10 +98,8 @@ fn each_option_sets_something_under_each_of_its_names() {
         if row.name != "default-permissions" {
             assert_ne!(fields(&expected), fields(&ample()), "{}", row.name);
         }
-        for alias in row.aliases.iter().copied().chain([row.name.replace('-', "_").as_str()]) {
-            let found = taken(&format!("{alias}{value}")).expect(alias);
-            assert_eq!(fields(&found), fields(&expected), "{alias}");
-        }
+        let found = taken(&format!("{}{value}", row.name.replace('-', "_"))).expect(row.name);
+        assert_eq!(fields(&found), fields(&expected), "{}", row.name);
     }
 }
 
@@ -206,17 +186,17 @@ fn lists_as_fstab_has_them_are_taken() {
 #[test]
 fn values_reach_their_settings() {
     let settings = taken(
-        "cache=1g,threads=3,deadline=500ms,uid=5,gid=6,offset=4096,device=/a\\,b,device=/c,device-directory=/d,readdir=plain,\
-         max_background=9,read-ahead=1m,private,noacl,clone_fd,fsname=name,subtype=kind,workers=inline,\
-         account=/c,decode-marks=/d,front=kernel,transport=dev,profile=/p,learn,sandbox=require,linger=70us,overflow=1M,context=\"system_u:object_r:a:s0:c1,c2\"",
+        "cache=1g+2g,threads=3,deadline=500ms,uid=5,gid=6,offset=4096,device=/a\\,b,device=/c,device-directory=/d,readdir=plain,\
+         max_background=9,read-ahead=1m,access=private,noacl,clone_fd,fsname=name,subtype=kind,workers=inline,\
+         decode-marks=/d,front=kernel,transport=dev,profile=/p,sandbox=require,busy-polling=70us,spill-file=1M:/e:f,context=\"system_u:object_r:a:s0:c1,c2\"",
     )
     .expect("all are known");
-    let Settings { open, mount, source, account, decode_marks, front, transport, profile, learn, sandbox, .. } =
-        settings;
-    assert_eq!((profile, learn), (ProfileChoice::File("/p".into()), true));
+    let Settings { open, mount, source, decode_marks, front, transport, profile, sandbox, .. } = settings;
+    assert_eq!(profile, ProfileChoice::File("/p".into()));
     assert_eq!((front, transport, sandbox), (Front::Kernel, TransportChoice::Device, Mode::Require));
-    assert_eq!((account, decode_marks), (Some("/c".into()), Some("/d".into())));
-    assert_eq!((open.engine.cache_bytes, open.engine.spill_file_bytes), (1 << 30, 1 << 20));
+    assert_eq!(decode_marks, Some("/d".into()));
+    assert_eq!((open.engine.cache_bytes, open.engine.cache_growth_bytes), (1 << 30, 2 << 30));
+    assert_eq!((open.engine.spill_file_bytes, open.engine.spill_file_directory), (1 << 20, Some("/e:f".into())));
     assert_eq!(open.engine.workers.to_string(), "inline");
     assert_eq!(open.offset, Offset::At(4096));
     assert_eq!(open.devices, [PathBuf::from("/a,b"), PathBuf::from("/c")]);
@@ -240,7 +220,8 @@ fn wrong_options_are_reported() {
         ("colour=red", "no such option: -o colour (see floe mount -o help)"),
         ("threads", "-o threads needs a value: -o threads=…"),
         ("threads=0", "-o threads: '0' is not a number of at least 1"),
-        ("private=yes", "-o private: takes no value"),
+        ("private", "no such option: -o private (see floe mount -o help)"),
+        ("allow_other=yes", "-o allow_other: takes no value"),
         ("noacl=maybe", "-o noacl: 'maybe' is not on or off"),
         ("max_background=70000", "-o max_background: '70000' is not a number from 1 to 65535"),
         ("cache=much", "-o cache: 'much' is not a size: give a number of bytes, or one with k, M or G"),
@@ -263,12 +244,11 @@ fn changes_are_applied_together_or_not_at_all() {
     let check =
         |changes: &[&str]| ample().tuned(&changes.iter().map(|change| (*change).to_owned()).collect::<Vec<_>>());
     let found =
-        check(&["cache=1M", "noread-around", "reserved_pages=7", "workers=inline"]).expect("all are known").open.engine;
-    assert_eq!((found.cache_bytes, found.read_around, found.reserved_pages), (1 << 20, false, 7));
+        check(&["cache=1M", "prefetch=none", "reserved_pages=7", "workers=inline"]).expect("all are known").open.engine;
+    assert_eq!((found.cache_bytes, found.prefetch, found.reserved_pages), (1 << 20, PrefetchSet::NONE, 7));
     for (changes, expected) in [
         (&["cache=1M", "cache"][..], "cache needs a value: cache=…"),
         (&["cache=much"], "cache: 'much' is not a size: give a number of bytes, or one with k, M or G"),
-        (&["read-around=maybe"], "read-around: 'maybe' is not on or off"),
         (&["threads=3"], "threads cannot change while the image is mounted: mount it again with -o threads=3"),
         (&["offset=3"], "offset cannot change while the image is mounted: mount it again with -o offset=3"),
         (&["read_ahead=1M"], "read-ahead is a setting of the kernel: root sets it in /sys/class/bdi/…/read_ahead_kb"),
@@ -279,28 +259,15 @@ fn changes_are_applied_together_or_not_at_all() {
 }
 
 #[test]
-fn the_order_of_cache_and_cache_growth_does_not_matter() {
+fn a_cache_grows_by_default_and_on_demand() {
     const M: u64 = 1 << 20;
-    let default = EngineOptions::default().cache_growth_bytes;
-    for (list, tuned, expected) in [
-        ("", &[][..], (64 * M, default)),
-        ("cache=8M", &[], (8 * M, 0)),
-        ("cache-growth=1M", &[], (64 * M, M)),
-        ("cache=8M,cache-growth=1M", &[], (8 * M, M)),
-        ("cache-growth=1M,cache=8M", &[], (8 * M, M)),
-        ("cache-growth=1M,cache=8M,cache-growth=2M,cache=9M", &[], (9 * M, 2 * M)),
-        ("", &["cache=8M"], (8 * M, 0)),
-        ("", &["cache=8M", "cache-growth=1M"], (8 * M, M)),
-        ("", &["cache-growth=1M", "cache=8M"], (8 * M, M)),
-        ("cache-growth=1M", &["cache=8M"], (8 * M, M)),
+    for (list, expected) in [
+        ("", (64 * M, EngineOptions::default().cache_growth_bytes)),
+        ("cache=8M", (8 * M, 0)),
+        ("cache=8M+1M", (8 * M, M)),
+        ("cache=8M+1M,cache=9M", (9 * M, 0)),
     ] {
-        let settings = taken(list).expect(list);
-        let changes: Vec<_> = tuned.iter().map(|change| (*change).to_owned()).collect();
-        let (mut one_by_one, at_once) = (settings.clone(), settings.tuned(&changes).expect("both can change"));
-        one_by_one.tune(&changes);
-        for Settings { open, .. } in [one_by_one, at_once] {
-            let found = (open.engine.cache_bytes, open.engine.cache_growth_bytes);
-            assert_eq!(found, expected, "-o {list}, then {tuned:?}");
-        }
+        let engine = taken(list).expect(list).open.engine;
+        assert_eq!((engine.cache_bytes, engine.cache_growth_bytes), expected, "{list}");
     }
 }

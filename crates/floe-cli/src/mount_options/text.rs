@@ -18,6 +18,10 @@ pub(crate) fn help() -> String {
     );
     for group in GROUPS {
         let _ = writeln!(help, "\n{}:", group.title);
+        if let Some(note) = group.note {
+            help.push_str("  ");
+            put_words(&mut help, 2, note);
+        }
         for row in group.rows {
             put_line(&mut help, row);
         }
@@ -36,7 +40,8 @@ pub(crate) fn about(name: &str) -> String {
 pub(crate) fn page() -> String {
     let mut page = String::from(INTRODUCTION);
     for group in GROUPS {
-        let _ = write!(page, "\n## {}\n\n{TABLE_HEAD}", group.title);
+        let note = group.note.map_or_else(String::new, |note| format!("{note}\n\n"));
+        let _ = write!(page, "\n## {}\n\n{note}{TABLE_HEAD}", group.title);
         for row in group.rows {
             put_row(&mut page, row);
         }
@@ -66,8 +71,8 @@ groups have little memory.
 ";
 
 const TABLE_HEAD: &str = "\
-| option | meaning | default | while mounted | other names |
-| --- | --- | --- | --- | --- |
+| option | meaning | default | while mounted |
+| --- | --- | --- | --- |
 ";
 
 fn put_line(help: &mut String, row: &OptionRow) {
@@ -77,14 +82,18 @@ fn put_line(help: &mut String, row: &OptionRow) {
         let _ = writeln!(help, "{line}");
         line.clear();
     }
-    let mut width = line.chars().count();
-    let _ = write!(help, "{line}{:1$}", "", ABOUT_COLUMN - width);
-    width = ABOUT_COLUMN;
-    for (index, word) in described(row).split(' ').enumerate() {
+    let _ = write!(help, "{line}{:1$}", "", ABOUT_COLUMN - line.chars().count());
+    put_words(help, ABOUT_COLUMN, &described(row));
+}
+
+/// Appends a text whose lines begin at a column, where the first line already is.
+fn put_words(help: &mut String, column: usize, text: &str) {
+    let mut width = column;
+    for (index, word) in text.split(' ').enumerate() {
         let word_width = word.chars().count();
         if index > 0 && width + 1 + word_width > WIDTH {
-            let _ = write!(help, "\n{:ABOUT_COLUMN$}", "");
-            width = ABOUT_COLUMN;
+            let _ = write!(help, "\n{:column$}", "");
+            width = column;
         } else if index > 0 {
             help.push(' ');
             width += 1;
@@ -108,13 +117,11 @@ fn put_row(page: &mut String, row: &OptionRow) {
         WhileMounted::Tunable => "`floe tune`".to_owned(),
         WhileMounted::Elsewhere(place) => place.to_owned(),
     };
-    let aliases: Vec<_> = row.aliases.iter().map(|alias| code(alias)).collect();
     let _ = writeln!(
         page,
-        "| {} | {}{bounds} | {} | {while_mounted} | {} |",
+        "| {} | {}{bounds} | {} | {while_mounted} |",
         code(&row.form()),
         row.about,
-        row.default_text().unwrap_or_default(),
-        aliases.join(", ")
+        row.default_text().unwrap_or_default()
     );
 }

@@ -224,8 +224,8 @@ fn the_flags_of_the_covered_mount_are_kept() {
         ("", "", false),
         ("suid,dev", "", false),
         ("noexec,nosymfollow", "", false),
-        ("private", "", false),
-        ("private,noexec", "allow_other,exec", false),
+        ("access=private", "", false),
+        ("access=private,noexec", "allow_other,exec", false),
         ("nosuid,nodev,noexec", "", true),
         ("ro", "", true),
     ] {

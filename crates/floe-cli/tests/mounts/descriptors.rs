@@ -54,7 +54,7 @@ fn a_descriptor_that_is_not_mounted_is_refused() {
     if !skip::ready(&[Need::Root, Need::Fuse]) {
         return;
     }
-    for arguments in [&[][..], &["--no-sandbox"], &["--daemon"]] {
+    for arguments in [&[][..], &["--sandbox=off"], &["--daemon"]] {
         let (device, mut command) = device();
         let (code, errors) = told(&run(command.args(arguments)));
         let expected =

@@ -232,8 +232,8 @@ fn options_reach_the_mount() {
         return;
     }
     let options =
-        "noauto,nofail,x-systemd.automount,nosuid,nodev,noexec,private,read-ahead=512k,uid=12,gid=34,threads=3";
-    let serving = Serving::new(&demo(), ["-o", options, "--cache", "8m"]);
+        "noauto,nofail,x-systemd.automount,nosuid,nodev,noexec,access=private,read-ahead=512k,uid=12,gid=34,threads=3";
+    let serving = Serving::new(&demo(), ["-o", options, "-ocache=8m"]);
     let line = serving.place.mount_line();
     for word in [" ro,nosuid,nodev,noexec", " fuse.floe ", "user_id=0", "default_permissions"] {
         assert!(line.contains(word), "{word} in {line}");
@@ -412,7 +412,7 @@ fn an_image_that_is_truncated_gives_eio() {
     let folder = tempfile::tempdir().expect("a directory");
     let image = folder.path().join("image");
     fs::copy(demo(), &image).expect("a copy");
-    let mut serving = Serving::new(&image, ["-o", "noread-around"]);
+    let mut serving = Serving::new(&image, ["-o", "prefetch=none,fetch-around=off"]);
     let walk = |directory: &str| fs::read_dir(serving.place.file(directory)).expect("a directory").count();
     let entries = walk("guide") + walk("maps") + walk("records");
     fs::File::options().write(true).open(&image).expect("the image").set_len(4096).expect("it is truncated");

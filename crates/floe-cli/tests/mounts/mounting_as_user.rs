@@ -210,7 +210,7 @@ fn what_a_user_may_not_do_is_told() {
     let others = "users may not admit others to their mounts here: root must add the line user_allow_other to";
     let image = reachable.image();
     let mut rows = vec![
-        (vec![Path::new("mount"), &image, &place.path, Path::new("--allow-other")], others),
+        (vec![Path::new("mount"), &image, &place.path, Path::new("-oallow_other")], others),
         (vec![Path::new("mount"), &image, &place.path, Path::new("-oaccess=allow-root")], others),
         (vec![Path::new("mount"), &image, &roots.path], "user has no write access to mountpoint"),
         (vec![Path::new("umount"), &place.path], "is not a mountpoint"),

@@ -66,9 +66,9 @@ fn is_served(root: &OwnedFd, name: &str) -> bool {
 
 /// With and without a sandbox, and, where the kernel can, with its EROFS in front.
 fn rows() -> Vec<&'static [&'static str]> {
-    let mut rows: Vec<&[&str]> = vec![&["-o", "front=fuse"], &["-o", "front=fuse", "--no-sandbox"]];
+    let mut rows: Vec<&[&str]> = vec![&["-o", "front=fuse"], &["-o", "front=fuse", "--sandbox=off"]];
     if front::ready() {
-        rows.extend([&["-o", "front=kernel"][..], &["-o", "front=kernel", "--no-sandbox"]]);
+        rows.extend([&["-o", "front=kernel"][..], &["-o", "front=kernel", "--sandbox=off"]]);
     }
     rows
 }

@@ -169,7 +169,7 @@ fn commands_that_read_images_can_do_nothing_else() {
                 let arguments = arguments.iter().map(|word| word.replace("IMAGE", place).replace("TARGET", target));
                 let mut arguments: Vec<String> = arguments.collect();
                 if !is_confined {
-                    arguments.insert(usize::from(*name == "floe"), "--no-sandbox".to_owned());
+                    arguments.insert(usize::from(*name == "floe"), "--sandbox=off".to_owned());
                 }
                 let output = run(command.args(&arguments));
                 assert!(output.status.success(), "{output:?}");
@@ -207,7 +207,7 @@ fn what_cannot_be_confined_is_refused() {
     let output = floe().arg("ls").arg(demo()).stdin(OwnedFd::from(socket)).output().expect("it runs");
     let (code, message) = told(&output);
     assert!(code == Some(1) && message.contains("descriptor 0 is a datagram socket"), "{output:?}");
-    assert!(run(floe().args(["ls", "--no-sandbox"]).arg(demo())).status.success());
+    assert!(run(floe().args(["ls", "--sandbox=off"]).arg(demo())).status.success());
 
     // Root without the right to mount, as in a container.
     let home = tempfile::tempdir().expect("a directory");
@@ -236,8 +236,8 @@ fn a_thread_that_serves_a_mount_can_do_nothing_else() {
     let rows: [(&str, &[&str], bool); 5] = [
         ("floe", &["mount", "IMAGE", "DIR"], true),
         ("floe", &["mount", "--sandbox=require", "IMAGE", "DIR"], true),
-        ("floe", &["mount", "--no-sandbox", "IMAGE", "DIR"], false),
-        ("floe", &["mount", "-o", "no-sandbox", "IMAGE", "DIR"], false),
+        ("floe", &["mount", "--sandbox=off", "IMAGE", "DIR"], false),
+        ("floe", &["mount", "-o", "sandbox=off", "IMAGE", "DIR"], false),
         ("erofsfuse", &["-f", "IMAGE", "DIR"], true),
     ];
     let image = alone(&demo());
@@ -322,7 +322,7 @@ fn disabled_mechanisms_are_shown_as_off() {
     if !skip::ready(&[Need::Root, Need::Fuse]) {
         return;
     }
-    let serving = Serving::new(&demo(), ["--no-sandbox"]);
+    let serving = Serving::new(&demo(), ["--sandbox=off"]);
     let report = run(floe().arg("status").arg("--json").arg(&serving.place.path));
     let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("JSON");
     for mechanism in ["landlock", "seccomp", "no_new_privs"] {
@@ -337,7 +337,7 @@ fn nothing_is_left_behind() {
     }
     // The mount ends by itself, is killed, or never begins.
     let (spill, broken) = (tempfile::tempdir().expect("a directory"), tempfile::NamedTempFile::new().expect("a file"));
-    let spill_file = format!("spill-file=1g,spill-file-directory={}", spill.path().display());
+    let spill_file = format!("spill-file=1g:{}", spill.path().display());
     let is_empty = || fs::read_dir(spill.path()).expect("ours").next().is_none();
     for signal in [Signal::TERM, Signal::KILL] {
         let mut serving = Serving::new(&demo(), ["-o", &spill_file]);

@@ -92,7 +92,7 @@ fn empty_nameless_files(pid: rustix::process::Pid) -> usize {
 #[test]
 fn a_spill_file_that_lost_its_blocks_is_no_error() {
     let Some(scene) = Scene::new() else { return };
-    let options = format!("cache=1M,spill-file=1G,spill-file-directory={}", scene.on_disk.display());
+    let options = format!("cache=1M,spill-file=1G:{}", scene.on_disk.display());
     let serving = Serving::new(&scene.image, ["-o", &options]);
     let mount = &serving.place.path;
     let (first, second) = scene.files.split_at(scene.files.len() / 2);
@@ -112,7 +112,7 @@ fn a_spill_file_that_lost_its_blocks_is_no_error() {
 #[test]
 fn costly_shared_blocks_are_decoded_once_with_a_spill_file() {
     let Some(Scene { on_disk, image, files, _directories }) = Scene::new() else { return };
-    let named = format!("cache=1M,spill-file=1G,spill-file-directory={}", on_disk.display());
+    let named = format!("cache=1M,spill-file=1G:{}", on_disk.display());
     for (options, is_kept) in [("cache=1M", false), ("cache=1M,spill-file=1G", true), (&named, true)] {
         let serving = Serving::new(&image, ["-o", options]);
         let mount = &serving.place.path;
@@ -140,7 +140,7 @@ fn nothing_is_spilled_into_a_directory_that_another_user_could_exchange() {
     let directory = folder.path().join("home/spilled");
     fs::create_dir_all(&directory).expect("made");
     std::os::unix::fs::chown(folder.path().join("home"), Some(65_534), None).expect("given away");
-    let options = format!("spill-file=1M,spill-file-directory={}", directory.display());
+    let options = format!("spill-file=1M:{}", directory.display());
     let mut serving = Serving::new(&demo(), ["-o", &options]);
     assert_eq!(fs::read_dir(&directory).expect("a directory").count(), 0);
     assert!(fs::read(serving.place.file("guide/reading.txt")).is_ok());

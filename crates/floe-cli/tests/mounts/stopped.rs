@@ -35,7 +35,8 @@ fn clients_that_are_stopped_get_their_answers() {
     }
     let arguments: [&str; 0] = [];
     let serving = Serving::new(&demo(), arguments);
-    for (words, expected) in [(&["status"][..], "EROFS image"), (&["tune"], "read-around"), (&["tune", "cache=1M"], "")]
+    for (words, expected) in
+        [(&["status"][..], "EROFS image"), (&["tune"], "fetch-around"), (&["tune", "cache=1M"], "")]
     {
         // It accepts connections, and does not answer.
         serving.stop();

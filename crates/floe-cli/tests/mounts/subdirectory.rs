@@ -77,7 +77,7 @@ fn what_is_no_directory_of_the_image_is_refused() {
         ("floe", "subdir=nowhere", 1, "subdir=nowhere: \"/nowhere\": no such file or directory in the image"),
         ("floe", "subdir=README.txt", 1, "not a directory"),
         ("floe", "front=fuse,subdir=guide/nowhere", 1, "\"/guide/nowhere\": no such file"),
-        ("floe", "subdir=guide,learn", 2, "omit subdir="),
+        ("floe", "subdir=guide,profile=learn", 2, "omit subdir="),
         ("floe", "subdir=guide,profile=/dev/null", 2, "omit subdir="),
         ("erofsfuse", "subdir=nowhere", 1, "\"/nowhere\": no such file"),
     ] {

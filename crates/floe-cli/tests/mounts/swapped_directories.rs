@@ -97,7 +97,7 @@ impl SlowImage {
         fs::copy(image, tree.join("image")).expect("a copy");
         let made = run(floe().arg("mkfs").arg(&outer).arg(&tree));
         assert_eq!(told(&made).0, Some(0), "{made:?}");
-        let outer = Serving::new(&outer, ["--allow-other"]);
+        let outer = Serving::new(&outer, ["-oallow_other"]);
         let path = outer.place.file("image");
         // Then the kernel knows the name.
         fs::metadata(&path).expect("an image");
@@ -145,7 +145,7 @@ type Row = (&'static str, &'static [&'static str], &'static [&'static str]);
 fn rows() -> Vec<Row> {
     let mut rows: Vec<Row> = vec![
         ("floe", &["mount"], &["-o", "front=fuse"]),
-        ("floe", &["mount"], &["-o", "front=fuse", "--no-sandbox"]),
+        ("floe", &["mount"], &["-o", "front=fuse", "--sandbox=off"]),
         ("floe", &["mount", "--daemon"], &["-o", "front=fuse"]),
         ("floe", &["mount"], &["-o", "front=fuse,auto_unmount"]),
         ("mount.floe", &[], &["-o", "front=fuse"]),
@@ -328,7 +328,7 @@ fn a_signal_unmounts_the_mount_of_the_process_wherever_its_path_leads() {
         return;
     }
     let mut rows: Vec<&[&str]> =
-        vec![&["-o", "front=fuse"], &["-o", "front=fuse", "--no-sandbox"], &["-o", "front=fuse,auto_unmount"]];
+        vec![&["-o", "front=fuse"], &["-o", "front=fuse", "--sandbox=off"], &["-o", "front=fuse,auto_unmount"]];
     if front::ready() {
         rows.push(&["-o", "front=kernel"]);
     }

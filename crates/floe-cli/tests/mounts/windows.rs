@@ -39,7 +39,7 @@ fn small_windows_need_fewer_temporary_pages() {
         let output = run(command.arg(&image).arg(&tree));
         assert_eq!(told(&output).0, Some(0), "{output:?}");
         // Without a cache, a read of a part of a large block decodes the block into temporary pages.
-        let serving = Serving::new(&image, ["-o", "cache=0,noread-around"]);
+        let serving = Serving::new(&image, ["-o", "cache=0,prefetch=none,fetch-around=off"]);
         let file = File::open(serving.place.file("file")).expect("it is there");
         fadvise(&file, 0, None, Advice::Random).expect("a hint");
         let mut places = Random::new(32);

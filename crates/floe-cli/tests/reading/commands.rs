@@ -52,7 +52,7 @@ fn mistakes_are_reported_in_one_line() {
         (&["ls"], 2, "not provided: <IMAGE>"),
         (&["cat", &demo], 2, "not provided: <PATH>..."),
         (&["mount", &demo], 2, "give an image and a directory: floe mount IMAGE DIR"),
-        (&["mount", "--threads", "0", &demo, "/"], 2, "invalid value '0'"),
+        (&["mount", "-o", "threads=0", &demo, "/"], 2, "'0' is not a number of at least 1"),
         (&["ls", "--frob", &demo], 2, "unexpected argument '--frob'"),
         (&["ls", "--offset", "half", &demo], 2, "'half' is neither a number of bytes nor 'auto'"),
         (&["ls", "-R", "-d", &demo], 2, "cannot be used with"),

@@ -36,7 +36,7 @@ fn every_name_of_the_program_has_a_manual_page() {
         assert!(page(&format!("floe-{command}")).contains(".SH SYNOPSIS"), "{command}");
     }
     let helper = fs::read_to_string(directory.path().join("mount.floe.8")).expect("a page");
-    assert!(helper.contains("/etc/fstab") && helper.contains("cache\\-growth=SIZE"), "{helper}");
+    assert!(helper.contains("/etc/fstab") && helper.contains("read\\-memory=SIZE"), "{helper}");
     let alias = fs::read_to_string(directory.path().join("mount.fuse.floe.8")).expect("a page");
     assert_eq!(alias, ".so man8/mount.floe.8\n");
     for (name, option) in [

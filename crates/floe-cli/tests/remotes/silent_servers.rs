@@ -69,9 +69,9 @@ impl Remote {
 
 /// The options of the mounts that are tested.
 fn options() -> Vec<&'static str> {
-    let mut options = vec!["front=fuse", "front=fuse,no-sandbox"];
+    let mut options = vec!["front=fuse", "front=fuse,sandbox=off"];
     if front::ready() {
-        options.extend(["front=kernel", "front=kernel,transport=dev,no-sandbox", "front=kernel,no-sandbox"]);
+        options.extend(["front=kernel", "front=kernel,transport=dev,sandbox=off", "front=kernel,sandbox=off"]);
     }
     options
 }

@@ -1,14 +1,14 @@
 //! Floe's report about its work for a launch.
 
 use std::path::Path;
+use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::ErrorContext;
 use crate::{Error, Result};
 
-/// The statistics of one mount over its lifetime. Floe writes them to the file of `-o account=FILE`, and `floe status
-/// --json` prints the same. This type has the fields that the lab needs.
+/// The statistics of one mount over its lifetime: the part of `floe status --json` that the lab needs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Account {
     /// The latency of each stage of its reads.
@@ -120,10 +120,15 @@ pub struct WorkAccount {
 }
 
 impl Account {
-    /// Reads the statistics of an ended mount.
-    pub(crate) fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read(path).context(|| "Floe wrote no statistics (account=FILE)".to_owned())?;
-        serde_json::from_slice(&text).map_err(|error| Error::new(format!("cannot parse Floe's statistics: {error}")))
+    /// Asks for the statistics of a mount.
+    pub(crate) fn ask(floe: &Path, directory: &Path) -> Result<Self> {
+        let output = Command::new(floe).args(["status", "--json"]).arg(directory).output();
+        let output = output.context(|| "cannot run floe status".to_owned())?;
+        if !output.status.success() {
+            return Err(Error::new(format!("no statistics: {}", String::from_utf8_lossy(&output.stderr).trim())));
+        }
+        serde_json::from_slice(&output.stdout)
+            .map_err(|error| Error::new(format!("cannot parse Floe's statistics: {error}")))
     }
 
     /// The statistics of one stage.

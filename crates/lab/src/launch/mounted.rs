@@ -39,15 +39,15 @@ pub(crate) struct Mounted {
     path: PathBuf,
     server: Option<Child>,
     is_mounted: bool,
-    /// The file to which Floe writes its statistics.
-    account: Option<PathBuf>,
+    /// The program that is asked for statistics at the end.
+    floe: Option<PathBuf>,
     _changes: Vec<PendingChange>,
 }
 
 /// Additional requests to Floe, beyond the variant's options.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extras {
-    /// Whether to write statistics at the end.
+    /// Whether to ask for statistics at the end.
     pub(crate) wants_account: bool,
     /// The file for a mark after each decode.
     pub(crate) decode_marks: Option<PathBuf>,
@@ -69,20 +69,15 @@ impl MountPoints {
     ) -> Result<Mounted> {
         if variant.reader == Reader::Directory {
             let path = variant.image.canonicalize().context(|| format!("cannot find {}", variant.image.shown()))?;
-            return Ok(Mounted { path, server: None, is_mounted: false, account: None, _changes: Vec::new() });
+            return Ok(Mounted { path, server: None, is_mounted: false, floe: None, _changes: Vec::new() });
         }
         let path = self.root.path().join(index.to_string());
         let directory = self.undo.record(Change::Directory { path: path.clone() })?;
         fs::create_dir_all(&path).context(|| format!("cannot make {}", path.shown()))?;
         let mount = self.undo.record(Change::Mount { path: path.clone() })?;
-        let mut changes = vec![mount, directory];
-        let mut account = None;
-        if extras.wants_account && variant.reader == Reader::Floe && programs.is_own_floe() {
-            let path = self.root.path().join(format!("account-{index}"));
-            changes.push(self.undo.record(Change::File { path: path.clone() })?);
-            account = Some(path);
-        }
-        let mut mounted = Mounted { path, server: None, is_mounted: false, account, _changes: changes };
+        let has_account = extras.wants_account && variant.reader == Reader::Floe && programs.is_own_floe();
+        let floe = has_account.then(|| programs.floe.clone());
+        let mut mounted = Mounted { path, server: None, is_mounted: false, floe, _changes: vec![mount, directory] };
         match variant.reader {
             Reader::Kernel => mount_in_kernel(variant, &mounted.path)?,
             _ => mounted.serve(variant, programs, load, extras)?,
@@ -112,9 +107,6 @@ impl Mounted {
         let device = |path: &Path| fs::symlink_metadata(path).map(|status| status.dev());
         let before = device(&self.path).context(|| format!("cannot access {}", self.path.shown()))?;
         let mut more = Vec::new();
-        if let Some(account) = &self.account {
-            more.push(format!("account={}", account.display()));
-        }
         if let Some(marks) = extras.decode_marks.as_ref().filter(|_| variant.reader == Reader::Floe) {
             more.push(format!("decode-marks={}", marks.display()));
         }
@@ -163,8 +155,9 @@ impl Mounted {
 impl Mounted {
     /// Unmounts; returns Floe's statistics if they were requested.
     pub(crate) fn end(mut self) -> Result<Option<Account>> {
+        let account = self.floe.as_deref().map(|floe| Account::ask(floe, &self.path)).transpose();
         self.take_down();
-        self.account.as_deref().map(Account::read).transpose()
+        account
     }
 
     fn take_down(&mut self) {
@@ -183,9 +176,6 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         self.take_down();
-        if let Some(account) = &self.account {
-            let _ = fs::remove_file(account);
-        }
         if !self._changes.is_empty() {
             let _ = fs::remove_dir(&self.path);
         }

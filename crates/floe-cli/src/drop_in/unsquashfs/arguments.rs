@@ -55,7 +55,7 @@ Extract or list a SquashFS image. This is floe under the name of unsquashfs.
   -st[rict-errors]   end with exit code 1 at any error; -no-exit[-code]: end with 0 where it would be 2
   -q[uiet]           do not print what will be and what was created
   -n[o-progress], -percentage  print no progress bar, or percentages instead of it
-  --no-sandbox       do not confine the process that reads the image
+  --sandbox=off      do not confine the process that reads the image
   -mem SIZE, -mem-percent N    have no effect
   -v[ersion], -h[elp]
 ";

@@ -1,55 +1,58 @@
-//! Options of the read engine: memory, threads, prefetch.
+//! Options of reads: memory, threads, prefetch.
 
-use std::{num::NonZero, time::Duration};
+use std::{num::NonZero, path::PathBuf, time::Duration};
+
+use floe_image::ShownName;
 
 use crate::{
-    mount_options::{
-        Settings,
-        row::{OptionRow, Value, bytes, put, row, text},
-    },
-    quantity::{exact, time},
+    launch::{LAUNCH_WAIT, ProfileChoice},
+    mount_options::row::{OptionRow, Value, bytes, put, row, text},
+    quantity::{self, exact, time},
 };
-use floe_image::ShownName;
+
+/// The maximum of `launch-wait=`.
+const LAUNCH_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// The maximum time that a thread polls, which occupies a CPU.
+const BUSY_POLLING_MAX: Duration = Duration::from_millis(10);
 
 pub(super) const MEMORY: &[OptionRow] = &[
     row(
         "cache",
-        bytes(Settings::set_cache),
-        "budget of the cache of decoded blocks; if it is given without cache-growth, the cache does not grow",
+        text("SIZE[+SIZE]", |to, value| {
+            let (cache, growth) = value.split_once('+').unwrap_or((value, "0"));
+            to.open.engine.cache_bytes = quantity::bytes(cache)?;
+            to.open.engine.cache_growth_bytes = quantity::bytes(growth)?;
+            Ok(())
+        }),
+        "budget of the cache of decoded blocks, and how far the cache may grow beyond it while memory is ample",
     )
-        .default("64M")
-        .shown(|now| exact(now.open.engine.cache_bytes))
-        .tunable(),
-    row(
-        "cache-growth",
-        bytes(Settings::set_cache_growth),
-        "how far the cache of decoded blocks may grow beyond its budget while memory is ample",
-    )
-    .default_is("up to 1/8 of the memory and 2G in all")
-    .shown(|now| exact(now.open.engine.cache_growth_bytes))
+    .default_is("64M, and growth to 1/8 of the memory, at most 2G in all")
+    .shown(|now| match (now.open.engine.cache_bytes, now.open.engine.cache_growth_bytes) {
+        (cache, 0) => exact(cache),
+        (cache, growth) => format!("{}+{}", exact(cache), exact(growth)),
+    })
     .tunable(),
     row(
         "metadata-cache",
-        text("N|single-lock:N", |to, value| put(&mut to.open.engine.metadata_cache, value)),
-        "size of the metadata cache, in blocks of 8 KiB; single-lock:N has N entries behind one lock",
+        text("N", |to, value| put(&mut to.open.engine.metadata_cache, value)),
+        "size of the metadata cache, in blocks of 8 KiB",
     )
     .default("1024")
     .shown(|now| now.open.engine.metadata_cache.to_string())
     .tunable(),
     row(
-        "decoder-memory",
-        bytes(|to, bytes| to.open.engine.decoder_bytes = bytes),
-        "budget of the dictionaries and windows of decoders",
-    )
-    .default_is("8M for each CPU")
-    .shown(|now| exact(now.open.engine.decoder_bytes)),
-    row(
         "read-memory",
-        bytes(|to, bytes| to.open.engine.read_bytes = bytes),
-        "budget of reads that wait for the source or for decoders",
+        bytes(|to, bytes| {
+            let engine = &mut to.open.engine;
+            engine.decoder_bytes = bytes / 2;
+            engine.read_bytes = bytes - engine.decoder_bytes;
+        }),
+        "budget of reads in progress: one half for the dictionaries and windows of decoders, the other half for reads that \
+         wait for the source or for decoders",
     )
-    .default("64M")
-    .shown(|now| exact(now.open.engine.read_bytes)),
+    .default_is("64M, and 8M for each CPU")
+    .shown(|now| exact(now.open.engine.decoder_bytes.saturating_add(now.open.engine.read_bytes))),
     row(
         "reserved-pages",
         Value::Count {
@@ -64,47 +67,25 @@ pub(super) const MEMORY: &[OptionRow] = &[
     .tunable(),
     row(
         "spill-file",
-        bytes(|to, bytes| to.open.engine.spill_file_bytes = bytes),
+        text("SIZE[:DIR]", |to, value| {
+            let (size, directory) = value.split_once(':').map_or((value, None), |(size, path)| (size, Some(path)));
+            to.open.engine.spill_file_bytes = quantity::bytes(size)?;
+            to.open.engine.spill_file_directory = directory.map(PathBuf::from);
+            Ok(())
+        }),
         "size of an unnamed file for decoded blocks that the cache evicts, if many files share them and they are costly to \
-         decode",
+         decode; in DIR, which must not be in memory, or else in the directory of the image",
     )
-    .also(&["overflow"])
     .or("off", |to| to.open.engine.spill_file_bytes = 0)
     .default("off")
-    .shown(|now| match now.open.engine.spill_file_bytes {
-        0 => "off".to_owned(),
-        bytes => exact(bytes),
-    }),
-    row(
-        "spill-file-directory",
-        Value::Path {
-            form: "DIR",
-            set: |to, path| {
-                to.open.engine.spill_file_directory = Some(path).filter(|path| !path.as_os_str().is_empty());
-            },
-        },
-        "directory of the spill file; a file system in memory is refused",
-    )
-    .also(&["overflow-directory"])
-    .default_is("the directory of the image")
-    .shown(|now| {
-        let directory = now.open.engine.spill_file_directory.as_ref();
-        directory.map_or_else(String::new, |directory| directory.shown().to_string())
+    .shown(|now| match (now.open.engine.spill_file_bytes, &now.open.engine.spill_file_directory) {
+        (0, _) => "off".to_owned(),
+        (bytes, None) => exact(bytes),
+        (bytes, Some(directory)) => format!("{}:{}", exact(bytes), directory.shown()),
     }),
 ];
 
-/// The maximum time that a thread polls, which occupies a CPU.
-const BUSY_POLLING_MAX: Duration = Duration::from_millis(10);
-
 pub(super) const THREADS: &[OptionRow] = &[
-    row(
-        "workers",
-        text("per-cpu|shared|inline", |to, value| put(&mut to.open.engine.workers, value)),
-        "the decompressing threads: one pinned to each CPU, a shared pool, or the reading thread",
-    )
-    .default("per-cpu")
-    .shown(|now| now.open.engine.workers.to_string())
-    .tunable(),
     row(
         "priority",
         text("auto|fifo[:N]|nice[:N]|slice|normal", |to, value| put(&mut to.open.engine.priority, value)),
@@ -112,14 +93,6 @@ pub(super) const THREADS: &[OptionRow] = &[
     )
     .default("auto")
     .shown(|now| now.open.engine.priority.to_string())
-    .tunable(),
-    row(
-        "sync-decompress",
-        text("auto|always|never", |to, value| put(&mut to.open.engine.sync_decompress, value)),
-        "decode a block on the thread that fetched it; auto: if decoding is cheap",
-    )
-    .default("auto")
-    .shown(|now| now.open.engine.sync_decompress.to_string())
     .tunable(),
     row(
         "threads",
@@ -139,17 +112,9 @@ pub(super) const THREADS: &[OptionRow] = &[
         Value::Time { max: BUSY_POLLING_MAX, set: |to, time| to.mount.busy_polling = Some(time) },
         "how long a thread polls for the next request before it sleeps; four times as long while a program lists a long directory",
     )
-    .also(&["linger"])
     .or("off", |to| to.mount.busy_polling = None)
     .default("50us")
     .shown(|now| now.mount.busy_polling.map_or_else(|| "off".to_owned(), time)),
-    row(
-        "clone-fd",
-        Value::OnOff(|to, is_on| to.mount.clone_fd = is_on),
-        "give each thread that takes requests its own descriptor of /dev/fuse",
-    )
-    .default("off")
-    .shown(|now| on_off(now.mount.clone_fd)),
     row(
         "max-background",
         Value::Count {
@@ -176,14 +141,6 @@ pub(super) const THREADS: &[OptionRow] = &[
 
 pub(super) const PREFETCH: &[OptionRow] = &[
     row(
-        "read-around",
-        Value::OnOff(|to, is_on| to.open.engine.read_around = is_on),
-        "read more than was requested; off leaves only the prefetch kinds rest-of-block and drop-behind",
-    )
-    .default("on")
-    .shown(|now| on_off(now.open.engine.read_around))
-    .tunable(),
-    row(
         "prefetch",
         text("all|none|KIND+KIND…", |to, value| put(&mut to.open.engine.prefetch, value)),
         "kinds of prefetch: sequential, directory, rest-of-block, drop-behind",
@@ -204,14 +161,6 @@ pub(super) const PREFETCH: &[OptionRow] = &[
     })
     .tunable(),
     row(
-        "readahead-alloc",
-        text("best-effort|wait", |to, value| put(&mut to.open.engine.readahead_alloc, value)),
-        "whether prefetch gives up or waits while memory is short",
-    )
-    .default("best-effort")
-    .shown(|now| now.open.engine.readahead_alloc.to_string())
-    .tunable(),
-    row(
         "read-ahead",
         Value::Bytes {
             max: 4 << 30,
@@ -223,8 +172,38 @@ pub(super) const PREFETCH: &[OptionRow] = &[
     .default("kernel")
     .shown(|now| now.mount.read_ahead_bytes.map_or_else(|| "kernel".to_owned(), |bytes| exact(bytes.into())))
     .changed_elsewhere("a setting of the kernel: root sets it in /sys/class/bdi/…/read_ahead_kb"),
+    row(
+        "profile",
+        text("FILE|image|learn|off", |to, value| {
+            to.profile = match value {
+                "image" => ProfileChoice::Image,
+                "learn" => ProfileChoice::Learn,
+                "off" => ProfileChoice::Off,
+                "" => return Err("name a file, or image, learn or off".to_owned()),
+                file => ProfileChoice::File(file.into()),
+            };
+            Ok(())
+        }),
+        "replay the launch that floe record wrote to this file; image: the one that floe mkfs --profile put into the image; \
+         learn: record the first launch, and replay it in later mounts; profiles are in the directory launches of the cache \
+         directory",
+    )
+    .default("image")
+    .shown(|now| match &now.profile {
+        ProfileChoice::Image => "image".to_owned(),
+        ProfileChoice::Learn => "learn".to_owned(),
+        ProfileChoice::File(path) => path.to_string_lossy().into_owned(),
+        ProfileChoice::Off => "off".to_owned(),
+    }),
+    row(
+        "launch-wait",
+        Value::Time { max: LAUNCH_WAIT_MAX, set: |to, time| to.launch_wait = Some(time) },
+        "how long floe mount waits for the bytes of the launch before it reports that a remote image with a launch bundle is mounted",
+    )
+    .or("off", |to| to.launch_wait = Some(Duration::ZERO))
+    .default("5s")
+    .shown(|now| match now.launch_wait {
+        Some(Duration::ZERO) => "off".to_owned(),
+        wait => time(wait.unwrap_or(LAUNCH_WAIT)),
+    }),
 ];
-
-fn on_off(is_on: bool) -> String {
-    if is_on { "on" } else { "off" }.to_owned()
-}

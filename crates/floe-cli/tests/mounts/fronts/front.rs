@@ -87,7 +87,7 @@ fn a_front_ends_however_it_is_unmounted() {
     let rows: Vec<_> = ways
         .iter()
         .filter(is_possible)
-        .flat_map(|way| ["ro", "no-sandbox", "auto_unmount"].map(|options| (way, options)))
+        .flat_map(|way| ["ro", "sandbox=off", "auto_unmount"].map(|options| (way, options)))
         .collect();
     check_rows(
         &rows,
@@ -142,7 +142,7 @@ fn status_shows_the_front_and_its_reason() {
         ("front=kernel", "kernel (requested by an option)"),
         ("front=fuse", "fuse (requested by an option)"),
         ("front=auto", "kernel (the kernel supports it)"),
-        ("front=auto,private", "fuse (the kernel's EROFS lets all users in, unlike private and allow_root)"),
+        ("front=auto,access=private", "fuse (the kernel's EROFS lets all users in, unlike private and allow_root)"),
     ] {
         let serving = Serving::new(&scene.image, ["-o", options]);
         let output = run(floe().arg("status").arg(&serving.place.path));

@@ -113,7 +113,7 @@ fn a_killed_program_leaves_a_front_that_gives_errors_and_can_be_unmounted() {
     }
     let scene = Scene::many(40, 100_000);
     let before = hung_tasks();
-    for options in ["ro", "no-sandbox"] {
+    for options in ["ro", "sandbox=off"] {
         let mut serving = scene.fronted(options);
         let cached = serving.place.file("0/0");
         let caches = keep_kernel_caches();
@@ -144,7 +144,7 @@ fn auto_unmount_removes_the_mount_of_a_killed_program() {
         return;
     }
     let scene = Scene::many(10, 1000);
-    for options in ["auto_unmount", "auto_unmount,no-sandbox"] {
+    for options in ["auto_unmount", "auto_unmount,sandbox=off"] {
         let mut serving = scene.fronted(options);
         let keeper = serving.keeper();
         let file = fs::File::open(serving.place.file("0/0")).expect("a file");

@@ -42,7 +42,7 @@ fn a_user_without_privileges_replays_and_learns() {
     fs::write(&profile, format!("# floe profile 2\nmissing /none\n{lines}")).expect("ours");
     const AS_USER: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups";
 
-    let learn = format!("learn,cache-directory={}", cache.display());
+    let learn = format!("profile=learn,cache-directory={}", cache.display());
     let replay = format!("profile={}", profile.display());
     for (options, state) in [("profile=off", "off"), (&replay, "replayed"), (&learn, "learning"), (&learn, "replayed")]
     {

@@ -105,7 +105,7 @@ fn refusal(image: &Path, profile: &Path, words: &str) -> Vec<String> {
 #[test]
 fn options_that_contradict_each_other_are_refused() {
     let place = Place::new();
-    for (options, words) in [("learn,profile=off", "omit profile="), ("profile=", "name a file")] {
+    for (options, words) in [("profile=learn,subdir=guide", "omit subdir="), ("profile=", "name a file")] {
         let output = run(floe().arg("mount").arg(support::program::demo()).arg(&place.path).args(["-o", options]));
         let (code, errors) = told(&output);
         assert!(code == Some(2) && errors.contains(words), "{options}: {code:?} {errors}");

@@ -30,7 +30,7 @@ fn the_first_launch_is_learned_and_the_next_ones_replay_it() {
     }
     for front in fronts {
         let cache = tempfile::tempdir().expect("a directory");
-        let options = format!("learn,cache-directory={},{front}", cache.path().display());
+        let options = format!("profile=learn,cache-directory={},{front}", cache.path().display());
         let mount = || Serving::new(&scene.image, ["-o", &options]);
         let read = |serving: &Serving, number: usize| {
             let name = format!("{}/{number}", number % 10);
@@ -93,7 +93,7 @@ fn nothing_is_learned_where_another_user_could_exchange_the_profile() {
         let cache = tempfile::tempdir().expect("a directory");
         let directory = cache.path().join("home/cache");
         fs::create_dir_all(&directory).expect("made");
-        let options = format!("learn,cache-directory={}", directory.display());
+        let options = format!("profile=learn,cache-directory={}", directory.display());
         if is_profile_there {
             let mut first = Serving::new(&scene.image, ["-o", &options]);
             fs::read(first.place.file("1/1")).expect("read");
@@ -179,7 +179,7 @@ fn a_remote_image_is_learned_and_replayed() {
     let scene = Scene::many(40, 20_000);
     let url = serve_over_http(scene.image.clone());
     let cache = tempfile::tempdir().expect("a directory");
-    let options = format!("learn,cache-directory={}", cache.path().display());
+    let options = format!("profile=learn,cache-directory={}", cache.path().display());
     for state in ["learning", "replayed"] {
         let mut serving = Serving::new(Path::new(&url), ["-o", &options]);
         fs::read(serving.place.file("1/31")).expect("read");

@@ -1,9 +1,36 @@
-//! Options of remote images.
+//! Options of the image: where its bytes are, and how remote ones are fetched.
+
+use floe::Offset;
 
 use crate::{
     mount_options::row::{OptionRow, Value, bytes, put, row, text},
     remote::absolute,
 };
+
+pub(super) const IMAGE: &[OptionRow] = &[
+    row(
+        "offset",
+        bytes(|to, bytes| to.open.offset = Offset::At(bytes)),
+        "offset of the image in the file; auto: search for it",
+    )
+    .or("auto", |to| to.open.offset = Offset::Auto)
+    .default("0"),
+    row(
+        "device",
+        Value::Path { form: "FILE", set: |to, path| to.open.devices.push(path) },
+        "file of an extra device of an EROFS image; may be repeated, in the order of the device table",
+    ),
+    row(
+        "device-directory",
+        Value::Path { form: "DIR", set: |to, path| to.open.device_directory = Some(path) },
+        "directory with the other extra devices, under their names in the device table",
+    ),
+    row(
+        "subdir",
+        Value::Path { form: "PATH", set: |to, path| to.subdirectory = Some(path) },
+        "mount only this directory of the image; no launch is replayed or recorded",
+    ),
+];
 
 pub(super) const REMOTE: &[OptionRow] = &[
     row(
