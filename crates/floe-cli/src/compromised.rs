@@ -50,13 +50,13 @@ fn here() {
     }
 }
 
-/// Runs the attack on the thread that takes the first read of a mount.
-pub(crate) fn on_a_read(options: &mut floe_fuse::MountOptions) {
+/// Runs the attack on the thread that takes the first read of a mount, which calls this.
+pub(crate) fn read_sink() -> Option<floe_fuse::ReadSink> {
     prepare();
-    if is_wanted() {
+    is_wanted().then(|| -> floe_fuse::ReadSink {
         IS_FOR_READS.store(true, Relaxed);
-        options.reads = Some(std::sync::Arc::new(|_, _, _| here()));
-    }
+        std::sync::Arc::new(|_, _, _| here())
+    })
 }
 
 /// Runs the attack on its own thread, for commands other than mounts.

@@ -14,6 +14,6 @@ mod taken;
 pub(crate) use giver::Giver;
 pub(crate) use invocation::{Invocation, SealedInvocation};
 pub(crate) use service_manager::ServiceManager;
-pub(crate) use state::{State, identity};
+pub(crate) use state::State;
 pub(crate) use state_file::StateFile;
 pub(crate) use taken::{Taken, is_upgrade, start_successor};

@@ -23,6 +23,7 @@ use std::{
 };
 
 use floe::{FormatImage, Image, Reader, remote::RemoteProcess};
+use floe_engine::EngineOptions;
 use floe_front::VirtualImage;
 use floe_fuse::{Access, Keeper, RequestCounts, TouchSink};
 use floe_image::ShownName;
@@ -109,15 +110,14 @@ pub(crate) struct Launches {
 }
 
 impl LaunchPlan {
-    /// Reads the profile or prepares to record one, and extends `settings` and `policy` accordingly.
+    /// Reads the profile or prepares to record one.
     ///
     /// # Errors
     /// The profile that the user named cannot be read, or there is no directory for a learned one.
     pub(crate) fn prepare(
         image: &std::path::Path,
-        settings: &mut Settings,
+        settings: &Settings,
         remote: Option<&RemoteProcess>,
-        policy: &mut Policy,
     ) -> Result<Self, Fail> {
         let progress = Arc::new(Progress::default());
         let nothing = |state, reason: &str| {
@@ -146,26 +146,58 @@ impl LaunchPlan {
                 };
                 progress.set_source(&place.path().to_string_lossy());
                 let Some(profile) = place.read() else {
-                    place.allow(policy);
-                    let learning = Learning::new(place, &mut settings.open.engine, Arc::clone(&progress));
-                    settings.mount.touches = Some(learning.touch_sink());
-                    settings.mount.front_direct_io = true;
+                    let learning = Learning::new(place, &settings.open.engine, Arc::clone(&progress));
                     return Ok(Self { task: Task::Learn(learning), wait: Duration::ZERO, progress });
                 };
                 Some(profile)
             }
         };
-        let profile_match = Arc::new(ProfileMatch::default());
-        let touched = Arc::clone(&profile_match);
-        let sink: TouchSink = Arc::new(move |touch| touched.note(touch));
-        settings.mount.touches = Some(sink);
-        let holds_metadata = remote.map(|_| Arc::clone(&settings.mount.holds_metadata));
-        holds_metadata.iter().for_each(|holds| holds.store(true, Relaxed));
+        let holds_metadata = remote.map(|_| Arc::new(AtomicBool::new(true)));
         let has_bundle = remote.is_some_and(|remote| remote.about().has_launch_bundle);
-        let paused_prefetch = has_bundle.then(|| PausedPrefetch::new(&mut settings.open.engine));
-        let replaying = Replaying { profile, profile_match, holds_metadata, paused_prefetch };
+        let paused_prefetch = has_bundle.then(|| PausedPrefetch::new(&settings.open.engine));
+        let replaying = Replaying { profile, profile_match: Arc::default(), holds_metadata, paused_prefetch };
         let wait = if has_bundle { settings.launch_wait.unwrap_or(LAUNCH_WAIT) } else { Duration::ZERO };
         Ok(Self { task: Task::Replay(replaying), wait, progress })
+    }
+
+    /// Allows a confined process to write the profile that it learns.
+    pub(crate) fn allow(&self, policy: &mut Policy) {
+        if let Task::Learn(learning) = &self.task {
+            learning.allow(policy);
+        }
+    }
+
+    /// The options of the engine until the launch is over.
+    pub(crate) fn engine_options(&self, options: EngineOptions) -> EngineOptions {
+        match &self.task {
+            Task::Learn(_) | Task::Replay(Replaying { paused_prefetch: Some(_), .. }) => PausedPrefetch::pause(options),
+            Task::Nothing | Task::Replay(_) => options,
+        }
+    }
+
+    /// What the mount calls for each access.
+    pub(crate) fn touch_sink(&self) -> Option<TouchSink> {
+        match &self.task {
+            Task::Nothing => None,
+            Task::Replay(Replaying { profile_match, .. }) => {
+                let touched = Arc::clone(profile_match);
+                Some(Arc::new(move |touch| touched.note(touch)))
+            }
+            Task::Learn(learning) => Some(learning.touch_sink()),
+        }
+    }
+
+    /// Whether a front does not read metadata ahead at present.
+    pub(crate) fn holds_metadata(&self) -> Arc<AtomicBool> {
+        match &self.task {
+            Task::Replay(Replaying { holds_metadata: Some(holds), .. }) => Arc::clone(holds),
+            _ => Arc::default(),
+        }
+    }
+
+    /// Whether the launch is recorded, so that the mount must see each access.
+    pub(crate) fn is_learning(&self) -> bool {
+        matches!(self.task, Task::Learn(_))
     }
 
     /// Starts the replay or the recording.
@@ -332,7 +364,8 @@ mod tests {
     fn a_replay_whose_thread_does_not_start_ends() {
         let mut options = OpenOptions::default();
         let before = options.engine.clone();
-        let paused_prefetch = Some(PausedPrefetch::new(&mut options.engine));
+        let paused_prefetch = Some(PausedPrefetch::new(&before));
+        options.engine = PausedPrefetch::pause(options.engine);
         let image = Image::open(DEMO, &options).expect("the demo image");
         let engine = Arc::clone(image.reader().engine());
         assert_eq!(engine.options().prefetch, PrefetchSet::NONE);

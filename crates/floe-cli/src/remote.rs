@@ -136,14 +136,14 @@ pub(crate) fn without_credentials_of(words: &[OsString], message: &str) -> Strin
     message
 }
 
-/// Extends the deadline of a mount's requests to the time that reads of its image may take, unless the user set a
-/// deadline.
-pub(crate) fn raise_deadline(image: &Path, settings: &mut Settings) {
-    if is_url(image) && !settings.has_deadline {
-        let patience = settings.open.remote.remote.outage.patience().checked_add(DEADLINE_MARGIN);
-        let deadline = &mut settings.mount.deadline;
-        *deadline = deadline.zip(patience).map(|(deadline, patience)| deadline.max(patience));
+/// The deadline of a mount's requests. Unless the user set it, it is not below the time that reads of a remote image may take.
+pub(crate) fn raised_deadline(image: &Path, settings: &Settings) -> Option<Duration> {
+    let deadline = settings.mount.deadline;
+    if !is_url(image) || settings.has_deadline {
+        return deadline;
     }
+    let patience = settings.open.remote.remote.outage.patience().checked_add(DEADLINE_MARGIN);
+    deadline.zip(patience).map(|(deadline, patience)| deadline.max(patience))
 }
 
 /// Starts a process that fetches the image, if `image` is a URL.
@@ -228,8 +228,8 @@ mod tests {
         ] {
             let mut settings = Settings::default();
             settings.take_list(options, Strictness::User).expect("they are known");
-            raise_deadline(Path::new(image), &mut settings);
-            assert_eq!(settings.mount.deadline, expected.map(Duration::from_secs), "{image} {options}");
+            let deadline = raised_deadline(Path::new(image), &settings);
+            assert_eq!(deadline, expected.map(Duration::from_secs), "{image} {options}");
         }
     }
 }

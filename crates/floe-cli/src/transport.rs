@@ -44,6 +44,8 @@ pub(crate) struct TransportReport {
 /// The choice of a mount's transport, with the reason for the report.
 pub(crate) struct TransportPlan {
     choice: TransportChoice,
+    /// The rings, if the mount is to use them.
+    rings: Option<Rings>,
     /// Why there are no rings.
     obstacle: Option<String>,
     /// Whether root has permitted rings to all mounts.
@@ -57,7 +59,7 @@ impl TransportPlan {
     /// Rings were requested but are not possible.
     pub(crate) fn new(
         choice: TransportChoice,
-        options: &mut MountOptions,
+        options: &MountOptions,
         continuity: Continuity,
         front: Front,
     ) -> Result<Self, Fail> {
@@ -65,6 +67,7 @@ impl TransportPlan {
         // Asking may wait for other mounts.
         let is_general = !is_excluded && Rings::are_permitted();
         let is_offered = is_general || (front != Front::Fuse && Rings::can_be_permitted());
+        let mut rings = None;
         let obstacle = match (continuity, choice) {
             (_, TransportChoice::Device) => Some("requested by an option".to_owned()),
             (Continuity::TakenOver, _) => Some("the mount was taken over from another process".to_owned()),
@@ -84,7 +87,7 @@ impl TransportPlan {
                 Some("the kernel does not offer io_uring (fuse.enable_uring)".to_owned())
             }
             (_, TransportChoice::Auto | TransportChoice::Uring) => Rings::new()
-                .map(|rings| options.rings = Some(rings))
+                .map(|made| rings = Some(made))
                 .err()
                 .map(|error| format!("this process cannot use io_uring: {error}")),
         };
@@ -92,8 +95,13 @@ impl TransportPlan {
             Some(reason) if choice == TransportChoice::Uring && continuity != Continuity::TakenOver => {
                 Err(refused(&reason))
             }
-            obstacle => Ok(Self { choice, obstacle, is_general }),
+            obstacle => Ok(Self { choice, rings, obstacle, is_general }),
         }
+    }
+
+    /// The rings, if the mount is to use them.
+    pub(crate) fn rings(&self) -> Option<&Rings> {
+        self.rings.as_ref()
     }
 
     /// How the requests of the mount come from the kernel.

@@ -6,13 +6,14 @@ use clap::{Command, CommandFactory, Parser};
 use floe::Offset;
 use floe_sandbox::Mode;
 
-use super::mount::{Order, absolute, fulfil};
+use super::mount::fulfil;
 use crate::{
     control::{Answer, Mounted, Question},
     daemon,
     exit::Exit,
     fail::Fail,
     fake,
+    mount::Request,
     mount_options::{self, Settings, Strictness},
     output::remark,
     remote,
@@ -107,20 +108,16 @@ pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     if arguments.fake {
         return Ok(Exit::Done.code());
     }
-    let order = Order {
-        in_background: true,
-        says_ready: arguments.verbose,
-        ..Order::new(arguments.image, arguments.directory, settings)
-    };
+    let request = Request { in_background: true, ..Request::new(arguments.image, arguments.directory, settings) };
     // The background process of an upgrade takes the mount over.
-    if !daemon::is_background() && is_mounted(&order) {
-        if order.says_ready {
-            let image = remote::without_credentials(&order.image);
-            remark(format_args!("{} is already mounted on {}\n", image.shown(), order.directory.shown()));
+    if !daemon::is_background() && is_mounted(&request) {
+        if arguments.verbose {
+            let image = remote::without_credentials(&request.image);
+            remark(format_args!("{} is already mounted on {}\n", image.shown(), request.directory.shown()));
         }
         return Ok(Exit::Done.code());
     }
-    match fulfil(order) {
+    match fulfil(request, arguments.verbose) {
         Ok(0) => Ok(Exit::Done.code()),
         Ok(_) => Ok(Exit::MountHelper.code()),
         Err(fail) => Err(fail.with_offset_option(OFFSET_OPTION).with_exit(Exit::MountHelper)),
@@ -130,13 +127,13 @@ pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
 /// Whether Floe serves the image on the directory already. `mount -a` skips mounted images, but recognises them
 /// by their source in the mount table, which differs with the kernel's EROFS in front, with `fsname=`, and for a URL with
 /// credentials.
-fn is_mounted(order: &Order) -> bool {
-    let answer = Mounted::find(&order.directory).and_then(|mounted| mounted.ask(&Question::Status));
+fn is_mounted(request: &Request) -> bool {
+    let answer = Mounted::find(&request.directory).and_then(|mounted| mounted.ask(&Question::Status));
     let Ok(Answer::Status(report)) = answer else { return false };
-    let is_at = match order.settings.open.offset {
+    let is_at = match request.settings.open.offset {
         Offset::None => report.image.offset_bytes == 0,
         Offset::At(at) => report.image.offset_bytes == at,
         Offset::Auto => true,
     };
-    is_at && report.image.path == json_name(absolute(&order.image).as_os_str().as_encoded_bytes())
+    is_at && report.image.path == json_name(request.shown_image().as_os_str().as_encoded_bytes())
 }

@@ -7,14 +7,12 @@ use floe_sandbox::Mode;
 
 use super::erofs_tool::number;
 use crate::{
-    command::{
-        mount::{Order, fulfil, notify},
-        mount_helper::OFFSET_OPTION,
-    },
+    command::{mount::fulfil, mount_helper::OFFSET_OPTION},
     exit::Exit,
     fail::Fail,
     fake,
     front::Front,
+    mount::{Request, notify},
     mount_options::{Settings, Strictness},
     output::{Output, remark},
 };
@@ -159,8 +157,8 @@ impl FuseTool {
     /// Runs the program. For wrong usage and requests of help, the exit code is that of the original.
     fn run(&self, arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         fake::leave();
-        let order = match self.order(arguments, sandbox) {
-            Ok(order) => order,
+        let request = match self.request(arguments, sandbox) {
+            Ok(request) => request,
             Err(Refusal::Version) => {
                 return Output::print(format_args!("{} (floe) {}\n", self.name, env!("CARGO_PKG_VERSION")));
             }
@@ -173,8 +171,9 @@ impl FuseTool {
             }
             Err(Refusal::Option(fail)) => return Err(fail.with_exit(Exit::Failed)),
         };
-        let pipe = order.notify_pipe.clone();
-        let result = fulfil(order);
+        let pipe = request.notify_pipe.clone();
+        // Callers show their users what the program prints.
+        let result = fulfil(request, false);
         if let Some(pipe) = pipe
             && !matches!(result, Ok(0))
         {
@@ -194,7 +193,7 @@ impl FuseTool {
     }
 
     /// What the command line asks for.
-    fn order(&self, arguments: &[OsString], sandbox: Mode) -> Result<Order, Refusal> {
+    fn request(&self, arguments: &[OsString], sandbox: Mode) -> Result<Request, Refusal> {
         let wrong = |message: String| Refusal::Usage(Some(Fail::usage(message)));
         let (mut settings, mut operands) = (Settings { sandbox, ..as_libfuse() }, Vec::new());
         let mut fuse = FuseOptions { in_background: true, ..FuseOptions::default() };
@@ -249,9 +248,7 @@ impl FuseTool {
         let own_subtype = || if is_named { String::new() } else { self.name.to_owned() };
         settings.mount.subtype = subtype.unwrap_or_else(own_subtype);
         settings.source.get_or_insert_with(|| settings.mount.subtype.clone());
-        // Callers show their users what the program prints.
-        let says_ready = false;
-        Ok(Order { in_background, idle, notify_pipe, says_ready, ..Order::new(image, directory, settings) })
+        Ok(Request { in_background, idle, notify_pipe, ..Request::new(image, directory, settings) })
     }
 }
 

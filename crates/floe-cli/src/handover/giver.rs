@@ -1,14 +1,19 @@
 //! The process that hands its mount over.
 
-use std::{io, net::Shutdown, os::fd::BorrowedFd, os::unix::net::UnixStream, sync::Arc, time::Duration};
+use std::{fs::File, io, net::Shutdown, os::fd::BorrowedFd, os::unix::net::UnixStream, path::Path, time::Duration};
 
-use floe_fuse::Handover;
+use floe::Image;
+use floe_fuse::{Handover, Mount};
 
 use super::{
-    ServiceManager, StateFile,
+    ServiceManager, State, StateFile,
     service_manager::{AUTO_UNMOUNT, DEVICE, STATE},
+    state::identity,
 };
-use crate::control::{Answer, DESCRIPTORS_MAX, Question, read_question, write_line, write_line_with};
+use crate::{
+    control::{Answer, DESCRIPTORS_MAX, Question, read_question, write_line, write_line_with},
+    front::FrontReport,
+};
 
 /// How long the other process may take to open the image, which may be remote.
 const OPENING_PATIENCE: Duration = Duration::from_secs(600);
@@ -24,12 +29,31 @@ const FULL_DRAIN_PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Debug)]
 pub(crate) struct Giver {
     handover: Handover,
-    state: Arc<StateFile>,
+    state: StateFile,
 }
 
 impl Giver {
-    pub(crate) fn new(handover: Handover, state: Arc<StateFile>) -> Self {
-        Self { handover, state }
+    /// Hands `mount` over, with the state that the next process needs: it is also in `file`, if there is one. `None` for a mount that
+    /// cannot be handed over.
+    pub(crate) fn of(
+        mount: &Mount,
+        image: &Image,
+        device: (u32, u32),
+        front: FrontReport,
+        directory: &Path,
+        tuned: Vec<String>,
+        file: Option<File>,
+    ) -> Option<Self> {
+        let handover = mount.handover()?;
+        let mut state = State::new(identity(image).ok()?, directory, device, handover.terms(), front);
+        state.tuned = tuned;
+        let state = StateFile::new(state, file).ok()?;
+        Some(Self { handover, state })
+    }
+
+    /// Notes changes of options by `floe tune`.
+    pub(crate) fn note_tuned(&self, changes: &[String]) {
+        self.state.note_tuned(changes);
     }
 
     /// Hands the mount over to the process at the other end of a connection, which has asked for it. If that process fails,

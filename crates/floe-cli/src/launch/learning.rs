@@ -9,6 +9,7 @@ use floe::Image;
 use floe_engine::EngineOptions;
 use floe_fuse::TouchSink;
 use floe_image::ShownName;
+use floe_sandbox::Policy;
 
 use super::{
     learned::LearnedPlace,
@@ -35,11 +36,17 @@ pub(super) struct Learning {
 }
 
 impl Learning {
-    /// Records a launch that will be kept at `place`, and switches prefetch off.
-    pub(super) fn new(place: LearnedPlace, options: &mut EngineOptions, progress: Arc<Progress>) -> Self {
+    /// Records a launch that will be kept at `place`. The options of the engine are those for the time after it.
+    pub(super) fn new(place: LearnedPlace, options: &EngineOptions, progress: Arc<Progress>) -> Self {
         let prefetch = PausedPrefetch::new(options);
         progress.set(LaunchState::Learning, "");
         Self { recorder: Arc::default(), place: Mutex::new(Some(place)), prefetch, progress }
+    }
+
+    /// Allows a confined process to write the profile.
+    pub(super) fn allow(&self, policy: &mut Policy) {
+        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        place.iter().for_each(|place| place.allow(policy));
     }
 
     pub(super) fn touch_sink(&self) -> TouchSink {

@@ -10,12 +10,14 @@ pub(super) struct PausedPrefetch {
 }
 
 impl PausedPrefetch {
-    /// Switches prefetch off in the options of an engine.
-    pub(super) fn new(options: &mut EngineOptions) -> Self {
-        Self {
-            reads_around: std::mem::replace(&mut options.read_around, false),
-            prefetch: std::mem::replace(&mut options.prefetch, PrefetchSet::NONE),
-        }
+    /// Keeps the options of prefetch, for the time after the launch.
+    pub(super) fn new(options: &EngineOptions) -> Self {
+        Self { reads_around: options.read_around, prefetch: options.prefetch }
+    }
+
+    /// The options of an engine without prefetch.
+    pub(super) fn pause(options: EngineOptions) -> EngineOptions {
+        EngineOptions { read_around: false, prefetch: PrefetchSet::NONE, ..options }
     }
 
     /// Switches prefetch on as the options were, unless it was switched on meanwhile. A refusal is reported; prefetch

@@ -32,14 +32,11 @@ impl Settings {
         options
     }
 
-    /// Applies changes that a user made to a running mount with another version of the program. Changes that this version
-    /// does not support are left out.
-    pub(crate) fn tune(&mut self, changes: &[String]) {
-        for change in changes {
-            if let Ok(settings) = self.tuned(std::slice::from_ref(change)) {
-                *self = settings;
-            }
-        }
+    /// The settings after changes that a user made to a running mount with another version of the program. Changes that this
+    /// version does not support are left out.
+    pub(crate) fn with_tuned(&self, changes: &[String]) -> Self {
+        let tuned = |settings: Self, change| settings.tuned(std::slice::from_ref(change)).unwrap_or(settings);
+        changes.iter().fold(self.clone(), tuned)
     }
 
     /// The settings after `changes` of options of the engine, each of the form `key=value`.

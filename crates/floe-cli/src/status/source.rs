@@ -21,7 +21,7 @@ use super::report::{
 use crate::{
     control::{Answer, Question, Service, write_line},
     front::FrontReport,
-    handover::{Giver, SealedInvocation, StateFile},
+    handover::{Giver, SealedInvocation},
     launch::Launches,
     mount_options::Settings,
     transport::TransportReport,
@@ -83,8 +83,8 @@ pub(crate) struct Source {
     pub(crate) remote: Option<Arc<RemoteProcess>>,
     /// How this process was started; `None` if there was no memory for it.
     pub(crate) invocation: Option<SealedInvocation>,
-    /// Hands the mount over, with its state; `None` for mounts that cannot be handed over.
-    pub(crate) giver: Option<(Giver, Arc<StateFile>)>,
+    /// `None` for mounts that cannot be handed over.
+    pub(crate) giver: Option<Giver>,
 }
 
 impl Service for Source {
@@ -114,7 +114,7 @@ impl Service for Source {
     fn hand_over(&self, connection: UnixStream) {
         // If the other process fails, this process continues to serve, and the other process reports the error.
         let _ = match &self.giver {
-            Some((giver, _)) => giver.give(&connection),
+            Some(giver) => giver.give(&connection),
             None => write_line(&connection, &Answer::Refused(CANNOT_HAND_OVER.to_owned())),
         };
     }
@@ -231,8 +231,8 @@ impl Source {
         let wanted = settings.tuned(changes)?;
         self.engine().tune(&wanted.open.engine).map_err(|error| error.to_string())?;
         *settings = wanted;
-        if let Some((_, state)) = &self.giver {
-            state.note_tuned(changes);
+        if let Some(giver) = &self.giver {
+            giver.note_tuned(changes);
         }
         Ok(())
     }

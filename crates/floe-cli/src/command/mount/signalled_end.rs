@@ -16,7 +16,7 @@ use floe_fuse::{Abandoner, Detach, Keeper, UnmountError, Unmounter};
 use floe_image::{ShownName, start_error};
 use signal_hook::iterator::Signals;
 
-use crate::exit::Exit;
+use crate::{exit::Exit, mount::Mounted};
 
 /// How often to look for a second signal, and whether a mount is still covered.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -27,11 +27,11 @@ const REQUEST_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Unmounts on the first signal, and ends the process on the second.
 pub(super) struct SignalledEnd {
-    pub(super) unmounter: Unmounter,
-    pub(super) abandoner: Abandoner,
+    unmounter: Unmounter,
+    abandoner: Abandoner,
     /// The mountpoint, for messages.
-    pub(super) directory: PathBuf,
-    pub(super) keeper: Arc<Keeper>,
+    directory: PathBuf,
+    keeper: Arc<Keeper>,
 }
 
 /// The state of the mount after a signal.
@@ -50,6 +50,12 @@ enum State {
 }
 
 impl SignalledEnd {
+    /// Ends a mount of this process.
+    pub(super) fn of(mounted: &Mounted) -> Self {
+        let (unmounter, abandoner) = (mounted.unmounter(), mounted.abandoner());
+        Self { unmounter, abandoner, directory: mounted.directory().to_owned(), keeper: Arc::clone(mounted.keeper()) }
+    }
+
     /// Starts the thread that waits for the signals. Without it, signals have no effect.
     ///
     /// # Errors

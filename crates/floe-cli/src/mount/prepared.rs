@@ -1,0 +1,195 @@
+//! A mount with all that it needs from outside the sandbox.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use floe::{OpenOptions, remote::RemoteProcess};
+use floe_fuse::{Keeper, Kept, MountOptions, Relay};
+use floe_image::ShownName;
+use floe_sandbox::{Access, Calls, Capability, Mode, Policy};
+
+use super::{Request, held::Held, spill_directory::SpillDirectory, target::Target};
+use crate::{
+    confinement, control,
+    fail::Fail,
+    front::Front,
+    handover::{SealedInvocation, ServiceManager, StateFile, is_upgrade},
+    launch::{LaunchPlan, ProfileChoice},
+    mount_log::MountLog,
+    mount_options::Settings,
+    mount_users::MountUsers,
+    reachable_path::ReachablePath,
+    remote,
+    transport::{Continuity, TransportPlan},
+};
+
+/// A mount with all that it needs from outside the sandbox: open files, sockets, and the processes that mount and fetch for it.
+pub(crate) struct Prepared {
+    pub(super) image: PathBuf,
+    /// The options to open the image with.
+    pub(super) open: OpenOptions,
+    /// The process that fetches the image, if it is remote.
+    pub(super) remote: Option<Arc<RemoteProcess>>,
+    pub(super) policy: Policy,
+    /// The file for a line after each decode.
+    pub(super) decode_marks: Option<File>,
+    pub(super) mounting: Mounting,
+    pub(super) held: Held,
+}
+
+/// What the stages after the confinement need to mount and to serve.
+pub(super) struct Mounting {
+    pub(super) settings: Settings,
+    /// The image as users see it: an absolute path, or a URL without credentials.
+    pub(super) shown_image: PathBuf,
+    pub(super) target: Target,
+    pub(super) options: MountOptions,
+    pub(super) transport: TransportPlan,
+    pub(super) launch: LaunchPlan,
+    /// The control socket.
+    pub(super) control: io::Result<control::Prepared>,
+    /// How this process was started; `None` if there was no memory for it.
+    pub(super) invocation: Option<SealedInvocation>,
+    /// The memory file for the state of the mount, which its next process gets.
+    pub(super) state_file: Option<File>,
+}
+
+impl Request {
+    /// Acquires all that the mount needs from outside the sandbox.
+    ///
+    /// # Errors
+    /// The directory, the image or a file that the settings name cannot be used, or a process cannot be started.
+    pub(crate) fn prepare(self) -> Result<Prepared, Fail> {
+        let request = self;
+        // The service manager knows a process in the foreground only.
+        let mut manager = if request.in_background && !is_upgrade() { None } else { ServiceManager::connect() };
+        let invocation = SealedInvocation::of_this_process(manager.is_some()).ok();
+        let mut target = Target::find(&request.directory, manager.as_ref())?;
+        let settings = request.effective_settings(&target)?;
+        let shown_image = request.shown_image();
+        let mut log = MountLog::open(&shown_image, target.shown(), request.in_background || is_upgrade());
+        let continuity = target.continuity(manager.as_ref());
+        let control = control::Prepared::new();
+        // If the pipe is missing, nobody waits for the message.
+        let notify_pipe = request.notify_pipe.as_deref().and_then(|pipe| ReachablePath::new(pipe).ok());
+        let (engine, spill_directory) = SpillDirectory::create(&request.image, settings.open.engine.clone());
+        let is_confined = settings.sandbox != Mode::Off;
+        let relays = if is_confined { relays(&mut log, manager.as_mut())? } else { Vec::new() };
+        let keeper = start_keeper(&settings, &target, continuity, spill_directory.as_ref(), relays)?;
+        let held = Held {
+            image: remote::without_credentials(&request.image),
+            keeper,
+            log: Arc::new(log),
+            manager,
+            notify_pipe,
+            idle: request.idle,
+            _spill_directory: spill_directory,
+        };
+        // After the start of the keeper, which must share no memory with the rings.
+        let transport = TransportPlan::new(settings.transport, &settings.mount, continuity, settings.front)?;
+        let state_file = match target.take_state_file() {
+            None if held.manager.is_some() => StateFile::create().ok(),
+            file => file,
+        };
+        let decode_marks = settings.decode_marks.as_deref().map(open_marks).transpose()?;
+        let remote = remote::start(&request.image, &settings.open.remote)?;
+        let launch = LaunchPlan::prepare(&request.image, &settings, remote.as_deref())?;
+        let mut policy = Policy::default();
+        if is_confined {
+            policy = serving(&held, control.as_ref().ok());
+            policy.calls.rings = transport.rings().is_some();
+            launch.allow(&mut policy);
+        }
+        let open = OpenOptions { engine: launch.engine_options(engine), ..settings.open.clone() };
+        let options = mount_options(&settings, &held, &transport, &launch);
+        let mounting =
+            Mounting { settings, shown_image, target, options, transport, launch, control, invocation, state_file };
+        Ok(Prepared { image: request.image, open, remote, policy, decode_marks, mounting, held })
+    }
+}
+
+/// Takes the datagram sockets of a process away that is going to be confined. The relays are for the keeper.
+fn relays(log: &mut MountLog, manager: Option<&mut ServiceManager>) -> Result<Vec<Relay>, Fail> {
+    let to_manager = manager.map(ServiceManager::relay).transpose()?;
+    Ok([log.relay(), to_manager].into_iter().flatten().collect())
+}
+
+/// Starts the keeper, which does only what the settings ask for. It is started without a sandbox too: a process whose own thread
+/// waits in an unmount could not end.
+fn start_keeper(
+    settings: &Settings,
+    target: &Target,
+    continuity: Continuity,
+    spill_directory: Option<&SpillDirectory>,
+    relays: Vec<Relay>,
+) -> Result<Arc<Keeper>, Fail> {
+    let Settings { mount: options, front, transport, profile, .. } = settings;
+    let (mountpoint, taken) = (target.directory(), target.taken());
+    let kept = Kept {
+        directory: mountpoint.map(|directory| directory.path()).or(taken.map(|taken| taken.directory())),
+        mountpoint,
+        options,
+        users_of: |directory| MountUsers::of(directory).to_string(),
+        passing: spill_directory.map(|directory| directory.made.as_path()),
+        adopted: taken.map(|taken| taken.state.device),
+        may_have_front: *front != Front::Fuse && taken.is_none(),
+        must_have_front: *front == Front::Kernel,
+        may_permit_rings: transport.may_use_rings(options, continuity),
+        may_walk: *profile != ProfileChoice::Off,
+    };
+    let keeper = Keeper::start(kept, relays);
+    keeper.map_err(|error| Fail::failed(format!("cannot start the mounting process: {error}")))
+}
+
+/// The rights of a process that serves a mount.
+fn serving(held: &Held, control: Option<&control::Prepared>) -> Policy {
+    let mut policy = confinement::reading();
+    policy.calls = Calls { serve: true, ..Calls::default() };
+    policy.capabilities = vec![Capability::SysNice, Capability::IpcLock];
+    // Session threads open the device to join the connection. A process without the right to mount gains nothing by opening it.
+    policy.allow("/dev/fuse", Access::ReadWrite);
+    if let Some(directory) = &held._spill_directory {
+        policy.allow(directory.path(), Access::ReadWrite);
+    }
+    if let Some(directory) = control.and_then(control::Prepared::directory) {
+        policy.allow(directory, Access::Sockets);
+    }
+    if let Some(pipe) = &held.notify_pipe {
+        policy.allow(pipe.path(), Access::Write);
+    }
+    if let Some(group) = fs::read_to_string("/proc/self/cgroup").ok().as_deref().and_then(group_of) {
+        policy.allow(format!("/sys/fs/cgroup{group}/memory.pressure"), Access::Read);
+    }
+    policy
+}
+
+/// The path of the control group, if version 2 is in use.
+fn group_of(groups: &str) -> Option<&str> {
+    groups.lines().find_map(|line| line.strip_prefix("0::"))
+}
+
+/// The options of the mount: those of the user, and the parts of this process that the mount uses.
+fn mount_options(settings: &Settings, held: &Held, transport: &TransportPlan, launch: &LaunchPlan) -> MountOptions {
+    MountOptions {
+        keeper: Some(Arc::clone(&held.keeper)),
+        rings: transport.rings().cloned(),
+        faults: Some(held.log.faults()),
+        #[cfg(debug_assertions)]
+        reads: crate::compromised::read_sink(),
+        touches: launch.touch_sink(),
+        holds_metadata: launch.holds_metadata(),
+        front_direct_io: launch.is_learning(),
+        // The profile of a launch is made from the image, after the unmount at the latest.
+        closes_image: settings.profile != ProfileChoice::Learn,
+        ..settings.mount.clone()
+    }
+}
+
+fn open_marks(path: &Path) -> Result<File, Fail> {
+    let marks = fs::OpenOptions::new().write(true).open(path);
+    marks.map_err(|error| Fail::failed(format!("cannot open {}: {error}", path.shown())))
+}
