@@ -3,8 +3,8 @@
 use std::{ops::ControlFlow, sync::Arc};
 
 use floe_image::{
-    Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Extent, FileSystem, FileSystemInfo, Nid, Outline, Result,
-    SeekTarget, Xattr,
+    Attr, BlockReader, ByteRange, Capabilities, DirectoryCursor, Dirent, Extent, FileSystem, FileSystemInfo, Nid,
+    Outline, Result, SeekTarget, Xattr,
 };
 
 /// The owner of all files of a mount, instead of the image's owners.
@@ -44,6 +44,10 @@ impl FileSystem for Owned {
 
     fn info(&self) -> FileSystemInfo {
         self.inner.info()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn attr(&self, nid: Nid) -> Result<Attr> {

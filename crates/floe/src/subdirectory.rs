@@ -3,8 +3,8 @@
 use std::{ops::ControlFlow, sync::Arc};
 
 use floe_image::{
-    Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Extent, FileSystem, FileSystemInfo, Nid, Outline, Result,
-    SeekTarget, Xattr,
+    Attr, BlockReader, ByteRange, Capabilities, DirectoryCursor, Dirent, Extent, FileSystem, FileSystemInfo, Nid,
+    Outline, Result, SeekTarget, Xattr,
 };
 
 /// A file system whose root is a directory of another one.
@@ -24,6 +24,10 @@ impl FileSystem for Subdirectory {
 
     fn info(&self) -> FileSystemInfo {
         self.inner.info()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn attr(&self, nid: Nid) -> Result<Attr> {

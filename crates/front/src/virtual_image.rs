@@ -5,8 +5,8 @@ mod places;
 use std::{ops::ControlFlow, sync::Arc};
 
 use floe_image::{
-    Attr, BlockReader, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData,
-    FileSystem, FileSystemInfo, FileType, Nid, Place, Result,
+    Attr, BlockReader, ByteRange, Capabilities, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent,
+    ExtentData, FileSystem, FileSystemInfo, FileType, Nid, Place, Result,
 };
 
 use crate::{
@@ -350,6 +350,10 @@ impl FileSystem for VirtualImage {
 
     fn info(&self) -> FileSystemInfo {
         FileSystemInfo { inode_count: 3, ..self.view.file_system.info() }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.view.file_system.capabilities()
     }
 
     fn attr(&self, nid: Nid) -> Result<Attr> {

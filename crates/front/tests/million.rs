@@ -13,8 +13,8 @@ use std::{
 use floe_erofs::Erofs;
 use floe_front::{Origin, VirtualImage};
 use floe_image::{
-    Attr, BlockReader, ByteRange, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, ExtentData,
-    FileSystem, FileSystemInfo, FileType, Nid, Outline, Place, Result, SeekTarget, Timestamp,
+    Attr, BlockReader, ByteRange, Capabilities, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent,
+    ExtentData, FileSystem, FileSystemInfo, FileType, Nid, Outline, Place, Result, SeekTarget, Timestamp,
 };
 use floe_testkit::{CountingAllocator, DirectReader, MemorySource};
 use support::{BLOCK, DirectFile};
@@ -89,6 +89,10 @@ impl FileSystem for Grid {
             label: Vec::new(),
             features: Vec::new(),
         }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { has_acls: false, has_label: false, limits_inodes: true }
     }
 
     fn attr(&self, nid: Nid) -> Result<Attr> {

@@ -77,7 +77,7 @@ impl FuseEdge {
         let file_system = Arc::clone(reader.file_system());
         file_system.attr(file_system.root())?;
         let has_xattrs = file_system.has_xattrs();
-        let has_acls = has_xattrs && file_system.info().format != "squashfs";
+        let has_acls = has_xattrs && file_system.capabilities().has_acls;
         let threads = SessionPool::new(reader.clone(), options, Arc::clone(&deadlines), is_closed);
         let is_owners = options.access() == Access::OwnerAndRoot;
         Ok(Self {
@@ -430,9 +430,9 @@ impl AcceptedRequest<'_> {
     }
 
     fn statfs(self) {
-        let info = self.edge.reader.file_system().info();
-        // As the kernel's mounts: EROFS reports unlimited free inodes, SquashFS none.
-        let inode_max = if info.format == "erofs" { u64::MAX } else { info.inode_count };
+        let file_system = self.edge.reader.file_system();
+        let info = file_system.info();
+        let inode_max = if file_system.capabilities().limits_inodes { info.inode_count } else { u64::MAX };
         let st = Kstatfs {
             blocks: info.block_count,
             files: inode_max,
@@ -467,12 +467,11 @@ impl AcceptedRequest<'_> {
     }
 
     fn ioctl(self, ioctl: &IoctlIn) {
-        let info = self.edge.reader.file_system().info();
-        // As with the kernel's mounts: SquashFS has no labels, EROFS may have an empty one.
-        if ioctl.cmd != GET_LABEL || info.format == "squashfs" {
+        let file_system = self.edge.reader.file_system();
+        if ioctl.cmd != GET_LABEL || !file_system.capabilities().has_label {
             return self.reply.refuse(Errno::NOTTY);
         }
-        let mut label = info.label;
+        let mut label = file_system.info().label;
         label.truncate((ioctl.out_size as usize).saturating_sub(1));
         label.push(0);
         self.reply.pieces([IoctlOut::default().as_bytes(), &label]);

@@ -31,6 +31,17 @@ pub struct FileSystemInfo {
     pub features: Vec<String>,
 }
 
+/// What the kernel's mounts of a format offer, and therefore all mounts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capabilities {
+    /// Whether access control lists apply, and can be read as `system.` attributes.
+    pub has_acls: bool,
+    /// Whether an image has a label that can be asked for, even if it is empty.
+    pub has_label: bool,
+    /// Whether `statfs` reports a limit of inodes: as many as there are.
+    pub limits_inodes: bool,
+}
+
 /// The target of a search with `lseek`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SeekTarget {
@@ -54,6 +65,9 @@ pub trait FileSystem: Send + Sync {
 
     /// The properties of the image.
     fn info(&self) -> FileSystemInfo;
+
+    /// What mounts of this format offer.
+    fn capabilities(&self) -> Capabilities;
 
     /// The attributes of an inode.
     ///

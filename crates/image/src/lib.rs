@@ -28,7 +28,7 @@ pub use decompressor::{DecodeError, Decompressor};
 pub use directory::{DIRECTORY_DEPTH_MAX, DIRECTORY_TOO_DEEP, DirectoryCursor, Dirent};
 pub use error::{Error, Place, Result};
 pub use extent::{Extent, ExtentData};
-pub use file_system::{FileSystem, FileSystemInfo, SeekTarget};
+pub use file_system::{Capabilities, FileSystem, FileSystemInfo, SeekTarget};
 pub use finding::{Finding, Severity};
 pub use range::ByteRange;
 pub use range_set::ByteRangeSet;

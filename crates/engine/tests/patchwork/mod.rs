@@ -4,8 +4,9 @@ use std::{ops::ControlFlow, sync::Arc};
 
 use floe_codec::encode::Compression;
 use floe_image::{
-    Attr, BlockReader, ByteRange, DecodedLen, DeviceId, DirectoryCursor, Dirent, Encoding, Extent, ExtentData,
-    FileSystem, FileSystemInfo, FileType, ImageSource, Nid, Padding, Result, StoredBlock, StoredLen, Timestamp,
+    Attr, BlockReader, ByteRange, Capabilities, DecodedLen, DeviceId, DirectoryCursor, Dirent, Encoding, Extent,
+    ExtentData, FileSystem, FileSystemInfo, FileType, ImageSource, Nid, Padding, Result, StoredBlock, StoredLen,
+    Timestamp,
 };
 use floe_testkit::{MemorySource, Random};
 
@@ -233,6 +234,10 @@ impl FileSystem for Patchwork {
             label: Vec::new(),
             features: Vec::new(),
         }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { has_acls: false, has_label: false, limits_inodes: true }
     }
 
     fn attr(&self, nid: Nid) -> Result<Attr> {

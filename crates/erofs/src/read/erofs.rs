@@ -3,8 +3,8 @@
 use std::{ops::ControlFlow, sync::Arc};
 
 use floe_image::{
-    Attr, BlockReader, ByteRange, DeviceId, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo,
-    FileType, Nid, Outline, Result, SeekTarget, Timestamp, Xattr,
+    Attr, BlockReader, ByteRange, Capabilities, DeviceId, DirectoryCursor, Dirent, Error, Extent, FileSystem,
+    FileSystemInfo, FileType, Nid, Outline, Result, SeekTarget, Timestamp, Xattr,
 };
 
 use super::{
@@ -95,6 +95,10 @@ impl FileSystem for Erofs {
             label: name.into_iter().take(name_len).collect(),
             features: superblock.features.words(),
         }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { has_acls: true, has_label: true, limits_inodes: false }
     }
 
     fn attr(&self, nid: Nid) -> Result<Attr> {

@@ -9,7 +9,7 @@ use floe_fuse_wire::{
     Errno,
     abi::{AttrOut, EntryOut},
 };
-use floe_image::{Attr, Error, FileSystem, FileType, Nid, SeekTarget};
+use floe_image::{Attr, Capabilities, Error, FileSystem, FileType, Nid, SeekTarget};
 
 use crate::{
     Access, FaultSink, Keeper, MountOptions, Readdir, RequestCounts, Touch,
@@ -198,7 +198,7 @@ impl Served {
         name: &[u8],
         size_max: u32,
     ) -> Result<Sized, Refusal> {
-        check_xattr_name(file_system.info().format, name)?;
+        check_xattr_name(file_system.capabilities(), name)?;
         let value = file_system.xattr(self.nid(node), name)?;
         Ok(sized(value.ok_or(Errno::NODATA)?, size_max)?)
     }
@@ -245,11 +245,11 @@ impl Served {
 
 /// Rejects names outside the namespaces of the format, like the kernel's mounts. The kernel has already rejected names
 /// that are too long.
-fn check_xattr_name(format: &str, name: &[u8]) -> Result<(), Errno> {
+fn check_xattr_name(capabilities: Capabilities, name: &[u8]) -> Result<(), Errno> {
     match NAMESPACES.iter().find_map(|namespace| name.strip_prefix(*namespace)) {
         Some(b"") => Err(Errno::INVAL),
         Some(_) => Ok(()),
-        None if ACCESS_CONTROL_LISTS.contains(&name) && format != "squashfs" => Ok(()),
+        None if ACCESS_CONTROL_LISTS.contains(&name) && capabilities.has_acls => Ok(()),
         None => Err(Errno::OPNOTSUPP),
     }
 }

@@ -3,8 +3,8 @@
 use std::{cmp::Ordering, collections::HashSet, num::NonZero, ops::ControlFlow, sync::Arc};
 
 use floe_image::{
-    Attr, BlockReader, ByteRange, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, FileSystem, FileSystemInfo,
-    FileType, Nid, Outline, Place, Result, SeekTarget, Timestamp, Xattr,
+    Attr, BlockReader, ByteRange, Capabilities, DeviceNumber, DirectoryCursor, Dirent, Error, Extent, FileSystem,
+    FileSystemInfo, FileType, Nid, Outline, Place, Result, SeekTarget, Timestamp, Xattr,
 };
 
 use super::{DirectoryInode, Inode, InodeData, Name, RegularInode, Squashfs, xattr::XattrBytes};
@@ -53,6 +53,10 @@ impl FileSystem for Squashfs {
             label: Vec::new(),
             features: [compression].into_iter().chain(superblock.flags.words().map(str::to_owned)).collect(),
         }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { has_acls: false, has_label: false, limits_inodes: true }
     }
 
     fn attr(&self, nid: Nid) -> Result<Attr> {

@@ -10,8 +10,9 @@ use std::{
 };
 
 use floe_image::{
-    Attr, BlockReader, ByteRange, DecodedLen, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Encoding, Error, Extent,
-    ExtentData, FileSystem, FileSystemInfo, FileType, Nid, Place, Result, StoredBlock, StoredLen, Timestamp,
+    Attr, BlockReader, ByteRange, Capabilities, DecodedLen, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Encoding,
+    Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Nid, Place, Result, StoredBlock, StoredLen,
+    Timestamp,
 };
 
 use super::Gate;
@@ -290,6 +291,10 @@ impl FileSystem for TreeFileSystem {
             label: Vec::new(),
             features: Vec::new(),
         }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { has_acls: true, has_label: true, limits_inodes: true }
     }
 
     fn attr(&self, nid: Nid) -> Result<Attr> {
