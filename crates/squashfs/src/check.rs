@@ -7,6 +7,7 @@
 //! Memory is proportional to the number of inodes and of distinct data blocks: about 100 bytes each.
 
 mod block;
+mod checked_image;
 mod claims;
 mod directory;
 mod file;

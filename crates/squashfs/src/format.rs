@@ -25,6 +25,8 @@ pub const MAJOR: u16 = 4;
 /// The supported minor version.
 pub const MINOR: u16 = 0;
 
+/// The size of a superblock in bytes.
+pub const SUPERBLOCK_BYTES: u64 = 96;
 /// The decoded length of a metadata block; the last block of a table may be shorter.
 pub const METADATA_BYTES: u32 = 8192;
 /// The maximum number of dirents under one header.

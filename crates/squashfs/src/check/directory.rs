@@ -16,18 +16,18 @@ impl Tree<'_, '_> {
         let InodeData::Directory(data) = &inode.data else { return };
         let mut headers = HashMap::new();
         match self.check_dirents(directory, data, &mut headers) {
-            Ok(_) if self.report.is_cancelled() => {}
+            Ok(_) if self.image.report.is_cancelled() => {}
             Ok(subdirectory_count) => {
                 let expected = subdirectory_count.saturating_add(OWN_LINKS);
                 if inode.link_count != expected {
                     let rule = format!("link count is {}, expected {expected}", inode.link_count);
-                    self.add_finding(directory, Finding::warning(rule, Place::inode(directory.nid)));
+                    self.image.add_finding(directory, Finding::warning(rule, Place::inode(directory.nid)));
                 }
                 if let Err(error) = self.check_index(directory, data, &headers) {
-                    self.add_error(directory, &error);
+                    self.image.add_error(directory, &error);
                 }
             }
-            Err(error) => self.add_error(directory, &error),
+            Err(error) => self.image.add_error(directory, &error),
         }
     }
 
@@ -38,7 +38,7 @@ impl Tree<'_, '_> {
         data: &DirectoryInode,
         headers: &mut HashMap<u32, (ListingPosition, Box<[u8]>)>,
     ) -> Result<u32> {
-        let squashfs = self.squashfs;
+        let squashfs = self.image.squashfs;
         let start = squashfs.listing_start(data);
         let mut listing = squashfs.listing(directory.nid, data, start);
         let mut name = Name::new();
@@ -49,14 +49,14 @@ impl Tree<'_, '_> {
             let end = listing.position();
             self.listing_claims.begin(claimed, rule, Place::inode(directory.nid)).advance(end)?;
             claimed = end;
-            if self.report.is_cancelled() {
+            if self.image.report.is_cancelled() {
                 break;
             }
             if data.index_count > 0 && listing.was_first_under_header() {
                 let header = listing.header();
                 headers.insert(header.offset, (header, name.as_bytes().into()));
             }
-            let child = Reached { nid: listed.nid, path: self.paths.add(Some(directory.path), name.as_bytes()) };
+            let child = Reached { nid: listed.nid, path: self.image.paths.add(Some(directory.path), name.as_bytes()) };
             let is_directory = self.check_dirent(directory, child, &listed);
             subdirectory_count = subdirectory_count.saturating_add(u32::from(is_directory));
         }
@@ -67,21 +67,23 @@ impl Tree<'_, '_> {
     fn check_dirent(&mut self, directory: Reached, child: Reached, listed: &ListedInode) -> bool {
         let inode = match self.reach(child) {
             Some(inode) => inode,
-            None => match self.squashfs.inode(child.nid) {
+            None => match self.image.squashfs.inode(child.nid) {
                 Ok(inode) => inode,
                 Err(_) => return false,
             },
         };
         let place = Place::inode(child.nid);
         if inode.file_type() != listed.file_type {
-            self.add_finding(child, Finding::error("dirent type differs from that of its inode", place));
+            self.image.add_finding(child, Finding::error("dirent type differs from that of its inode", place));
         }
         if inode.number != listed.number {
-            self.add_finding(child, Finding::error("dirent's inode number differs from that of its inode", place));
+            self.image
+                .add_finding(child, Finding::error("dirent's inode number differs from that of its inode", place));
         }
         let InodeData::Directory(data) = &inode.data else { return false };
         if Some(data.parent) != self.number_of(directory.nid) {
-            self.add_finding(child, Finding::error("directory's parent is not the directory that lists it", place));
+            self.image
+                .add_finding(child, Finding::error("directory's parent is not the directory that lists it", place));
         }
         true
     }
@@ -93,10 +95,10 @@ impl Tree<'_, '_> {
         data: &DirectoryInode,
         headers: &HashMap<u32, (ListingPosition, Box<[u8]>)>,
     ) -> Result<()> {
-        let mut entries = self.squashfs.index_entries(directory.nid, data);
+        let mut entries = self.image.squashfs.index_entries(directory.nid, data);
         let mut name = Name::new();
         let place = Place::inode(directory.nid);
-        let mut claim = self.inode_claims.begin(data.index, "inode overlaps another one", place);
+        let mut claim = self.image.inode_claims.begin(data.index, "inode overlaps another one", place);
         while let Some(entry) = entries.next(&mut name)? {
             claim.advance(entries.position())?;
             let header = headers.get(&entry.offset);

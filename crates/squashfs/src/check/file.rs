@@ -9,7 +9,7 @@ use floe_image::{
     ByteRange, ByteRangeSet, DecodedLen, DeviceId, Encoding, Error, ExtentData, Place, Result, StoredBlock, StoredLen,
 };
 
-use super::{BlockToDecode, Finding, Reached, tree::Tree};
+use super::{BlockToDecode, Finding, Reached, checked_image::CheckedImage};
 use crate::read::{Inode, RegularInode, SizeWord};
 
 /// How many size words of a list one claim covers.
@@ -33,31 +33,37 @@ struct Need {
 }
 
 impl Files {
-    pub(super) fn check(&mut self, tree: &mut Tree<'_, '_>, reached: Reached, inode: &Inode, file: &RegularInode) {
+    pub(super) fn check(
+        &mut self,
+        image: &mut CheckedImage<'_, '_>,
+        reached: Reached,
+        inode: &Inode,
+        file: &RegularInode,
+    ) {
         if inode.is_extended && file.sparse > file.size {
             let finding = Finding::error("file has more bytes in holes than its size", Place::inode(reached.nid));
-            tree.add_finding(reached, finding);
+            image.add_finding(reached, finding);
         }
-        if let Err(error) = self.check_blocks(tree, reached, file) {
-            tree.add_error(reached, &error);
+        if let Err(error) = self.check_blocks(image, reached, file) {
+            image.add_error(reached, &error);
         }
-        if let Err(error) = self.check_tail(tree, reached, file) {
-            tree.add_error(reached, &error.for_inode(reached.nid));
+        if let Err(error) = self.check_tail(image, reached, file) {
+            image.add_error(reached, &error.for_inode(reached.nid));
         }
     }
 
-    fn check_blocks(&mut self, tree: &mut Tree<'_, '_>, reached: Reached, file: &RegularInode) -> Result<()> {
-        let squashfs = tree.squashfs;
+    fn check_blocks(&mut self, image: &mut CheckedImage<'_, '_>, reached: Reached, file: &RegularInode) -> Result<()> {
+        let squashfs = image.squashfs;
         let block_size = u64::from(squashfs.superblock.block_size());
         let mut left = file.size;
         let mut path: Option<Option<Arc<[u8]>>> = None;
         let mut list = squashfs.block_list(reached.nid, file, 0)?;
         let rule = "inode overlaps another one";
-        let mut claim = tree.inode_claims.begin(file.block_list, rule, Place::inode(reached.nid));
+        let mut claim = image.inode_claims.begin(file.block_list, rule, Place::inode(reached.nid));
         while let Some(block) = list.next()? {
             if block.index.is_multiple_of(WORDS_PER_CLAIM) || block.index.saturating_add(1) == file.block_count {
                 claim.advance(list.position())?;
-                if tree.report.is_cancelled() {
+                if image.report.is_cancelled() {
                     break;
                 }
             }
@@ -76,9 +82,9 @@ impl Files {
                 _ => {}
             }
             for (block, needed_bytes) in new {
-                let path = path.get_or_insert_with(|| tree.paths.path(reached.path).map(Into::into));
+                let path = path.get_or_insert_with(|| image.paths.path(reached.path).map(Into::into));
                 let (nid, path) = (Some(reached.nid), path.clone());
-                tree.report.decode(BlockToDecode { block, needed_bytes, nid, path });
+                image.report.decode(BlockToDecode { block, needed_bytes, nid, path });
             }
         }
         Ok(())
@@ -92,9 +98,9 @@ impl Files {
         });
     }
 
-    fn check_tail(&mut self, tree: &mut Tree<'_, '_>, reached: Reached, file: &RegularInode) -> Result<()> {
+    fn check_tail(&mut self, image: &mut CheckedImage<'_, '_>, reached: Reached, file: &RegularInode) -> Result<()> {
         let Some(tail) = file.fragment else { return Ok(()) };
-        let squashfs = tree.squashfs;
+        let squashfs = image.squashfs;
         let len = file.tail_bytes(squashfs.superblock.block_size());
         squashfs.map_file(reached.nid, file, ByteRange::new(file.size.saturating_sub(len), len), &mut Vec::new())?;
         let end = u64::from(tail.offset).saturating_add(len);
@@ -108,11 +114,11 @@ impl Files {
     }
 
     /// Passes the fragment blocks to the caller, each once for all files in it.
-    pub(super) fn check_fragments(mut self, tree: &mut Tree<'_, '_>) {
-        let squashfs = tree.squashfs;
+    pub(super) fn check_fragments(mut self, image: &mut CheckedImage<'_, '_>) {
+        let squashfs = image.squashfs;
         let mut given = HashSet::new();
         for index in 0..squashfs.superblock.fragment_count {
-            if tree.report.is_cancelled() {
+            if image.report.is_cancelled() {
                 return;
             }
             // Unreadable entries were reported when the tables were checked.
@@ -120,7 +126,7 @@ impl Files {
             let end = fragment.offset.saturating_add(u64::from(fragment.size.stored_len()));
             if end > squashfs.inode_table.start {
                 let place = Place::at(fragment.offset);
-                tree.report.add(Finding::error("fragment block overlaps the tables", place));
+                image.report.add(Finding::error("fragment block overlaps the tables", place));
                 continue;
             }
             let needed_bytes = self.fragments.get(&index).map_or(0, |need| need.bytes);
@@ -135,11 +141,11 @@ impl Files {
             }
             for (block, needed_bytes) in new {
                 let need = self.fragments.get(&index);
-                tree.report.decode(BlockToDecode {
+                image.report.decode(BlockToDecode {
                     block,
                     needed_bytes,
                     nid: need.map(|need| need.file.nid),
-                    path: need.and_then(|need| tree.paths.path(need.file.path)).map(Into::into),
+                    path: need.and_then(|need| image.paths.path(need.file.path)).map(Into::into),
                 });
             }
         }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use floe_image::{DIRECTORY_DEPTH_MAX, DIRECTORY_TOO_DEEP, Error, FileSystem, Nid, Place};
 
-use super::{Finding, Reached, Report, claims::Claims, file::Files, path::Paths};
+use super::{Finding, Reached, Report, checked_image::CheckedImage, claims::Claims, file::Files};
 use crate::{
     Squashfs,
     read::{Inode, InodeData, MetadataPosition},
@@ -22,44 +22,33 @@ struct Seen {
 
 /// The state of a tree check.
 pub(super) struct Tree<'run, 'report> {
-    pub(super) squashfs: &'run Squashfs,
-    pub(super) report: &'run mut Report<'report>,
-    pub(super) paths: Paths,
+    pub(super) image: CheckedImage<'run, 'report>,
     inodes: HashMap<Nid, Seen>,
-    /// Inodes with faults.
-    faulty: HashSet<Nid>,
     /// Directories still to be checked, with the number of directories above each.
     pending: Vec<(Reached, Inode, usize)>,
     /// The number of directories above the inodes that are being reached.
     depth: usize,
     files: Files,
-    /// The parts of the inode table that belong to inodes, and the parts of the directory table that belong to
-    /// directories.
-    pub(super) inode_claims: Claims,
+    /// The parts of the directory table that belong to directories.
     pub(super) listing_claims: Claims,
 }
 
 pub(super) fn check(squashfs: &Squashfs, report: &mut Report<'_>) {
     let mut tree = Tree {
-        squashfs,
-        report,
-        paths: Paths::default(),
+        image: CheckedImage::new(squashfs, report),
         inodes: HashMap::new(),
-        faulty: HashSet::new(),
         pending: Vec::new(),
         depth: 0,
         files: Files::default(),
-        inode_claims: Claims::default(),
         listing_claims: Claims::default(),
     };
-    let root = Reached { nid: squashfs.superblock.root, path: tree.paths.add(None, b"") };
+    let root = Reached { nid: squashfs.superblock.root, path: tree.image.paths.add(None, b"") };
     tree.reach(root);
-    while let Some((directory, inode, depth)) = tree.pending.pop().filter(|_| !tree.report.is_cancelled()) {
+    while let Some((directory, inode, depth)) = tree.pending.pop().filter(|_| !tree.image.report.is_cancelled()) {
         tree.depth = depth.saturating_add(1);
         tree.check_directory(directory, &inode);
     }
-    let files = std::mem::take(&mut tree.files);
-    files.check_fragments(&mut tree);
+    std::mem::take(&mut tree.files).check_fragments(&mut tree.image);
     tree.check_link_counts();
     tree.check_numbers();
     tree.check_inode_table();
@@ -72,26 +61,26 @@ impl Tree<'_, '_> {
         if let Some(seen) = self.inodes.get_mut(&nid) {
             seen.dirent_count = seen.dirent_count.saturating_add(1);
             if seen.is_directory {
-                self.add_finding(reached, Finding::error("directory is listed twice", Place::inode(nid)));
+                self.image.add_finding(reached, Finding::error("directory is listed twice", Place::inode(nid)));
             }
             return None;
         }
-        let inode = match self.squashfs.inode(nid) {
+        let inode = match self.image.squashfs.inode(nid) {
             Ok(inode) => inode,
             Err(error) => {
-                self.add_error(reached, &error);
+                self.image.add_error(reached, &error);
                 return None;
             }
         };
         let is_directory = matches!(inode.data, InodeData::Directory(_));
         let seen = Seen { number: inode.number, link_count: inode.link_count, dirent_count: 1, is_directory, path };
         self.inodes.insert(nid, seen);
-        self.report.summary.inode_count = self.report.summary.inode_count.saturating_add(1);
+        self.image.report.summary.inode_count = self.image.report.summary.inode_count.saturating_add(1);
         self.check_inode(reached, &inode);
         if is_directory {
-            self.report.summary.directory_count = self.report.summary.directory_count.saturating_add(1);
+            self.image.report.summary.directory_count = self.image.report.summary.directory_count.saturating_add(1);
             if self.depth == DIRECTORY_DEPTH_MAX {
-                self.add_finding(reached, Finding::error(DIRECTORY_TOO_DEEP, Place::inode(nid)));
+                self.image.add_finding(reached, Finding::error(DIRECTORY_TOO_DEEP, Place::inode(nid)));
             }
             self.pending.push((reached, inode, self.depth));
         }
@@ -104,26 +93,24 @@ impl Tree<'_, '_> {
     }
 
     fn check_inode(&mut self, reached: Reached, inode: &Inode) {
-        if let Err(error) = self.squashfs.attr(reached.nid) {
-            self.add_error(reached, &error);
+        if let Err(error) = self.image.squashfs.attr(reached.nid) {
+            self.image.add_error(reached, &error);
         }
         match &inode.data {
             InodeData::Regular(file) => {
-                let mut files = std::mem::take(&mut self.files);
-                files.check(self, reached, inode, file);
-                self.files = files;
+                self.files.check(&mut self.image, reached, inode, file);
             }
             InodeData::Symlink { size: 0, .. } => {
                 let finding = Finding::error("symbolic link without a target", Place::inode(reached.nid));
-                self.add_finding(reached, finding);
+                self.image.add_finding(reached, finding);
             }
             InodeData::Symlink { target, size } => {
                 let place = Place::inode(reached.nid);
-                let mut claim = self.inode_claims.begin(*target, "inode overlaps another one", place);
+                let mut claim = self.image.inode_claims.begin(*target, "inode overlaps another one", place);
                 let end = MetadataPosition { offset: target.offset.saturating_add(*size), ..*target };
-                let read = claim.advance(end).and_then(|()| self.squashfs.read_link(reached.nid));
+                let read = claim.advance(end).and_then(|()| self.image.squashfs.read_link(reached.nid));
                 if let Err(error) = read {
-                    self.add_error(reached, &error);
+                    self.image.add_error(reached, &error);
                 }
             }
             _ => {}
@@ -133,13 +120,13 @@ impl Tree<'_, '_> {
     fn check_link_counts(&mut self) {
         let inodes = std::mem::take(&mut self.inodes);
         for (nid, seen) in &inodes {
-            if self.report.is_cancelled() {
+            if self.image.report.is_cancelled() {
                 break;
             }
             if !seen.is_directory && seen.link_count != seen.dirent_count {
                 let rule = format!("link count is {}, but there are {} dirents", seen.link_count, seen.dirent_count);
                 let reached = Reached { nid: *nid, path: seen.path };
-                self.add_finding(reached, Finding::error(rule, Place::inode(*nid)));
+                self.image.add_finding(reached, Finding::error(rule, Place::inode(*nid)));
             }
         }
         self.inodes = inodes;
@@ -150,23 +137,23 @@ impl Tree<'_, '_> {
         let inodes = std::mem::take(&mut self.inodes);
         let mut numbers = HashSet::new();
         for (nid, seen) in &inodes {
-            if self.report.is_cancelled() {
+            if self.image.report.is_cancelled() {
                 break;
             }
             let reached = Reached { nid: *nid, path: seen.path };
             if !numbers.insert(seen.number) {
                 let finding = Finding::error("duplicate inode number", Place::inode(*nid));
-                self.add_finding(reached, finding);
+                self.image.add_finding(reached, finding);
             }
-            let Some(export) = &self.squashfs.export else { continue };
-            let cursor = export.cursor_at(&self.squashfs.metadata, seen.number.saturating_sub(1));
+            let Some(export) = &self.image.squashfs.export else { continue };
+            let cursor = export.cursor_at(&self.image.squashfs.metadata, seen.number.saturating_sub(1));
             match cursor.and_then(|mut cursor| cursor.read_u64()) {
                 Ok(reference) if reference == nid.0 => {}
                 Ok(_) => {
                     let finding = Finding::error("export table leads to another inode", Place::inode(*nid));
-                    self.add_finding(reached, finding);
+                    self.image.add_finding(reached, finding);
                 }
-                Err(error) => self.add_error(reached, &error),
+                Err(error) => self.image.add_error(reached, &error),
             }
         }
         self.inodes = inodes;
@@ -175,21 +162,21 @@ impl Tree<'_, '_> {
     /// Finds inodes to which no directory refers. Their numbers must be unique too: without an export table, a reader
     /// searches the whole inode table for the number of a parent directory.
     fn check_inode_table(&mut self) {
-        let squashfs = self.squashfs;
+        let squashfs = self.image.squashfs;
         let mut scanned_count = 0_u64;
         let mut unreached_count = 0_u64;
         let numbers: HashSet<u32> = self.inodes.values().map(|seen| seen.number).collect();
         for inode in squashfs.scan_inodes() {
-            if self.report.is_cancelled() {
+            if self.image.report.is_cancelled() {
                 return;
             }
             match inode {
                 Ok(inode) => {
                     scanned_count = scanned_count.saturating_add(1);
-                    let is_known = self.inodes.contains_key(&inode.nid) || self.faulty.contains(&inode.nid);
+                    let is_known = self.inodes.contains_key(&inode.nid) || self.image.faulty.contains(&inode.nid);
                     unreached_count = unreached_count.saturating_add(u64::from(!is_known));
                     if !is_known && numbers.contains(&inode.number) {
-                        self.report.add(Finding::error("duplicate inode number", Place::inode(inode.nid)));
+                        self.image.report.add(Finding::error("duplicate inode number", Place::inode(inode.nid)));
                     }
                 }
                 Err(error) => {
@@ -197,8 +184,8 @@ impl Tree<'_, '_> {
                         Error::Corrupt { place, .. } | Error::Io { place, .. } => place.nid,
                         _ => None,
                     };
-                    if nid.is_none_or(|nid| !self.faulty.contains(&nid)) {
-                        self.report.add(Finding::from(&error));
+                    if nid.is_none_or(|nid| !self.image.faulty.contains(&nid)) {
+                        self.image.report.add(Finding::from(&error));
                     }
                 }
             }
@@ -206,24 +193,12 @@ impl Tree<'_, '_> {
         let place = Place::at(squashfs.inode_table.start);
         if unreached_count > 0 {
             let rule = format!("{unreached_count} inodes are not in any directory");
-            self.report.add(Finding::warning(rule, place));
+            self.image.report.add(Finding::warning(rule, place));
         }
         let counted = u64::from(squashfs.superblock.inode_count);
-        if scanned_count != counted && self.faulty.is_empty() {
+        if scanned_count != counted && self.image.faulty.is_empty() {
             let rule = format!("{scanned_count} inodes found, but the superblock states {counted}");
-            self.report.add(Finding::error(rule, place));
+            self.image.report.add(Finding::error(rule, place));
         }
-    }
-
-    /// Reports a fault of an inode.
-    pub(super) fn add_finding(&mut self, reached: Reached, finding: Finding) {
-        self.faulty.insert(reached.nid);
-        let path = if self.report.is_reporting() { self.paths.path(reached.path) } else { None };
-        self.report.add(finding.with_path(path));
-    }
-
-    /// Reports that an inode cannot be read.
-    pub(super) fn add_error(&mut self, reached: Reached, error: &Error) {
-        self.add_finding(reached, Finding::from(error));
     }
 }

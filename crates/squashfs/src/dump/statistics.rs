@@ -101,7 +101,7 @@ pub fn count(squashfs: &Squashfs) -> Result<Statistics> {
         add(&mut statistics.data.fragment_count, 1);
         add(&mut statistics.data.fragment_stored_bytes, u64::from(fragment.size.stored_len()));
     }
-    statistics.data.area_bytes = squashfs.inode_table.start.saturating_sub(crate::read::SUPERBLOCK_BYTES);
+    statistics.data.area_bytes = squashfs.inode_table.start.saturating_sub(crate::format::SUPERBLOCK_BYTES);
     for place in table_places(squashfs) {
         statistics.tables.push(count_table(squashfs, place)?);
     }

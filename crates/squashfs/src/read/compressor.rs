@@ -4,8 +4,7 @@ use std::fmt;
 
 use floe_image::{Encoding, Error, Padding, Place, Result};
 
-use super::superblock::SUPERBLOCK_BYTES;
-use crate::format::{GzipOptions, Lz4Options, LzoOptions, METADATA_BYTES, XzOptions, ZstdOptions};
+use crate::format::{GzipOptions, Lz4Options, LzoOptions, METADATA_BYTES, SUPERBLOCK_BYTES, XzOptions, ZstdOptions};
 
 /// The largest match distance of an LZ4 block.
 const LZ4_WINDOW_BYTES: u32 = 1 << 16;

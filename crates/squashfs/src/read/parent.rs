@@ -1,28 +1,14 @@
 //! Finds inodes by number, and the parents of directories (section "Export table").
 
-use std::sync::OnceLock;
-
 use floe_image::{Error, Nid, Place, Result};
 
-use super::{DirectoryInode, Squashfs};
+use super::{DirectoryInode, Squashfs, inode_numbers::Numbers};
 
 /// The maximum number of inodes that an image without an export table may have for lookups by number. The table in
 /// memory then takes 64 MiB.
 const INODES_MAX: usize = 1 << 22;
 
 const TOO_MANY_INODES: &str = "lookups by number in a SquashFS image with more than 4194304 inodes and no export table";
-
-/// The inodes of an image without a correct export table, sorted by number, up to the first that cannot be read. Filled on first
-/// use; a transient error is not kept.
-pub(super) type InodeNumbers = OnceLock<Numbers>;
-
-/// Inodes by their numbers.
-#[derive(Debug)]
-pub(super) struct Numbers {
-    sorted: Vec<(u32, Nid)>,
-    /// Why the rest is missing.
-    error: Option<Error>,
-}
 
 impl Squashfs {
     /// The inode with this number; `None` if there is none. The caller checks that the inode has this number, because
@@ -55,12 +41,7 @@ impl Squashfs {
                 self.inode_numbers.get_or_init(|| numbers)
             }
         };
-        let found = numbers.sorted.binary_search_by_key(&number, |(number, _)| *number).ok();
-        match (found.and_then(|index| numbers.sorted.get(index)), &numbers.error) {
-            (Some((_, nid)), _) => Ok(Some(*nid)),
-            (None, Some(error)) => Err(error.clone()),
-            (None, None) => Ok(None),
-        }
+        numbers.find(number)
     }
 
     /// The parent of a directory; the root is its own.
@@ -107,7 +88,6 @@ impl Squashfs {
                 break;
             }
         }
-        sorted.sort_unstable();
-        Ok(Numbers { sorted, error })
+        Ok(Numbers::new(sorted, error))
     }
 }

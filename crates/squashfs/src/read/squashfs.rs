@@ -7,13 +7,12 @@ use floe_image::{BlockReader, Error, Place, Result};
 use super::{
     CompressorOptions, Superblock,
     block_index::BlockIndexes,
+    inode_numbers::InodeNumbers,
     location_list::{ListPlace, ListedTable, LocationList},
     metadata::{Metadata, TableRange},
-    parent::InodeNumbers,
-    superblock::SUPERBLOCK_BYTES,
-    xattr::XattrTable,
+    xattr_table::XattrTable,
 };
-use crate::format::{self, FragmentEntry};
+use crate::format::{self, FragmentEntry, SUPERBLOCK_BYTES};
 
 /// The size of an id in bytes.
 const ID_BYTES: u32 = 4;

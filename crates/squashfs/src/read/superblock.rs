@@ -3,16 +3,13 @@
 use floe_image::{BlockReader, DeviceId, Error, Nid, Place, Result};
 
 use super::Compression;
-use crate::format::{self, SuperBlock};
+use crate::format::{self, SUPERBLOCK_BYTES, SuperBlock};
 
 /// log2 of the smallest block size: 4 KiB.
 const BLOCK_SIZE_LOG2_MIN: u16 = 12;
 
 /// log2 of the largest block size: 1 MiB.
 const BLOCK_SIZE_LOG2_MAX: u16 = 20;
-
-/// The size of a superblock in bytes.
-pub(crate) const SUPERBLOCK_BYTES: u64 = 96;
 
 /// Whether `head` begins with a SquashFS magic number of any version; four bytes suffice.
 pub fn is_squashfs(head: &[u8]) -> bool {

@@ -1,13 +1,12 @@
 //! Extended attributes.
 
-use floe_image::{BlockReader, DeviceId, Error, Place, Result};
+use floe_image::{Error, Place, Result};
 
 use super::{
     Inode, Squashfs,
-    location_list::{ListPlace, ListedTable, LocationList},
     metadata::{Metadata, MetadataCursor, MetadataPosition, TableRange},
 };
-use crate::format::{self, XattrEntry, XattrId, XattrIdTable, XattrVal};
+use crate::format::{self, XattrEntry, XattrId, XattrVal};
 
 /// The longest value in bytes, as in the kernel.
 const VALUE_BYTES_MAX: u32 = 65_536;
@@ -28,12 +27,6 @@ const VALUES_BYTES_MAX: usize = 16 << 20;
 /// The length of a reference to an out-of-line value in bytes. To find the next attribute, the kernel skips the stated
 /// length, unsquashfs this constant.
 const REFERENCE_BYTES: u32 = 8;
-
-/// The attributes and attribute sets (section "Attributes").
-pub(super) struct XattrTable {
-    sets: LocationList,
-    attributes: TableRange,
-}
 
 /// The prefix of an attribute name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,76 +59,6 @@ impl XattrPrefix {
     }
 }
 
-impl XattrTable {
-    /// Reads the table's header and list.
-    pub(super) fn read(reader: &dyn BlockReader, header_start: u64, bytes_used: u64) -> Result<Self> {
-        let place = Place::at(header_start);
-        let list_start = header_start.saturating_add(16);
-        if list_start > bytes_used {
-            return Err(Error::corrupt("attribute id table past the end of the file system", place));
-        }
-        let bytes = reader.stored(DeviceId(0), header_start, XattrIdTable::SIZE)?;
-        let header = XattrIdTable::from_prefix(&bytes)
-            .ok_or(Error::corrupt("attribute id table past the end of the file system", place))?;
-        if header.xattr_ids == 0 {
-            return Err(Error::corrupt("attribute id table without attribute sets", place));
-        }
-        let table = ListedTable::Xattrs;
-        let entry_bytes = u32::try_from(XattrId::SIZE).unwrap_or(u32::MAX);
-        let list = ListPlace {
-            table,
-            blocks_end: header_start,
-            start: list_start,
-            next: bytes_used,
-            entry_count: header.xattr_ids,
-            entry_bytes,
-        };
-        let sets = LocationList::read(reader, list)?;
-        let attributes = TableRange { start: header.xattr_table_start, end: sets.range().start };
-        if attributes.start >= attributes.end {
-            return Err(Error::corrupt("attributes do not precede the attribute id table", place));
-        }
-        Ok(Self { sets, attributes })
-    }
-
-    /// The start of the table.
-    pub(super) const fn start(&self) -> u64 {
-        self.attributes.start
-    }
-
-    /// The sets.
-    pub(super) const fn sets(&self) -> &LocationList {
-        &self.sets
-    }
-
-    /// The range of the attributes' metadata blocks.
-    pub(super) const fn attributes(&self) -> TableRange {
-        self.attributes
-    }
-
-    fn set(&self, metadata: &Metadata, index: u32) -> Result<XattrId> {
-        self.sets.entry(metadata, index)
-    }
-
-    fn list<'image>(&self, metadata: &'image Metadata, set: &XattrId) -> Result<XattrList<'image>> {
-        Ok(XattrList {
-            cursor: metadata.cursor(self.attributes, self.position(set.xattr)?),
-            metadata,
-            table: self.attributes,
-            left: set.count,
-        })
-    }
-
-    fn position(&self, reference: u64) -> Result<MetadataPosition> {
-        position(self.attributes, reference)
-    }
-}
-
-fn position(table: TableRange, reference: u64) -> Result<MetadataPosition> {
-    MetadataPosition::of_reference(table.start, reference)
-        .ok_or(Error::corrupt("attribute reference of more than 48 bits", Place::at(table.start)))
-}
-
 impl Squashfs {
     /// The attribute set of an inode; `None` if it has none, or the image has no attributes.
     pub(crate) fn xattr_set(&self, inode: &Inode) -> Result<Option<XattrId>> {
@@ -155,7 +78,9 @@ impl Squashfs {
         if set.count > ATTRIBUTES_MAX {
             return Err(Error::corrupt("set exceeds 65536 attributes", Place::at(table.start())));
         }
-        table.list(&self.metadata, set)
+        let (metadata, table) = (&self.metadata, table.attributes());
+        let cursor = metadata.cursor(table, position(table, set.xattr)?);
+        Ok(XattrList { cursor, metadata, table, left: set.count })
     }
 }
 
@@ -276,4 +201,9 @@ impl Xattr<'_> {
         }
         cursor.take(len.vsize)
     }
+}
+
+fn position(table: TableRange, reference: u64) -> Result<MetadataPosition> {
+    MetadataPosition::of_reference(table.start, reference)
+        .ok_or(Error::corrupt("attribute reference of more than 48 bits", Place::at(table.start)))
 }
