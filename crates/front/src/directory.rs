@@ -9,10 +9,11 @@ use floe_erofs::{
 use floe_image::{DirectoryCursor, Error, FileType, Nid, Place, Result};
 
 use crate::{
+    fault::{lasting, unreadable},
     geometry::{BLOCK_BYTES, Class, Slot},
     node::{Node, number_of},
     packed_directories::{PackedDirectory, Sorted},
-    view::{View, lasting, unreadable},
+    view::View,
 };
 
 /// The largest directory that a non-blocking view reads whole.

@@ -41,8 +41,9 @@ pub(crate) const LARGE_START: u64 = LARGE_BLOCK << BLOCK_LOG2;
 /// The number of blocks in the large file.
 pub(crate) const LARGE_BLOCK_COUNT: u32 = META_BLOCK;
 
-/// The device number of the large file in chunk maps.
+/// The device number of the large file in chunk maps, and its name.
 pub(crate) const LARGE_DEVICE: u16 = 1;
+pub(crate) const LARGE_NAME: &str = "large";
 
 /// The maximum size of an inode with the data that follows it: 64 bytes of inode, 256 KiB of attributes, and two million chunks.
 pub(crate) const HUGE_BYTES: u64 = 8 << 20;

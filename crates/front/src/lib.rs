@@ -82,6 +82,7 @@
 mod addresses;
 mod descent;
 mod directory;
+mod fault;
 mod geometry;
 mod metadata_readahead;
 mod node;

@@ -9,8 +9,8 @@ use floe_erofs::{
 use floe_image::{Attr, Error, FileSystem, FileType, Nid, Outline, Place, Result, Timestamp};
 
 use crate::{
+    fault::lasting,
     geometry::{BLOCK_BYTES, BLOCK_LOG2, Class, Geometry, HUGE_BYTES, LARGE_DEVICE, Slot},
-    view::lasting,
 };
 
 /// The size of a rendered inode.

@@ -6,18 +6,18 @@ use floe_erofs::{
     format::{FEATURE_COMPAT_MTIME, FEATURE_INCOMPAT_CHUNKED_FILE, FEATURE_INCOMPAT_DEVICE_TABLE},
     write::{Device as DeviceRecord, DirectoryEntry, InodeData, SuperBlockRecord, directory_bytes, superblock_bytes},
 };
-use floe_image::{ByteRange, Extent, ExtentData, FileSystemInfo, FileType, Nid, Result};
+use floe_image::{ByteRange, Extent, ExtentData, FileSystemInfo, FileType, Result};
 
 use crate::{
     addresses::{Device, RETIRED, Run, Wanted},
     directory::DirectoryContent,
+    fault::{lasting, unreadable},
     geometry::{
         BLOCK_BYTES, BLOCK_LOG2, BROKEN_DIRECTORY_BLOCK, BROKEN_DIRECTORY_BYTES, Class, DATA_BLOCK, DEAD_BLOCK,
-        META_BLOCK, Slot,
+        LARGE_NAME, META_BLOCK, Slot,
     },
     node::{ChunkMap, INODE_BYTES, Node, Xattrs, broken_inode},
-    view::{View, lasting, unreadable},
-    virtual_image::LARGE_NAME,
+    view::{Placed, View},
 };
 
 /// The bytes of a file with holes that one call of `map` covers.
@@ -25,19 +25,6 @@ const MAP_STEP_BYTES: u64 = 64 << 20;
 
 /// The entry of a chunk that is a hole.
 const HOLE: u32 = u32::MAX;
-
-/// Data of a file, a directory or a symbolic link that has addresses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Placed {
-    /// The inode in the original.
-    pub(crate) nid: Nid,
-    /// The inode in the virtual image.
-    pub(crate) front_nid: u64,
-    /// The bytes of the file in the run. A run consists of whole blocks, so it may be longer.
-    pub(crate) range: ByteRange,
-    /// Whether it is file data, which is not rendered.
-    pub(crate) is_file: bool,
-}
 
 /// An inode and its data.
 struct Shape {

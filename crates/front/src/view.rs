@@ -1,19 +1,32 @@
 //! The original image with the state of its rendering.
 
-use std::{io::ErrorKind, sync::Arc};
+use std::sync::Arc;
 
-use floe_image::{Error, FileSystem, Nid, Place, Result};
+use floe_image::{ByteRange, FileSystem, Nid, Result};
 
 use crate::{
     addresses::Addresses,
+    fault::lasting,
     geometry::{Class, Geometry, Slot},
     metadata_readahead::MetadataReadahead,
     node::Node,
     packed_directories::PackedDirectories,
     parents::Parents,
     recent::Recent,
-    render::Placed,
 };
+
+/// Data of a file, a directory or a symbolic link that has addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Placed {
+    /// The inode in the original.
+    pub(crate) nid: Nid,
+    /// The inode in the virtual image.
+    pub(crate) front_nid: u64,
+    /// The bytes of the file in the run. A run consists of whole blocks, so it may be longer.
+    pub(crate) range: ByteRange,
+    /// Whether it is file data, which is not rendered.
+    pub(crate) is_file: bool,
+}
 
 /// The state that all views of an image share.
 pub(crate) struct Shared {
@@ -76,22 +89,4 @@ impl View {
     pub(crate) fn virtual_nid(&self, node: &Node) -> u64 {
         self.shared.geometry.nid(node.slot, node.within())
     }
-}
-
-/// The value of `answer`; `None` for a permanent error: the original breaks its format or is too short.
-///
-/// # Errors
-/// The original cannot be read now.
-pub(crate) fn lasting<T>(answer: Result<T>) -> Result<Option<T>> {
-    let is_short = |error: &Error| matches!(error, Error::Io { error, .. } if error.kind() == ErrorKind::UnexpectedEof);
-    match answer {
-        Ok(answer) => Ok(Some(answer)),
-        Err(error) if error.is_transient() && !is_short(&error) => Err(error),
-        Err(_) => Ok(None),
-    }
-}
-
-/// The error of a read at a place that has no readable block.
-pub(crate) fn unreadable() -> Error {
-    Error::corrupt("block of the virtual image is not readable", Place::UNKNOWN)
 }

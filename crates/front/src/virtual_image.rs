@@ -13,14 +13,15 @@ use crate::{
     addresses::Run,
     descent::Descent,
     directory::has_blocks_to_keep,
+    fault::unreadable,
     geometry::{
-        BLOCK_BYTES, BLOCK_LOG2, Class, DATA_BLOCK, Geometry, LARGE_BLOCK, LARGE_BLOCK_COUNT, LARGE_START, META_BLOCK,
-        Slot,
+        BLOCK_BYTES, BLOCK_LOG2, Class, DATA_BLOCK, Geometry, LARGE_BLOCK, LARGE_BLOCK_COUNT, LARGE_NAME, LARGE_START,
+        META_BLOCK, Slot,
     },
     node::Node,
-    render::{Placed, superblock},
+    render::superblock,
     rendered_source::{RenderedSource, Views},
-    view::{Shared, View, unreadable},
+    view::{Placed, Shared, View},
 };
 
 /// The root, whose only entry is the virtual image.
@@ -31,9 +32,6 @@ const IMAGE: Nid = Nid(2);
 
 /// The data of large files.
 const LARGE: Nid = Nid(3);
-
-/// The name of the file with the data of large files.
-pub(crate) const LARGE_NAME: &str = "large";
 
 /// A byte of a file of the original.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
