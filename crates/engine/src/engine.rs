@@ -1,5 +1,6 @@
 //! The engine of one image: its sources and everything that its reads share.
 
+pub(crate) mod adopted_thread;
 pub(crate) mod counters;
 mod growth;
 mod metadata_reader;
@@ -21,7 +22,7 @@ use floe_image::{
 };
 
 use crate::{
-    Blocking, Counters, EngineOptions, LatencySummary, MetadataCacheDesign, Stage, WorkerStatus, Working,
+    Blocking, Counters, EngineOptions, LatencySummary, MetadataCacheDesign, Stage, WorkerStatus,
     cache::{
         block_cache::{BlockCache, Key},
         metadata_cache::MetadataCache,
@@ -137,13 +138,6 @@ impl Engine {
     /// Returns the reader with which a format is opened: metadata through the engine's caches.
     pub fn block_reader(self: &Arc<Self>, blocking: Blocking) -> Arc<dyn BlockReader> {
         Arc::new(MetadataReader { engine: Arc::clone(self), blocking })
-    }
-
-    /// Adopts the calling thread as a session thread, one that takes requests and serves them: schedules it like the
-    /// decompression threads while more threads are runnable than there are CPUs, and time-shared otherwise. The thread
-    /// counts as busy until the returned guard is dropped.
-    pub fn adopt_this_thread(&self) -> Working<'_> {
-        self.workers.adopt_this_thread()
     }
 
     /// Writes a line to `file` after each decode from now on: `floe_decode`, its duration in nanoseconds, its decoded

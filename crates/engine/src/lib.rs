@@ -29,7 +29,7 @@ pub use cache::{
     block_cache::BlockCacheCounters, metadata_cache::MetadataCacheCounters, spill_file::SpillFileCounters,
 };
 pub use decode::windows::WindowCounters;
-pub use engine::{Engine, counters::Counters, tuning::TuneError};
+pub use engine::{Engine, adopted_thread::AdoptedThread, counters::Counters, tuning::TuneError};
 pub use memory::{
     byte_budget::BudgetCounters,
     page_pool::PagePoolCounters,
@@ -49,5 +49,5 @@ pub use read::reader::Reader;
 pub use threads::{
     cpu_pressure::Working,
     scheduling_sys::{reschedule_this_thread, schedule_this_thread},
-    worker::WorkerStatus,
+    worker_record::WorkerStatus,
 };

@@ -6,4 +6,5 @@ pub(crate) mod real_time;
 pub(crate) mod scheduling_sys;
 pub(crate) mod task_queue;
 pub(crate) mod worker;
+pub(crate) mod worker_record;
 pub(crate) mod workers;

@@ -34,7 +34,7 @@ use crate::{
         next_parts::{ListingPart, list_in_advance},
     },
     requests::deadline::{Deadlines, PendingReply},
-    session_pool::{NextRequest, SessionPool, gate::Gate},
+    session_pool::{NextRequest, SessionPool, SessionThread, gate::Gate},
 };
 
 use self::negotiation::{MountProperties, ZeroMessageOpens};
@@ -52,7 +52,6 @@ pub(crate) struct FuseEdge {
     prefetch_reader: Reader,
     prefetch_thread: Arc<AtomicU32>,
     served: Arc<Served>,
-    deadlines: Arc<Deadlines>,
     threads: SessionPool,
     options: MountOptions,
     properties: MountProperties,
@@ -78,7 +77,7 @@ impl FuseEdge {
         file_system.attr(file_system.root())?;
         let has_xattrs = file_system.has_xattrs();
         let has_acls = has_xattrs && file_system.capabilities().has_acls;
-        let threads = SessionPool::new(reader.clone(), options, Arc::clone(&deadlines), is_closed);
+        let threads = SessionPool::new(reader.clone(), options, deadlines, is_closed);
         let is_owners = options.access() == Access::OwnerAndRoot;
         Ok(Self {
             prefetch_reader: reader.for_prefetch(),
@@ -86,7 +85,6 @@ impl FuseEdge {
             reader,
             served: Arc::new(Served::new(file_system.as_ref(), options)),
             threads,
-            deadlines,
             options: options.clone(),
             properties: MountProperties { checks_permissions, has_acls },
             zero_message_opens: ZeroMessageOpens::default(),
@@ -143,41 +141,42 @@ impl FuseEdge {
     /// The connection failed.
     pub(crate) fn serve_ring(&self, ring: &mut Ring, number: usize) -> io::Result<()> {
         let mut buffer = RequestBuffer::new(REQUEST_BYTES_MAX);
-        let thread = self.threads.first_with_ring() + number;
+        let thread = self.threads.enter(self.threads.first_with_ring() + number);
         loop {
             match ring.receive(&mut buffer)? {
-                Receipt::Request(received) => self.take(thread, received),
+                Receipt::Request(received) => self.take(&thread, received),
                 Receipt::Nothing | Receipt::Interrupted => {}
                 Receipt::Unmounted => return Ok(()),
             }
         }
     }
 
-    /// Answers requests until the file system is unmounted. The calling thread is session thread number `thread`.
+    /// Answers requests until the file system is unmounted. The calling thread becomes session thread `number`.
     ///
     /// # Errors
     /// The connection failed or was aborted.
-    pub(crate) fn serve(&self, channel: &Channel, thread: usize) -> io::Result<()> {
+    pub(crate) fn serve(&self, channel: &Channel, number: usize) -> io::Result<()> {
         let mut buffer = RequestBuffer::new(REQUEST_BYTES_MAX);
+        let thread = self.threads.enter(number);
         let gate = self.threads.gate();
-        gate.enter(thread);
+        gate.enter(number);
         loop {
-            gate.pass(thread);
+            gate.pass(number);
             let mut receipt = channel.receive(&mut buffer);
             if matches!(receipt, Ok(Receipt::Nothing)) {
                 // The device does not block if another program opened it with `O_NONBLOCK`.
                 receipt = channel.wait().map(|()| Receipt::Interrupted);
             }
-            gate.leave(thread);
+            gate.leave(number);
             match receipt? {
-                Receipt::Request(received) => self.take(thread, received),
+                Receipt::Request(received) => self.take(&thread, received),
                 Receipt::Nothing | Receipt::Interrupted => {}
                 Receipt::Unmounted => return Ok(()),
             }
         }
     }
 
-    fn take(&self, thread: usize, received: Received<'_>) {
+    fn take(&self, thread: &SessionThread<'_>, received: Received<'_>) {
         let Received { request, reply } = received;
         let Ok(Request { header, operation }) = request else { return reply.refuse(Errno::IO) };
         self.dispatch(AcceptedRequest { edge: self, thread, header, reply }, operation);
@@ -307,7 +306,7 @@ fn is_write(opcode: Opcode) -> bool {
 struct AcceptedRequest<'edge> {
     edge: &'edge FuseEdge,
     /// The session thread that has taken it.
-    thread: usize,
+    thread: &'edge SessionThread<'edge>,
     header: InHeader,
     reply: Reply,
 }
@@ -360,8 +359,8 @@ impl AcceptedRequest<'_> {
         if let Some(sink) = self.touches() {
             sink(Touch::Read(nid, ByteRange::new(offset, len.into())));
         }
-        let _turn = edge.threads.begin(self.thread, self.header.pid, NextRequest::Any);
-        let pending = edge.deadlines.watch(self.thread, self.reply);
+        let turn = self.thread.begin(self.header.pid, NextRequest::Any);
+        let pending = turn.watch(self.reply);
         let (served, is_readahead) = (Arc::clone(&edge.served), edge.is_readahead(nid, len));
         let is_prefetch = self.header.pid != 0 && self.header.pid == edge.prefetch_thread.load(Relaxed);
         let reader = if is_prefetch { &edge.prefetch_reader } else { &edge.reader };
@@ -397,7 +396,7 @@ impl AcceptedRequest<'_> {
         let part = ListingPart { directory, lister, offset: read.offset, len_max: read.size as usize };
         let allowed = served.allowance(lister, directory);
         let next = if allowed.is_spent() { NextRequest::OfListing } else { NextRequest::Any };
-        let _turn = edge.threads.begin(self.thread, lister, next);
+        let turn = self.thread.begin(lister, next);
         let in_advance = served.next_parts.take(part).filter(|_| allowed.is_spent());
         let send = move |reply: Reply, allowed: Allowance, listed: Listed| {
             // Before the reply, because programs read the listed files right after it.
@@ -408,7 +407,7 @@ impl AcceptedRequest<'_> {
                 list_in_advance(&reader, served, next, listed.left);
             }
         };
-        let pending = edge.deadlines.watch(self.thread, self.reply);
+        let pending = turn.watch(self.reply);
         match in_advance {
             Some((allowed, listed)) => {
                 if let Some(reply) = pending.take() {
@@ -483,9 +482,8 @@ impl AcceptedRequest<'_> {
         work: impl Fn(&Served, &dyn FileSystem) -> Result<T, Refusal> + Send + 'static,
         send: impl FnOnce(Reply, T) + Send + 'static,
     ) {
-        let edge = self.edge;
-        let _turn = edge.threads.begin(self.thread, self.header.pid, NextRequest::Any);
-        edge.answer(edge.deadlines.watch(self.thread, self.reply), work, send);
+        let turn = self.thread.begin(self.header.pid, NextRequest::Any);
+        self.edge.answer(turn.watch(self.reply), work, send);
     }
 }
 

@@ -7,14 +7,15 @@ mod listeners;
 
 use std::sync::Arc;
 
-use floe_engine::{Reader, Working};
+use floe_engine::{AdoptedThread, Reader, Working};
+use floe_fuse_wire::Reply;
 
 pub(crate) use self::busy_polling::NextRequest;
 use self::{busy_polling::BusyPolling, gate::Gate, listeners::Listeners};
 use crate::{
     MountOptions,
     connection::{pending::Pending, serving_thread},
-    requests::deadline::{Deadlines, Visit, has_answered},
+    requests::deadline::{Deadlines, PendingReply, Visit},
 };
 
 /// The session threads, organised as leader and followers. One thread listens as long as one is enough. Before a thread
@@ -75,29 +76,42 @@ impl SessionPool {
         &self.gate
     }
 
-    /// Begins a request of the thread `caller` that session thread `thread` has taken. Session threads decode cheap
-    /// blocks themselves, so the engine schedules them and counts them as busy until the turn ends.
-    /// `next` is the likely next request of the caller.
-    pub(crate) fn begin(&self, thread: usize, caller: u32, next: NextRequest) -> Turn<'_> {
+    /// Makes the calling thread session thread `number`. Session threads decode cheap blocks themselves, so the engine
+    /// schedules them.
+    pub(crate) fn enter(&self, number: usize) -> SessionThread<'_> {
         serving_thread::mark();
-        let visit = self.deadlines.enter(thread);
-        let working = self.reader.engine().adopt_this_thread();
-        if thread >= self.device_threads {
-            return Turn { pool: self, visit: Some(visit), working: Some(working), listener: None };
-        }
-        self.listeners.begin();
-        has_answered();
-        let listener = Some(Listener { is_alone: self.busy_polling.note(caller), next });
-        Turn { pool: self, visit: Some(visit), working: Some(working), listener }
+        SessionThread { pool: self, number, adopted: AdoptedThread::new(self.reader.engine()) }
+    }
+}
+
+/// A session thread, which serves one request after the other.
+pub(crate) struct SessionThread<'pool> {
+    pool: &'pool SessionPool,
+    number: usize,
+    adopted: AdoptedThread,
+}
+
+impl SessionThread<'_> {
+    /// Begins a request of the thread `caller`. The thread counts as busy until the turn ends. `next` is the likely next
+    /// request of the caller.
+    pub(crate) fn begin(&self, caller: u32, next: NextRequest) -> Turn<'_> {
+        let pool = self.pool;
+        let visit = pool.deadlines.enter(self.number);
+        let working = self.adopted.work();
+        let listener = (self.number < pool.device_threads).then(|| {
+            pool.listeners.begin();
+            Listener { is_alone: pool.busy_polling.note(caller), next }
+        });
+        Turn { pool, visit, working: Some(working), listener }
     }
 }
 
 /// The work of a session thread on one request. When it is dropped, a thread without a ring polls for the next request,
 /// listens or rests.
-pub(crate) struct Turn<'pool> {
-    pool: &'pool SessionPool,
-    visit: Option<Visit<'pool>>,
-    working: Option<Working<'pool>>,
+pub(crate) struct Turn<'thread> {
+    pool: &'thread SessionPool,
+    visit: Visit<'thread>,
+    working: Option<Working<'thread>>,
     /// `None` for a thread with a ring.
     listener: Option<Listener>,
 }
@@ -109,13 +123,20 @@ struct Listener {
     next: NextRequest,
 }
 
+impl Turn<'_> {
+    /// Applies the deadline to the request until its reply is taken.
+    pub(crate) fn watch(&self, reply: Reply) -> PendingReply {
+        self.visit.watch(reply)
+    }
+}
+
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.visit = None;
+        let has_answered = self.visit.end();
         let Some(Listener { is_alone, next }) = self.listener else { return };
         // If another thread will reply, the caller cannot send its next request before that, so polling would be
         // useless.
-        let is_another = is_alone && has_answered() && self.pool.busy_polling.poll(next);
+        let is_another = is_alone && has_answered && self.pool.busy_polling.poll(next);
         self.working = None;
         self.pool.listeners.end(is_another);
     }

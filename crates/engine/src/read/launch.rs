@@ -3,7 +3,7 @@
 use floe_image::{ByteRange, Error, Nid, Result};
 
 use crate::{
-    Reader,
+    AdoptedThread, Reader,
     memory::page_pool::Effort,
     prefetch::thresholds::{LAUNCH_FILE_STEP_BYTES, LAUNCH_STEP_BYTES},
 };
@@ -13,8 +13,8 @@ impl Reader {
     /// The range grows to whole pages. If the cache takes no bytes of a file but reads them itself
     /// ([`Sink::reads_by_itself`](crate::Sink::reads_by_itself)), it is asked to do so. A range that cannot be read is
     /// skipped: programs that read it receive the error. Returns the number of bytes that were stored or asked for.
-    pub fn store_for_launch(&self, nid: Nid, range: ByteRange) -> u64 {
-        let _working = self.engine().adopt_this_thread();
+    pub fn store_for_launch(&self, thread: &AdoptedThread, nid: Nid, range: ByteRange) -> u64 {
+        let _working = thread.work();
         self.store_whole_pages(nid, range).unwrap_or(0)
     }
 

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{scheduling_sys::thread_cpu_time_ns, worker::WorkerRecord};
+use super::{scheduling_sys::thread_cpu_time_ns, worker_record::WorkerRecord};
 
 /// A real-time thread that works longer than this without a pause is moved to time sharing, so that it cannot starve
 /// the machine. It becomes real-time again at its next pause or, if it serves requests, with its first request after

@@ -1,7 +1,6 @@
 //! The threads of an engine. All of them are started here.
 
 use std::{
-    cell::RefCell,
     io,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
@@ -16,10 +15,10 @@ use crate::{
     threads::{
         cpu_pressure::{CpuPressure, Working},
         permits::BlockingPermits,
-        real_time,
         scheduling_sys::allowed_cpus,
         task_queue::{Task, TaskQueue, Work},
-        worker::{self, WorkerRecord},
+        worker,
+        worker_record::WorkerRecord,
     },
 };
 
@@ -55,20 +54,6 @@ struct LazyThread {
     queue: Arc<TaskQueue>,
     /// `None` until the thread runs.
     thread: Mutex<Option<Arc<WorkerRecord>>>,
-}
-
-/// An adopted thread, as remembered by that thread. The engine did not start it.
-struct Adopted {
-    /// The address of the adopter.
-    by: usize,
-    record: Arc<WorkerRecord>,
-}
-
-impl Drop for Adopted {
-    /// The kernel may reuse the thread's id.
-    fn drop(&mut self) {
-        self.record.detach();
-    }
 }
 
 /// A queue and its threads.
@@ -213,33 +198,32 @@ impl Workers {
         self.storing.run("floe-store", self.priority(), self, work)
     }
 
-    /// Adopts the calling thread, which the engine did not start: schedules it like the decompression threads under CPU
-    /// pressure, and time-shared otherwise. The thread counts as busy until the result is dropped.
-    pub(crate) fn adopt_this_thread(&self) -> Working<'_> {
-        thread_local! {
-            static ADOPTED: RefCell<Option<Adopted>> = const { RefCell::new(None) };
-        }
-        let by = std::ptr::from_ref(self).addr();
-        ADOPTED.with_borrow_mut(|adopted| {
-            if adopted.as_ref().is_none_or(|adopted| adopted.by != by) {
-                let name = rustix::thread::name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-                let mut threads = self.adopted_threads.lock().unwrap_or_else(PoisonError::into_inner);
-                let record = WorkerRecord::new(name, None, self.priority(), Some(Arc::clone(&self.cpu_pressure)));
-                record.attach();
-                threads.retain(|record| record.is_attached());
-                threads.push(Arc::clone(&record));
-                *adopted = Some(Adopted { by, record });
-            }
-            adopted.as_ref().inspect(|adopted| real_time::begin_request(&adopted.record));
-        });
+    /// Adopts the calling thread, which the engine did not start, until its record is detached.
+    pub(crate) fn adopt(&self, name: String) -> Arc<WorkerRecord> {
+        self.look();
+        let mut threads = self.adopted_threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let record = WorkerRecord::new(name, None, self.priority(), Some(Arc::clone(&self.cpu_pressure)));
+        record.attach();
+        threads.retain(|record| record.is_attached());
+        threads.push(Arc::clone(&record));
+        record
+    }
+
+    /// Counts the calling thread, an adopted one, as busy until the result is dropped.
+    pub(crate) fn work(&self) -> Working<'_> {
         let working = self.cpu_pressure.work();
+        self.look();
+        working
+    }
+
+    /// Looks at the CPU pressure now and then, and adapts the threads that follow it.
+    fn look(&self) {
         if self.cpu_pressure.look() {
             for others in [&self.fetch_threads, &self.adopted_threads] {
                 let others = others.lock().unwrap_or_else(PoisonError::into_inner);
                 others.iter().for_each(|record| record.follow());
             }
         }
-        working
     }
 
     /// Returns the scheduling and the counters of each thread.

@@ -12,6 +12,7 @@ use std::{
 };
 
 use floe::{ByteRange, Image, Nid, Reader};
+use floe_engine::AdoptedThread;
 use floe_front::VirtualImage;
 use floe_fuse::{LaunchWalk, WalkAction, WalkBatch};
 use floe_image::FileType;
@@ -159,12 +160,16 @@ impl Replay {
         let (reader, profile_match, progress) =
             (self.reader.clone(), Arc::clone(&self.profile_match), Arc::clone(&self.progress));
         let is_front = self.front.is_some();
-        StoreQueue::new(thread_count, move |(nid, range)| {
-            // The program may have read more since the range was added. Behind a front, the range is one of a hidden file.
-            let range = if is_front { range } else { profile_match.unread(nid, range) };
-            if !range.is_empty() {
-                progress.note_range(reader.store_for_launch(nid, range));
-            }
+        StoreQueue::new(thread_count, move || {
+            let thread = AdoptedThread::new(reader.engine());
+            let (reader, profile_match, progress) = (reader.clone(), Arc::clone(&profile_match), Arc::clone(&progress));
+            Box::new(move |(nid, range)| {
+                // The program may have read more since the range was added. Behind a front, the range is one of a hidden file.
+                let range = if is_front { range } else { profile_match.unread(nid, range) };
+                if !range.is_empty() {
+                    progress.note_range(reader.store_for_launch(&thread, nid, range));
+                }
+            })
         })
     }
 

@@ -24,17 +24,22 @@ const WHOLE_FILE_BYTES: u64 = 1 << 20;
 /// A range of a file.
 pub(super) type FileRange = (Nid, ByteRange);
 
+/// Stores ranges on one thread.
+pub(super) type Storer = Box<dyn Fn(FileRange)>;
+
 /// Ranges that are stored by several threads, in the order in which they were added. When it is dropped, ranges that no
 /// thread has taken yet are discarded, and its threads end.
 pub(super) struct StoreQueue {
     shared: Arc<Shared>,
+    /// For the thread that adds ranges.
+    storer: Storer,
     threads: Vec<JoinHandle<()>>,
 }
 
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    store: Box<dyn Fn(FileRange) + Send + Sync>,
+    storer: Box<dyn Fn() -> Storer + Send + Sync>,
 }
 
 #[derive(Default)]
@@ -47,15 +52,15 @@ struct State {
 }
 
 impl StoreQueue {
-    /// Starts `thread_count` threads that call `store` for each piece. The thread that adds ranges calls
-    /// [`StoreQueue::store_next`], so the queue also works without threads of its own.
-    pub(super) fn new(thread_count: usize, store: impl Fn(FileRange) + Send + Sync + 'static) -> Self {
-        let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), store: Box::new(store) });
+    /// Starts `thread_count` threads that store the pieces, each with a `storer` of its own. The calling thread, which adds the
+    /// ranges, calls [`StoreQueue::store_next`], so the queue also works without threads of its own.
+    pub(super) fn new(thread_count: usize, storer: impl Fn() -> Storer + Send + Sync + 'static) -> Self {
+        let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), storer: Box::new(storer) });
         let threads = (0..thread_count).map_while(|number| {
             let shared = Arc::clone(&shared);
             Builder::new().name(format!("floe-replay/{number}")).spawn(move || shared.work()).ok()
         });
-        Self { threads: threads.collect(), shared }
+        Self { threads: threads.collect(), storer: (shared.storer)(), shared }
     }
 
     /// Adds ranges.
@@ -77,7 +82,7 @@ impl StoreQueue {
 
     /// Stores the next piece. Returns `false` if there is none.
     pub(super) fn store_next(&self) -> bool {
-        self.shared.store_next()
+        self.shared.store_next(&self.storer)
     }
 
     /// Waits for the pieces that other threads are storing, at most for `time`. Returns whether all are stored.
@@ -100,6 +105,7 @@ impl Drop for StoreQueue {
 impl Shared {
     /// Stores pieces until the queue is closed.
     fn work(&self) {
+        let storer = (self.storer)();
         loop {
             let waiting = |state: &mut State| state.pieces.is_empty() && !state.is_closed;
             let state = self.changed.wait_while(self.lock(), waiting).unwrap_or_else(PoisonError::into_inner);
@@ -107,19 +113,19 @@ impl Shared {
                 return;
             }
             drop(state);
-            self.store_next();
+            self.store_next(&storer);
         }
     }
 
     /// Stores the next piece. Returns `false` if there is none.
-    fn store_next(&self) -> bool {
+    fn store_next(&self, storer: &Storer) -> bool {
         let mut state = self.lock();
         let Some(piece) = state.pieces.pop_front() else { return false };
         state.bytes -= piece.1.len();
         state.storing += 1;
         drop(state);
         let storing = Storing { shared: self };
-        (self.store)(piece);
+        storer(piece);
         drop(storing);
         true
     }
@@ -165,9 +171,12 @@ mod tests {
     fn store(thread_count: usize, ranges: &[FileRange]) -> BTreeMap<u64, u64> {
         let stored = Arc::new(Mutex::new(BTreeMap::new()));
         let storing = Arc::clone(&stored);
-        let queue = StoreQueue::new(thread_count, move |(nid, range): FileRange| {
-            assert!(range.len() <= WHOLE_FILE_BYTES && range.offset() % PAGE_BYTES == 0);
-            *storing.lock().expect("no panic").entry(nid.0).or_default() += range.len();
+        let queue = StoreQueue::new(thread_count, move || {
+            let storing = Arc::clone(&storing);
+            Box::new(move |(nid, range)| {
+                assert!(range.len() <= WHOLE_FILE_BYTES && range.offset() % PAGE_BYTES == 0);
+                *storing.lock().expect("no panic").entry(nid.0).or_default() += range.len();
+            })
         });
         for range in ranges {
             queue.add([*range]);
@@ -206,11 +215,14 @@ mod tests {
 
     #[test]
     fn an_abandoned_queue_discards_what_is_left() {
-        let queue = StoreQueue::new(0, |_: FileRange| panic!("nobody stores"));
+        let queue = StoreQueue::new(0, || Box::new(|_| panic!("nobody stores")));
         queue.add([(Nid(1), ByteRange::new(0, 100))]);
         drop(queue);
         let (began, ended) = std::sync::mpsc::channel::<FileRange>();
-        let queue = StoreQueue::new(2, move |range| began.send(range).expect("the test waits"));
+        let queue = StoreQueue::new(2, move || {
+            let began = began.clone();
+            Box::new(move |range| began.send(range).expect("the test waits"))
+        });
         queue.add([(Nid(1), ByteRange::new(0, 100))]);
         assert_eq!(ended.recv_timeout(Duration::from_secs(10)), Ok((Nid(1), ByteRange::new(0, 100))));
         drop(queue);

@@ -1,7 +1,6 @@
 //! Deadlines and progress of requests.
 
 use std::{
-    cell::Cell,
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -30,8 +29,19 @@ pub(crate) struct Deadlines {
     shards: [Mutex<PendingReplies>; SHARD_COUNT],
     /// For each shard, the number of requests that it has had, and of those that were answered.
     progress: [(AtomicU64, AtomicU64); SHARD_COUNT],
-    /// For each session thread, the tick at which its request began plus one, or 0 while it is idle.
-    threads: Box<[AtomicU64]>,
+    threads: Box<[ThreadState]>,
+}
+
+/// The state of a session thread, in a cache line of its own.
+#[derive(Default)]
+#[repr(align(64))]
+struct ThreadState {
+    /// The tick at which its request began plus one, or 0 while it is idle.
+    busy_since: AtomicU64,
+    /// The number of requests that it has begun.
+    begun: AtomicU64,
+    /// Which of these requests was answered last, counted from 1.
+    answered: AtomicU64,
 }
 
 /// How far the requests of a mount have come.
@@ -64,7 +74,7 @@ impl Deadlines {
             clock: AtomicU64::new(0),
             shards: Default::default(),
             progress: Default::default(),
-            threads: (0..thread_count).map(|_| AtomicU64::new(0)).collect(),
+            threads: (0..thread_count).map(|_| ThreadState::default()).collect(),
         }
     }
 
@@ -73,33 +83,13 @@ impl Deadlines {
         self.deadline.map(|deadline| (deadline / TICKS_PER_DEADLINE as u32).max(Duration::from_millis(1)))
     }
 
-    /// Applies the deadline to a request that a session thread has taken, until its reply is taken.
-    pub(crate) fn watch(self: &Arc<Self>, thread: usize, reply: Reply) -> PendingReply {
-        let shard = thread % SHARD_COUNT;
-        self.progress[shard].0.fetch_add(1, Relaxed);
-        let location = match self.deadline {
-            None => ReplyLocation::Held(reply),
-            Some(_) => {
-                let entry = Some((self.clock.load(Relaxed), reply));
-                let mut under_way = lock(&self.shards[shard]);
-                let index = under_way.free.pop().unwrap_or(under_way.slots.len());
-                match under_way.slots.get_mut(index) {
-                    Some(slot) => *slot = entry,
-                    None => under_way.slots.push(entry),
-                }
-                ReplyLocation::Listed(index)
-            }
-        };
-        PendingReply { deadlines: Arc::clone(self), shard, location }
-    }
-
-    /// Marks a session thread as busy until the visit is dropped.
-    pub(crate) fn enter(&self, thread: usize) -> Visit<'_> {
-        let busy_since = self.threads.get(thread);
-        if let Some(busy_since) = busy_since {
-            busy_since.store(self.clock.load(Relaxed) + 1, Release);
-        }
-        Visit { busy_since }
+    /// Marks a session thread as busy with its next request until the visit ends.
+    pub(crate) fn enter(self: &Arc<Self>, thread: usize) -> Visit<'_> {
+        let number = self.threads.get(thread).map_or(0, |state| {
+            state.busy_since.store(self.clock.load(Relaxed) + 1, Release);
+            state.begun.fetch_add(1, Relaxed) + 1
+        });
+        Visit { deadlines: self, thread, number }
     }
 
     /// Advances the clock, and replies `EIO` to requests whose deadline has passed. Returns their number.
@@ -136,27 +126,19 @@ impl Deadlines {
     pub(crate) fn all_threads_are_stuck(&self) -> bool {
         let now = self.clock.load(Relaxed);
         !self.threads.is_empty()
-            && self.threads.iter().all(|busy_since| match busy_since.load(Acquire) {
+            && self.threads.iter().all(|thread| match thread.busy_since.load(Acquire) {
                 0 => false,
                 since => now.saturating_sub(since - 1) > TICKS_PER_DEADLINE,
             })
     }
 }
 
-thread_local! {
-    /// Whether this thread has replied since the last call of [`has_answered`].
-    static HAS_ANSWERED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether the calling thread has replied to a request since its last call of this function.
-pub(crate) fn has_answered() -> bool {
-    HAS_ANSWERED.replace(false)
-}
-
 /// The reply of a request with a deadline. If it is dropped without being taken, the request gets `EIO`.
 pub(crate) struct PendingReply {
     deadlines: Arc<Deadlines>,
-    shard: usize,
+    /// The session thread that has taken the request, and the number of the request among those of the thread.
+    thread: usize,
+    number: u64,
     location: ReplyLocation,
 }
 
@@ -176,17 +158,18 @@ impl PendingReply {
     }
 
     fn remove(&mut self) -> Option<Reply> {
+        let shard = self.thread % SHARD_COUNT;
         let reply = match std::mem::replace(&mut self.location, ReplyLocation::Taken) {
             ReplyLocation::Held(reply) => Some(reply),
             ReplyLocation::Listed(index) => {
-                let mut under_way = lock(&self.deadlines.shards[self.shard]);
+                let mut under_way = lock(&self.deadlines.shards[shard]);
                 under_way.free.push(index);
                 under_way.slots[index].take().map(|(_, reply)| reply)
             }
             ReplyLocation::Taken => None,
         };
         if reply.is_some() {
-            self.deadlines.progress[self.shard].1.fetch_add(1, Release);
+            self.deadlines.progress[shard].1.fetch_add(1, Release);
         }
         reply
     }
@@ -194,22 +177,50 @@ impl PendingReply {
 
 impl Drop for PendingReply {
     fn drop(&mut self) {
-        HAS_ANSWERED.set(true);
+        if let Some(state) = self.deadlines.threads.get(self.thread) {
+            state.answered.store(self.number, Relaxed);
+        }
         // The shard lock is released first, since dropping a reply may send `EIO`.
         drop(self.remove());
     }
 }
 
-/// Marks a session thread as busy with a request.
+/// A request that a session thread serves. The thread counts as busy until [`Visit::end`].
 pub(crate) struct Visit<'deadlines> {
-    busy_since: Option<&'deadlines AtomicU64>,
+    deadlines: &'deadlines Arc<Deadlines>,
+    thread: usize,
+    /// Which of the requests of the thread this is, counted from 1.
+    number: u64,
 }
 
-impl Drop for Visit<'_> {
-    fn drop(&mut self) {
-        if let Some(busy_since) = self.busy_since {
-            busy_since.store(0, Release);
-        }
+impl Visit<'_> {
+    /// Applies the deadline to the request until its reply is taken.
+    pub(crate) fn watch(&self, reply: Reply) -> PendingReply {
+        let Self { deadlines, thread, number } = *self;
+        let shard = thread % SHARD_COUNT;
+        deadlines.progress[shard].0.fetch_add(1, Relaxed);
+        let location = match deadlines.deadline {
+            None => ReplyLocation::Held(reply),
+            Some(_) => {
+                let entry = Some((deadlines.clock.load(Relaxed), reply));
+                let mut under_way = lock(&deadlines.shards[shard]);
+                let index = under_way.free.pop().unwrap_or(under_way.slots.len());
+                match under_way.slots.get_mut(index) {
+                    Some(slot) => *slot = entry,
+                    None => under_way.slots.push(entry),
+                }
+                ReplyLocation::Listed(index)
+            }
+        };
+        PendingReply { deadlines: Arc::clone(deadlines), thread, number, location }
+    }
+
+    /// Marks the thread as idle, and returns whether the request was answered.
+    pub(crate) fn end(&self) -> bool {
+        self.deadlines.threads.get(self.thread).is_some_and(|state| {
+            state.busy_since.store(0, Release);
+            state.answered.load(Relaxed) == self.number
+        })
     }
 }
 
@@ -226,8 +237,12 @@ mod tests {
 
     use super::*;
 
-    /// Returns a pending reply, and the kernel's end of its channel.
+    /// Returns the pending reply of a request of thread 0, and the kernel's end of its channel.
     fn request(deadlines: &Arc<Deadlines>) -> (PendingReply, OwnedFd) {
+        watched(&deadlines.enter(0))
+    }
+
+    fn watched(visit: &Visit<'_>) -> (PendingReply, OwnedFd) {
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None);
         let (ours, kernel) = pair.expect("two sockets");
         // STATFS, which consists of a header only.
@@ -235,7 +250,7 @@ mod tests {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         send(&kernel, &bytes, rustix::net::SendFlags::empty()).expect("there is room");
         match Channel::new(ours).receive(&mut RequestBuffer::new(0)).expect("a request") {
-            Receipt::Request(received) => (deadlines.watch(0, received.reply), kernel),
+            Receipt::Request(received) => (visit.watch(received.reply), kernel),
             other => panic!("{other:?}"),
         }
     }
@@ -272,11 +287,23 @@ mod tests {
         for deadline in [None, Some(Duration::from_secs(8))] {
             let deadlines = Arc::new(Deadlines::new(deadline, 1));
             let (pending, kernel) = request(&deadlines);
-            has_answered();
             drop(pending);
             assert_eq!(refusal(&kernel), Some(libc::EIO), "{deadline:?}");
-            assert!(has_answered());
         }
+    }
+
+    #[test]
+    fn a_visit_knows_whether_its_own_request_was_answered() {
+        let deadlines = Arc::new(Deadlines::new(None, 1));
+        let (earlier, _earlier_kernel) = request(&deadlines);
+        let visit = deadlines.enter(0);
+        drop(earlier);
+        assert!(!visit.end());
+        let visit = deadlines.enter(0);
+        let (pending, _kernel) = watched(&visit);
+        pending.take().expect("it was not answered").done();
+        assert!(visit.end());
+        assert!(!deadlines.enter(0).end());
     }
 
     #[test]
@@ -292,7 +319,7 @@ mod tests {
 
     #[test]
     fn threads_are_stuck_when_none_is_left() {
-        let deadlines = Deadlines::new(Some(Duration::from_secs(8)), 2);
+        let deadlines = Arc::new(Deadlines::new(Some(Duration::from_secs(8)), 2));
         let tick = || (0..20).for_each(|_| _ = deadlines.tick());
         let first = deadlines.enter(0);
         tick();
@@ -301,7 +328,7 @@ mod tests {
         assert!(!deadlines.all_threads_are_stuck(), "one has just begun");
         tick();
         assert!(deadlines.all_threads_are_stuck());
-        drop(first);
+        first.end();
         assert!(!deadlines.all_threads_are_stuck(), "one is done");
     }
 

@@ -1,0 +1,218 @@
+//! The state of one thread of the engine.
+
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use crate::{
+    Priority,
+    threads::{
+        cpu_pressure::CpuPressure,
+        scheduling_sys::{ThreadId, bind_this_thread, nice_level, schedule, set_real_time, unschedule},
+    },
+};
+
+/// The scheduling and the counters of one thread of the engine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct WorkerStatus {
+    /// The thread's name, as `ps` and traces show it.
+    pub name: String,
+    /// The CPU to which the thread is bound.
+    pub cpu: Option<usize>,
+    /// The requested scheduling.
+    pub asked: Priority,
+    /// The actual scheduling.
+    pub got: Priority,
+    /// Tasks executed.
+    pub tasks: u64,
+    /// How often the thread gave up real-time priority because it worked too long without a pause.
+    pub yielded: u64,
+    /// How often the thread was kept from its CPU by real-time throttling or by a thread of higher priority.
+    pub throttled: u64,
+}
+
+/// The state of one thread, shared with status queries.
+#[derive(Debug)]
+pub(crate) struct WorkerRecord {
+    name: String,
+    cpu: Option<usize>,
+    follows: Option<Arc<CpuPressure>>,
+    scheduled: Mutex<Scheduled>,
+    tasks: AtomicU64,
+    yielded: AtomicU64,
+    throttled: AtomicU64,
+}
+
+/// How a thread is scheduled.
+#[derive(Debug)]
+struct Scheduled {
+    asked: Priority,
+    got: Priority,
+    /// The thread, once it runs, and its initial nice level.
+    thread: Option<(ThreadId, i8)>,
+}
+
+impl WorkerRecord {
+    /// Creates the record of a thread. With [`Priority::Auto`], a thread that `follows` a pressure is time-shared while
+    /// CPUs are not short.
+    pub(crate) fn new(
+        name: String,
+        cpu: Option<usize>,
+        asked: Priority,
+        follows: Option<Arc<CpuPressure>>,
+    ) -> Arc<Self> {
+        let zero = || AtomicU64::new(0);
+        Arc::new(Self {
+            name,
+            cpu,
+            follows,
+            scheduled: Mutex::new(Scheduled { asked, got: Priority::Normal, thread: None }),
+            tasks: zero(),
+            yielded: zero(),
+            throttled: zero(),
+        })
+    }
+
+    /// Schedules and binds the calling thread according to the record.
+    pub(crate) fn attach(&self) {
+        if let Some(cpu) = self.cpu {
+            // If the CPU went offline meanwhile, the thread stays where it may run.
+            let _ = bind_this_thread(cpu);
+        }
+        let thread = ThreadId::current();
+        let mut scheduled = self.scheduled();
+        scheduled.thread = Some((thread, nice_level(thread)));
+        scheduled.got = schedule(thread, self.effective_priority(scheduled.asked));
+    }
+
+    /// Notes that the thread has ended or belongs to another engine. The record no longer changes its scheduling.
+    pub(crate) fn detach(&self) {
+        self.scheduled().thread = None;
+    }
+
+    /// Whether the thread runs and belongs to this record.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.scheduled().thread.is_some()
+    }
+
+    /// Changes the priority of the thread. Any thread may call this.
+    pub(crate) fn reschedule(&self, priority: Priority) {
+        let mut scheduled = self.scheduled();
+        scheduled.asked = priority;
+        self.apply(&mut scheduled);
+    }
+
+    /// Adapts the scheduling of the thread to the pressure that it follows. Any thread may call this.
+    pub(crate) fn follow(&self) {
+        let mut scheduled = self.scheduled();
+        if scheduled.asked == Priority::Auto {
+            self.apply(&mut scheduled);
+        }
+    }
+
+    fn apply(&self, scheduled: &mut Scheduled) {
+        if let Some((thread, nice_level)) = scheduled.thread {
+            unschedule(thread, nice_level);
+            scheduled.got = schedule(thread, self.effective_priority(scheduled.asked));
+        }
+    }
+
+    /// The priority to request from the kernel when `asked` was requested from the engine.
+    fn effective_priority(&self, asked: Priority) -> Priority {
+        match &self.follows {
+            Some(pressure) if asked == Priority::Auto && !pressure.is_high() => Priority::Nice(-20),
+            _ => asked,
+        }
+    }
+
+    fn scheduled(&self) -> MutexGuard<'_, Scheduled> {
+        self.scheduled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_real_time(&self) -> bool {
+        matches!(self.scheduled().got, Priority::Fifo(_))
+    }
+
+    /// Moves the calling thread, which must be this one, to time sharing, and counts that. Returns whether it
+    /// succeeded.
+    pub(super) fn yield_real_time(&self) -> bool {
+        let has_yielded = self.scheduled().thread.is_some_and(|(thread, _)| set_real_time(thread, None).is_ok());
+        self.yielded.fetch_add(has_yielded.into(), Relaxed);
+        has_yielded
+    }
+
+    /// Counts that the thread was kept from running.
+    pub(super) fn note_throttled(&self) {
+        self.throttled.fetch_add(1, Relaxed);
+    }
+
+    /// Makes the calling thread, which must be this one, real-time again if its scheduling is real-time.
+    pub(super) fn restore_real_time(&self) {
+        let scheduled = self.scheduled();
+        if let (Some((thread, _)), Priority::Fifo(level)) = (scheduled.thread, scheduled.got) {
+            let _ = set_real_time(thread, Some(level));
+        }
+    }
+
+    /// Counts a task that the thread has executed.
+    pub(super) fn note_task(&self) {
+        self.tasks.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn status(&self) -> WorkerStatus {
+        let (asked, got) = {
+            let scheduled = self.scheduled();
+            (scheduled.asked, scheduled.got)
+        };
+        WorkerStatus {
+            name: self.name.clone(),
+            cpu: self.cpu,
+            asked,
+            got,
+            tasks: self.tasks.load(Relaxed),
+            yielded: self.yielded.load(Relaxed),
+            throttled: self.throttled.load(Relaxed),
+        }
+    }
+}
+
+#[cfg(all(test, not(miri), not(feature = "shuttle")))]
+mod tests {
+    use std::{fs::File, io::Write as _, thread};
+
+    use super::*;
+
+    #[test]
+    fn a_following_thread_is_real_time_only_under_cpu_pressure() {
+        let mut told = tempfile::NamedTempFile::new().expect("a file");
+        let pressure = Arc::new(CpuPressure::of(Some(File::open(told.path()).expect("ours"))));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let places = [None, Some(Arc::clone(&pressure))].map(|follows| {
+                    let record = WorkerRecord::new("a thread".to_owned(), None, Priority::Auto, follows);
+                    record.attach();
+                    record
+                });
+                let [stays, follows] = &places;
+                assert_eq!(follows.status().got, stays.status().got, "nothing is known yet");
+                told.write_all(b"0.00 0.00 0.00 0/80 7\n").expect("ours");
+                assert!(pressure.look());
+                follows.follow();
+                assert!(!follows.is_real_time());
+                follows.reschedule(Priority::Fifo(1));
+                stays.reschedule(Priority::Fifo(1));
+                assert_eq!(follows.status().got, stays.status().got, "an explicit priority counts");
+                follows.reschedule(Priority::Auto);
+                assert!(!follows.is_real_time());
+                follows.detach();
+                follows.reschedule(Priority::Fifo(1));
+                assert!(!follows.is_real_time(), "the record has left its thread");
+            });
+        });
+    }
+}
