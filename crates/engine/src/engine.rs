@@ -25,8 +25,8 @@ use crate::{
     Blocking, Counters, EngineOptions, LatencySummary, MetadataCacheDesign, Stage, WorkerStatus,
     cache::{
         block_cache::{BlockCache, Key},
+        fragment_cache::FragmentCache,
         metadata_cache::MetadataCache,
-        spill_file::SpillFile,
     },
     decode::{costs::DecodeCosts, decoders::Decoders, windows::Windows},
     fetch::sources::Sources,
@@ -52,7 +52,7 @@ pub struct Engine {
     pub(crate) pool: PagePool,
     pub(crate) blocks: Arc<BlockCache>,
     pub(crate) growth: GrowthWatch,
-    pub(crate) spill_file: SpillFile,
+    pub(crate) fragments: FragmentCache,
     pub(crate) decoders: Decoders,
     /// The memory of reads that left the session thread: one half for their replies and for reads that wait to be
     /// admitted, the other half (`decoding`) for their stored bytes and decoded blocks.
@@ -98,7 +98,7 @@ impl Engine {
             outstanding: Gauge::default(),
             blocks: Arc::new(BlockCache::new(&pool, options.cache_growth_bytes)),
             growth: GrowthWatch::default(),
-            spill_file: SpillFile::new(options.spill_file_bytes, options.spill_file_directory.as_deref()),
+            fragments: FragmentCache::new(options.spill_file_bytes, options.spill_file_directory.as_deref()),
             pool,
             decoders: Decoders::new(options.decoder_bytes),
             admission: Arc::new(Admission::new(options.read_bytes / 2)),
@@ -132,7 +132,7 @@ impl Engine {
     /// bytes that are in the caches; all others fail. Reads in progress keep their files open until they end.
     pub fn close(&self) {
         self.sources.close();
-        self.spill_file.close();
+        self.fragments.close();
     }
 
     /// Returns the reader with which a format is opened: metadata through the engine's caches.
@@ -177,7 +177,7 @@ impl Engine {
 
     /// Why there is no spill file although one was requested.
     pub fn spill_file_refusal(&self) -> Option<&'static str> {
-        self.spill_file.refusal()
+        self.fragments.spill_refusal()
     }
 
     /// Returns the counters of the engine.
@@ -186,7 +186,7 @@ impl Engine {
         Counters {
             pages: self.pool.counters(),
             blocks: self.blocks.counters(),
-            spill_file: self.spill_file.counters(),
+            spill_file: self.fragments.spill_counters(),
             stored_metadata: self.stored_metadata.counters(),
             decoded_metadata: self.decoded_metadata.counters(),
             fetches,

@@ -3,10 +3,10 @@
 pub(crate) mod acquire;
 pub(crate) mod batch;
 pub(crate) mod detached;
+pub(crate) mod file_data;
 pub(crate) mod job;
-mod launch;
 mod output_sys;
 pub(crate) mod plan;
-mod read_around;
+pub(crate) mod read_around;
 pub(crate) mod reader;
 pub(crate) mod workspace;

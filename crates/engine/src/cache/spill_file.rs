@@ -10,7 +10,6 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
 };
 
 use floe_image::{Error, Place, StoredBlock};
@@ -23,9 +22,6 @@ use crate::{
     Blocking,
     cache::block_cache::{CachedBlock, Key, serves},
 };
-
-/// Blocks that decode faster are not spilled, since decoding them again costs less.
-pub(crate) const COSTLY_DECODE: Duration = Duration::from_millis(1);
 
 /// The `statfs` magic numbers of file systems in memory: tmpfs and ramfs.
 const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];

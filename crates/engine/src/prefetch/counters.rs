@@ -1,14 +1,6 @@
 //! Counters of prefetch.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
-
-use crate::{
-    memory::prefetch_budget::Unused,
-    prefetch::{controller::Controller, detectors::sequential::Ahead},
-};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Counters of prefetch since the image was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -40,6 +32,14 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    pub(crate) fn decoded_ahead(&self) {
+        self.ahead_blocks.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn cancelled(&self) {
+        self.cancelled.fetch_add(1, Relaxed);
+    }
+
     pub(crate) fn given_up(&self, count: usize) {
         self.given_up.fetch_add(count as u64, Relaxed);
     }
@@ -62,39 +62,5 @@ impl Counts {
             dropped: self.dropped.load(Relaxed),
             stored_bytes: self.stored_bytes.load(Relaxed),
         }
-    }
-}
-
-/// A window that is being decoded ahead of a reader.
-pub(crate) struct AheadGuard<'window> {
-    pub(crate) window: &'window Ahead,
-    pub(crate) controller: &'window Controller,
-}
-
-impl AheadGuard<'_> {
-    /// Whether the block that ends at byte `end` of the window is still wanted: the reader has not moved to another
-    /// place and has not reached `end`. Counts a block that is not.
-    pub(crate) fn wants(&self, end: usize) -> bool {
-        let is_wanted = !self.window.is_cancelled() && end as u64 > self.window.passed_bytes();
-        if !is_wanted {
-            self.controller.counts.cancelled.fetch_add(1, Relaxed);
-        }
-        is_wanted
-    }
-
-    /// Claims bytes of the budget for a block that is decoded now; `None` if the budget is used up.
-    pub(crate) fn claim(&self, bytes: u64) -> Option<Arc<Unused>> {
-        self.controller.claim_ahead(bytes)
-    }
-
-    /// Counts a block that was decoded ahead.
-    pub(crate) fn decoded(&self) {
-        self.controller.counts.ahead_blocks.fetch_add(1, Relaxed);
-    }
-
-    /// Counts blocks that prefetch skips, so that a demand read decodes them; always true.
-    pub(crate) fn give_up(&self, count: usize) -> bool {
-        self.controller.counts.given_up(count);
-        true
     }
 }

@@ -85,7 +85,7 @@ pub(crate) fn acquire_block(engine: &Engine, block: StoredBlock, skip: usize, le
     if !blocks.has_room_for(&block) {
         return BlockSource::DecodeInto { block, skip };
     }
-    if let Some(spilled) = engine.spill_file.find(&block) {
+    if let Some(spilled) = engine.fragments.find(&block) {
         return match blocks.peek(&block) {
             Some(cached) => BlockSource::Cached { cached, block, skip },
             None => BlockSource::Spilled { spilled, block, skip },

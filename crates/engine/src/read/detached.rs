@@ -9,37 +9,57 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_image::{ByteRange, Error, Nid, Result, StoredBlock};
+use floe_image::{Error, Result, StoredBlock};
 
 use crate::{
-    Blocking, PageRun, Reader,
+    Blocking, PageRun,
     cache::{block_cache::CachedBlock, flight::Flight},
     memory::{admission::Admitted, page_pool::Effort},
     metrics::gauge::Counted,
-    prefetch::neighbours::Neighbours,
     read::{
-        acquire::{BlockSource, Step, acquire_block},
+        acquire::{BlockSource, Step, acquire, acquire_block},
         batch::{Batch, Stored},
+        file_data::FileData,
         job::{Costly, JOIN_RETRIES_MAX, Job, Output, copy},
         output_sys::{OutputPart, SplitOutput},
+        read_around::{Neighbours, ReadAround},
+        workspace::Workspace,
     },
 };
 
-/// Called once, with the bytes of the read or an error.
-pub(crate) type Completion = Box<dyn FnOnce(Result<&[u8]>) + Send>;
-
-/// The time of a request for a read, and its completion.
-pub(crate) struct Request {
+/// The reply to a read.
+pub(crate) struct Reply {
+    /// When the read was requested.
     pub(crate) asked: Instant,
-    pub(crate) completion: Completion,
+    /// Called once, with the bytes of the read or an error.
+    pub(crate) completion: Box<dyn FnOnce(Result<&[u8]>) + Send>,
 }
 
-/// The remaining steps of a mapped read.
-pub(crate) struct Left {
+/// The steps of a mapped read whose blocks were looked up.
+pub(crate) struct Prepared {
     pub(crate) steps: Vec<Step>,
     /// The number of bytes of the whole read.
     pub(crate) len: usize,
     pub(crate) neighbours: Neighbours,
+}
+
+impl Prepared {
+    /// Plans a read and looks up the bytes of each step.
+    ///
+    /// # Errors
+    /// As [`FileData::plan`].
+    pub(crate) fn new(
+        read: ReadAround,
+        data: &FileData,
+        workspace: &mut Workspace,
+        blocking: Blocking,
+    ) -> Result<Self> {
+        let len = data.plan(workspace, read.nid, read.range, blocking)?;
+        let mut steps = std::mem::take(&mut workspace.steps);
+        acquire(&data.engine, &workspace.planned, &mut steps);
+        let neighbours = read.neighbours(data, &workspace.extents, &steps);
+        Ok(Self { steps, len, neighbours })
+    }
 }
 
 /// Blocks with at least this decode time are distributed to the workers one by one.
@@ -48,9 +68,8 @@ const SPREAD_DECODE: Duration = Duration::from_micros(200);
 /// A read that continues on other threads: a thread that may wait fetches, the workers decode, and the thread that finishes
 /// the last piece completes it. A read that is dropped before its end completes with an error.
 pub(crate) struct DetachedRead {
-    reader: Reader,
-    nid: Nid,
-    range: ByteRange,
+    data: Arc<FileData>,
+    read: ReadAround,
     /// The number of unfinished pieces, plus one while the first thread hands them out.
     pending: AtomicUsize,
     retries: AtomicUsize,
@@ -62,10 +81,9 @@ pub(crate) struct DetachedRead {
 
 /// A read that waits until there is memory for it. If it is dropped before, it completes with an error.
 struct WaitingRead {
-    reader: Reader,
-    nid: Nid,
-    range: ByteRange,
-    request: Option<Request>,
+    data: Arc<FileData>,
+    read: ReadAround,
+    reply: Option<Reply>,
     outstanding: Option<Counted>,
 }
 
@@ -75,49 +93,40 @@ struct End {
     len: usize,
     neighbours: Neighbours,
     error: Option<Error>,
-    request: Option<Request>,
+    reply: Option<Reply>,
 }
 
 impl DetachedRead {
-    /// Continues a read with the steps `left`, or from the start if it is not mapped yet. If memory for one more read is
+    /// Continues a `prepared` read, or one from the start if it is not mapped yet. If memory for one more read is
     /// short, the read starts again later.
     pub(crate) fn submit(
-        reader: Reader,
-        nid: Nid,
-        range: ByteRange,
+        data: Arc<FileData>,
+        read: ReadAround,
         pages: PageRun,
-        left: Option<Left>,
-        request: Request,
+        prepared: Option<Prepared>,
+        reply: Reply,
     ) {
-        let engine = Arc::clone(reader.engine());
+        let engine = Arc::clone(&data.engine);
         let outstanding = engine.outstanding.enter();
         let bytes = pages.len() as u64;
         if let Some(admitted) = engine.admission.enter(bytes) {
-            let read = Self::new(reader, nid, range, request, outstanding, admitted);
-            return engine.workers.fetch_here_if_free(Box::new(move || read.begin(pages, left)));
+            let read = Self::new(data, read, reply, outstanding, admitted);
+            return engine.workers.fetch_here_if_free(Box::new(move || read.begin(pages, prepared)));
         }
         // Dropping the leads makes the reads that joined them look the blocks up again. The pages go back to the pool.
-        drop((left, pages));
-        let waiting = WaitingRead { reader, nid, range, request: Some(request), outstanding: Some(outstanding) };
+        drop((prepared, pages));
+        let waiting = WaitingRead { data, read, reply: Some(reply), outstanding: Some(outstanding) };
         engine.admission.enter_later(bytes, move |admitted| {
-            let engine = Arc::clone(waiting.reader.engine());
+            let engine = Arc::clone(&waiting.data.engine);
             engine.workers.fetch(Box::new(move || waiting.begin(admitted)));
         });
     }
 
-    fn new(
-        reader: Reader,
-        nid: Nid,
-        range: ByteRange,
-        request: Request,
-        outstanding: Counted,
-        admitted: Admitted,
-    ) -> Arc<Self> {
-        let end = End { output: None, len: 0, neighbours: Neighbours::default(), error: None, request: Some(request) };
+    fn new(data: Arc<FileData>, read: ReadAround, reply: Reply, outstanding: Counted, admitted: Admitted) -> Arc<Self> {
+        let end = End { output: None, len: 0, neighbours: Neighbours::default(), error: None, reply: Some(reply) };
         Arc::new(Self {
-            reader,
-            nid,
-            range,
+            data,
+            read,
             pending: AtomicUsize::new(1),
             retries: AtomicUsize::new(0),
             end: Mutex::new(end),
@@ -127,20 +136,17 @@ impl DetachedRead {
     }
 
     /// Runs on a thread that may wait.
-    fn begin(self: Arc<Self>, pages: PageRun, left: Option<Left>) {
-        let result = self.hand_out(pages, left);
+    fn begin(self: Arc<Self>, pages: PageRun, prepared: Option<Prepared>) {
+        let result = self.hand_out(pages, prepared);
         self.end_piece(result);
     }
 
     /// Fetches the stored bytes for the steps, and hands costly decoding to the workers.
-    fn hand_out(self: &Arc<Self>, pages: PageRun, left: Option<Left>) -> Result<()> {
-        let engine = self.reader.engine();
-        let Left { mut steps, len, neighbours } = match left {
-            Some(left) => left,
-            None => self
-                .reader
-                .workspaces
-                .with(|workspace| self.reader.prepare(workspace, self.nid, self.range, Blocking::Allowed))?,
+    fn hand_out(self: &Arc<Self>, pages: PageRun, prepared: Option<Prepared>) -> Result<()> {
+        let (data, engine) = (&self.data, &self.data.engine);
+        let Prepared { mut steps, len, neighbours } = match prepared {
+            Some(prepared) => prepared,
+            None => data.workspaces.with(|workspace| Prepared::new(self.read, data, workspace, Blocking::Allowed))?,
         };
         let output = SplitOutput::new(pages, steps.iter().map(|step| step.output.clone()));
         let mut output = HandedOut { read: self, output };
@@ -173,7 +179,7 @@ impl DetachedRead {
             let result = match result {
                 Ok(cached) if cached.serves(block.decoded_len) => copy(&cached, &block, skip, &mut part),
                 Ok(_) | Err(Error::Cancelled) => {
-                    let engine = Arc::clone(self.reader.engine());
+                    let engine = Arc::clone(&self.data.engine);
                     return engine.workers.fetch(Box::new(move || self.look_up_again(block, skip, part)));
                 }
                 Err(error) => Err(error),
@@ -187,7 +193,7 @@ impl DetachedRead {
     /// but not for another read: otherwise all such threads could wait for a read that is queued behind them.
     fn look_up_again(self: Arc<Self>, block: StoredBlock, skip: usize, mut part: OutputPart) {
         let source = match self.retries.fetch_add(1, Ordering::Relaxed) {
-            0..JOIN_RETRIES_MAX => acquire_block(self.reader.engine(), block, skip, part.len()),
+            0..JOIN_RETRIES_MAX => acquire_block(&self.data.engine, block, skip, part.len()),
             _ => BlockSource::DecodeInto { block, skip },
         };
         if let BlockSource::Join { flight, .. } = &source {
@@ -200,7 +206,7 @@ impl DetachedRead {
 
     /// Fills one part of the output on a thread that may wait.
     fn run_alone(&self, source: BlockSource, part: &mut OutputPart) -> Result<()> {
-        let engine = self.reader.engine();
+        let engine = &self.data.engine;
         let job = Job { engine, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: None };
         let mut steps = vec![Step { output: 0..part.len(), source }];
         job.run_to_end(&mut steps, &mut part[..])
@@ -209,7 +215,7 @@ impl DetachedRead {
     /// Ends a piece of the read. The last one completes the read.
     fn end_piece(&self, result: Result<()>) {
         if let Err(error) = result {
-            self.end().error.get_or_insert(error.for_inode(self.nid));
+            self.end().error.get_or_insert(error.for_inode(self.read.nid));
         }
         // The last piece must see the bytes that the others wrote.
         if self.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -218,19 +224,19 @@ impl DetachedRead {
     }
 
     fn answer(&self) {
-        let (output, len, neighbours, error, request) = {
+        let (output, len, neighbours, error, reply) = {
             let mut end = self.end();
-            (end.output.take(), end.len, std::mem::take(&mut end.neighbours), end.error.take(), end.request.take())
+            (end.output.take(), end.len, std::mem::take(&mut end.neighbours), end.error.take(), end.reply.take())
         };
-        let Some(Request { asked, completion }) = request else { return };
+        let Some(Reply { asked, completion }) = reply else { return };
         let pages = output.and_then(SplitOutput::into_pages);
         let result = match (error, &pages) {
             (Some(error), _) => Err(error),
             (None, Some(pages)) => Ok(&pages[..len]),
             (None, None) => Err(Error::Cancelled),
         };
-        self.reader.engine().latencies.reply(asked, || completion(result));
-        self.reader.store_neighbours(self.nid, self.range, neighbours);
+        self.data.engine.latencies.reply(asked, || completion(result));
+        self.read.store(&self.data, neighbours);
     }
 
     fn end(&self) -> MutexGuard<'_, End> {
@@ -241,18 +247,17 @@ impl DetachedRead {
 impl WaitingRead {
     /// Runs on a thread that may wait.
     fn begin(mut self, admitted: Admitted) {
-        let (Some(request), Some(outstanding)) = (self.request.take(), self.outstanding.take()) else { return };
-        let pages = self.reader.engine().pool.temporary(self.range.len() as usize, Effort::Demand);
-        let Some(pages) = pages else { return (request.completion)(Err(Error::NoMemory)) };
-        let reader = self.reader.clone();
-        DetachedRead::new(reader, self.nid, self.range, request, outstanding, admitted).begin(pages, None);
+        let (Some(reply), Some(outstanding)) = (self.reply.take(), self.outstanding.take()) else { return };
+        let pages = self.data.engine.pool.temporary(self.read.range.len() as usize, Effort::Demand);
+        let Some(pages) = pages else { return (reply.completion)(Err(Error::NoMemory)) };
+        DetachedRead::new(Arc::clone(&self.data), self.read, reply, outstanding, admitted).begin(pages, None);
     }
 }
 
 impl Drop for WaitingRead {
     fn drop(&mut self) {
-        if let Some(request) = self.request.take() {
-            (request.completion)(Err(Error::Cancelled));
+        if let Some(reply) = self.reply.take() {
+            (reply.completion)(Err(Error::Cancelled));
         }
     }
 }
@@ -260,8 +265,8 @@ impl Drop for WaitingRead {
 impl Drop for DetachedRead {
     fn drop(&mut self) {
         let end = self.end.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(request) = end.request.take() {
-            (request.completion)(Err(end.error.take().unwrap_or(Error::Cancelled)));
+        if let Some(reply) = end.reply.take() {
+            (reply.completion)(Err(end.error.take().unwrap_or(Error::Cancelled)));
         }
     }
 }
@@ -290,7 +295,7 @@ impl Output for HandedOut<'_> {
             let (read, shared) = (Arc::clone(self.read), Arc::clone(&shared));
             self.read.pending.fetch_add(1, Ordering::Relaxed);
             let work = move || {
-                let engine = read.reader.engine();
+                let engine = &read.data.engine;
                 let job = Job { engine, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: None };
                 let (batch, stored) = &*shared;
                 let mut pieces = pieces.into_iter();
@@ -300,7 +305,7 @@ impl Output for HandedOut<'_> {
                 drop(shared);
                 read.end_piece(result);
             };
-            self.read.reader.engine().workers.decompress(Box::new(work));
+            self.read.data.engine.workers.decompress(Box::new(work));
         }
     }
 }

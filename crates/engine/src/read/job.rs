@@ -8,7 +8,7 @@ use crate::{
     Blocking, Engine, SyncDecompress,
     cache::block_cache::{BlockLookup, CachedBlock, Lead},
     memory::{page_pool::Effort, prefetch_budget::Unused},
-    prefetch::counters::AheadGuard,
+    prefetch::ahead_guard::AheadGuard,
     read::{
         acquire::{BlockSource, Step, acquire_block},
         batch::{Batch, Stored},
@@ -234,7 +234,7 @@ impl Job<'_> {
             BlockSource::Spilled { spilled, block, skip } => {
                 match spilled.copy(block, *skip, output.part(step.output.clone()), blocking) {
                     Err(Error::Io { .. }) => {
-                        self.engine.spill_file.forget(block, spilled);
+                        self.engine.fragments.forget(block, spilled);
                         let source = BlockSource::DecodeInto { block: *block, skip: *skip };
                         return Ok(Ran::Lost(Step { output: step.output, source }));
                     }
