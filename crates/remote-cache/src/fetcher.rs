@@ -103,12 +103,7 @@ impl Cause {
 
     /// The index in [`Cause::ALL`].
     pub const fn index(self) -> usize {
-        match self {
-            Self::Demand => 0,
-            Self::Prefetch => 1,
-            Self::Metadata => 2,
-            Self::Tree => 3,
-        }
+        self as usize
     }
 
     /// The name in counters: one lower-case word.

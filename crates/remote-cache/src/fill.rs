@@ -274,23 +274,23 @@ impl CachedObject {
         fetched.map_err(Arc::new)
     }
 
+    /// Verifies a chunk. Chunks of a hash tree are stored unverified: a hash block is verified when it is loaded into memory.
     fn verify(&self, index: ChunkIndex, chunk: &[u8]) -> Result<Option<Digest>, VerifyError> {
-        match self.verifier.get() {
-            // Chunks of a hash tree are stored unverified; a hash block is verified each time it is loaded into memory.
-            _ if self.layout.is_tree(index) => Ok(None),
-            Some(verifier) => verifier.verify((index, self.layout.range(index)), chunk, self, &self.counters),
-            None => Err(VerifyError::Io(io::Error::other("the object is not open yet"))),
+        if self.layout.is_tree(index) {
+            return Ok(None);
         }
+        self.verifier()?.verify((index, self.layout.range(index)), chunk, self, &self.counters)
     }
 
     fn verify_again(&self, index: ChunkIndex, chunk: &[u8], entry: &MapEntry) -> Result<(), VerifyError> {
-        match self.verifier.get() {
-            _ if self.layout.is_tree(index) => Ok(()),
-            Some(verifier) => {
-                verifier.verify_again((index, self.layout.range(index)), chunk, entry, self, &self.counters)
-            }
-            None => Err(VerifyError::Io(io::Error::other("the object is not open yet"))),
+        if self.layout.is_tree(index) {
+            return Ok(());
         }
+        self.verifier()?.verify_again((index, self.layout.range(index)), chunk, entry, self, &self.counters)
+    }
+
+    fn verifier(&self) -> Result<&Verifier, VerifyError> {
+        self.verifier.get().ok_or_else(|| io::Error::other("the object is not open yet").into())
     }
 
     fn reserve(&self, bytes: u64) -> bool {

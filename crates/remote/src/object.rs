@@ -342,7 +342,8 @@ impl Opened {
                     Self::of_origin(shared, location, origin(url), table).await
                 }
                 RemoteLocation::Object { service, bucket, key, table } => {
-                    let origin = |key: &str| Bucket::new(*service, bucket, key).map(Origin::Bucket);
+                    let origin =
+                        |key: &str| Bucket::new(*service, bucket, key).map(|bucket| Origin::Bucket(bucket.into()));
                     let table =
                         table.map(|digest| origin(&table_key(key)).map(|origin| (origin, digest))).transpose()?;
                     Self::of_origin(shared, location, origin(key)?, table).await

@@ -82,7 +82,7 @@ impl FromStr for Outage {
         let digits = time.trim_end_matches(|character: char| character.is_ascii_alphabetic());
         let unit_s = match &time[digits.len()..] {
             "" | "s" => 1,
-            "m" | "min" => 60,
+            "m" => 60,
             "h" => 3600,
             "d" => 86_400,
             _ => return Err(bad()),

@@ -17,7 +17,7 @@ pub(crate) enum Origin {
     /// A URL, or the places of a blob.
     Places(Places),
     /// An object in a bucket.
-    Bucket(Bucket),
+    Bucket(Box<Bucket>),
 }
 
 /// A URL with headers for its host.

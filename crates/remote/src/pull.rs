@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, Read},
+    io,
     os::unix::fs::FileExt,
     sync::{
         Mutex, PoisonError,
@@ -12,10 +12,9 @@ use std::{
 };
 
 use floe_image::ByteRange;
-use floe_remote_cache::{Cause, Digest, RangeFetcher, Trust};
-use sha2::{Digest as _, Sha256};
+use floe_remote_cache::{Cause, RangeFetcher, Trust};
 
-use crate::{Network, RemoteLocation, RemoteObject};
+use crate::{Network, RemoteLocation, RemoteObject, file_digests::FileDigests, registry::Layer};
 
 /// The size of a request in bytes, and the number of requests in flight.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -48,28 +47,24 @@ impl Network {
     ) -> io::Result<Pulled> {
         let (object, layer) = RemoteObject::open(self.shared(), location)?;
         fetch_all(&object, file, progress)?;
-        let mut is_verified = false;
         let wrong = |problem: &str| {
             io::Error::new(io::ErrorKind::InvalidData, format!("{location}: {problem}; nothing was stored"))
         };
-        if let Trust::Table(table) = &object.key().trust {
-            let found = floe_remote_cache::DigestTable::of(&mut Sequential { file, offset: 0 })?;
-            if found.digest() != table.digest() {
+        let table = match &object.key().trust {
+            Trust::Table(table) => Some(table.digest()),
+            Trust::Verity(_) | Trust::Location(_) => None,
+        };
+        let is_verified = table.is_some() || layer.is_some();
+        if is_verified {
+            let found = FileDigests::of(file)?;
+            if table.is_some_and(|table| table != found.table.digest()) {
                 return Err(wrong("the bytes do not match the digest table"));
             }
-            is_verified = true;
-        }
-        if let Some(layer) = &layer {
-            let found = digest_of(file)?;
-            if found != layer.digest {
-                return Err(wrong(&format!("sha256:{found} came instead of sha256:{}", layer.digest)));
+            if let Some(layer) = layer.as_ref().filter(|layer| layer.digest != found.whole) {
+                return Err(wrong(&format!("sha256:{} came instead of sha256:{}", found.whole, layer.digest)));
             }
-            is_verified = true;
         }
-        let compression = layer.as_ref().and_then(|layer| {
-            let is = |suffix: &str| layer.media_type.ends_with(suffix);
-            if is("+zstd") { Some("zstd") } else { (is("+gzip") || is(".gzip")).then_some("gzip") }
-        });
+        let compression = layer.as_ref().and_then(Layer::compression);
         Ok(Pulled { name: object.name(), len: RangeFetcher::len(&object), is_verified, compression })
     }
 }
@@ -101,29 +96,4 @@ fn fetch_all(object: &RemoteObject, file: &File, progress: &(dyn Fn(u64, u64) + 
         }
     });
     failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
-}
-
-/// Reads a file from its start, independent of its position.
-struct Sequential<'a> {
-    file: &'a File,
-    offset: u64,
-}
-
-impl Read for Sequential<'_> {
-    fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
-        let len = self.file.read_at(output, self.offset)?;
-        self.offset += len as u64;
-        Ok(len)
-    }
-}
-
-fn digest_of(file: &File) -> io::Result<Digest> {
-    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
-    let mut reader = Sequential { file, offset: 0 };
-    loop {
-        match reader.read(&mut buffer)? {
-            0 => return Ok(Digest(hash.finalize().into())),
-            len => hash.update(&buffer[..len]),
-        }
-    }
 }

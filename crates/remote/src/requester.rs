@@ -21,8 +21,8 @@ use crate::{
     http_client::{Answer, Body, Request},
     network::Shared,
     origin::{Origin, Target},
-    patience::Patience,
     range_reply::{RangeReply, Wanted},
+    retry::Retry,
 };
 
 /// The number of bytes that an answer must contain before it breaks off, to count as progress.
@@ -103,8 +103,8 @@ impl Requester {
     ) -> Result<Fetched, Fault> {
         // An unknown length means that the object is being opened.
         let is_opening = wanted.object_len.is_none();
-        let patience = if is_opening { Patience::at_open(self.outage) } else { Patience::new(self.outage) };
-        let fetched = self.fetch_patiently(wanted, cause, (patience, arrival)).await;
+        let retry = if is_opening { Retry::at_open(self.outage) } else { Retry::new(self.outage) };
+        let fetched = self.fetch_with_retries(wanted, cause, (retry, arrival)).await;
         match &fetched {
             Ok(fetched) => self.counters.fetched(cause, fetched.bytes.len() as u64),
             Err(_) => self.counters.count(Event::Failed),
@@ -133,11 +133,11 @@ impl Requester {
         *self.redirected.lock().unwrap_or_else(PoisonError::into_inner) = target;
     }
 
-    async fn fetch_patiently(
+    async fn fetch_with_retries(
         &self,
         wanted: &Wanted<'_>,
         cause: Cause,
-        (mut patience, mut came): (Patience, Arrival),
+        (mut retry, mut came): (Retry, Arrival),
     ) -> Result<Fetched, Fault> {
         let (mut asked, mut before) = (Mirrors::default(), 0);
         let noted = (cause == Cause::Prefetch).then(|| self.background.add(wanted.range));
@@ -145,7 +145,7 @@ impl Requester {
             // Bytes that arrived before an answer broke off are not requested again.
             let range = ByteRange::between(wanted.range.offset() + came.len() as u64, wanted.range.end());
             let wanted_now = Wanted { range, ..*wanted };
-            let attempt = self.attempt(&wanted_now, noted.as_ref(), patience.until(), &mut came, &mut asked);
+            let attempt = self.attempt(&wanted_now, noted.as_ref(), retry.until(), &mut came, &mut asked);
             let mut fault = match attempt.await {
                 Ok(Outcome::Fetched(reply, headers)) => {
                     return Ok(Fetched { reply, headers, bytes: came.into_bytes() });
@@ -161,10 +161,10 @@ impl Requester {
                 came.clear();
             }
             if came.len() >= before + PROGRESS_BYTES_MIN {
-                patience.progressed();
+                retry.progressed();
             }
             before = came.len();
-            let will_renew = patience.will_renew(&fault);
+            let will_renew = retry.will_renew(&fault);
             match &mut fault.kind {
                 FaultKind::Transient { retry_after, .. } => {
                     self.counters.out_of_reach();
@@ -186,13 +186,13 @@ impl Requester {
                             asked.of_registry = Some(fault);
                         }
                         self.turn_away(asked.last);
-                        patience.is_elsewhere();
+                        retry.is_elsewhere();
                         self.counters.count(Event::Retried);
                         continue;
                     }
                     if let Some(of_registry) = asked.of_registry.take() {
                         fault = of_registry;
-                        patience.renewed();
+                        retry.renewed();
                     }
                     // A later attempt may have other credentials, and asks all of them again.
                     asked = Mirrors::default();
@@ -200,7 +200,7 @@ impl Requester {
                 FaultKind::Gone | FaultKind::Refused | FaultKind::Unauthorized { .. } => {}
                 FaultKind::Closed => {}
             }
-            patience.after(fault).await?;
+            retry.after(fault).await?;
             self.counters.count(Event::Retried);
         }
     }

@@ -75,6 +75,11 @@ pub(crate) enum Verb {
     DontNeed,
 }
 
+impl Verb {
+    /// All verbs, by their numbers in the protocol.
+    const ALL: [Self; 4] = [Self::Read, Self::TryRead, Self::WillNeed, Self::DontNeed];
+}
+
 /// The head of a reply; `len` bytes follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reply {
@@ -87,12 +92,7 @@ pub(crate) enum Reply {
 impl Question {
     pub(crate) fn to_bytes(self) -> [u8; QUESTION_BYTES] {
         let mut bytes = [0; QUESTION_BYTES];
-        bytes[0] = match self.verb {
-            Verb::Read => 0,
-            Verb::TryRead => 1,
-            Verb::WillNeed => 2,
-            Verb::DontNeed => 3,
-        };
+        bytes[0] = self.verb as u8;
         bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
         bytes[16..].copy_from_slice(&self.len.to_le_bytes());
         bytes
@@ -105,13 +105,7 @@ impl Question {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
             result => result?,
         }
-        let verb = match bytes[0] {
-            0 => Verb::Read,
-            1 => Verb::TryRead,
-            2 => Verb::WillNeed,
-            3 => Verb::DontNeed,
-            _ => return Err(io::ErrorKind::InvalidData.into()),
-        };
+        let verb = *Verb::ALL.get(usize::from(bytes[0])).ok_or(io::ErrorKind::InvalidData)?;
         let number = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
         Ok(Some(Self { verb, offset: number(8), len: number(16) }))
     }

@@ -42,8 +42,6 @@ pub(crate) struct Manifest {
     pub(crate) layers: Vec<Descriptor>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) subject: Option<Descriptor>,
-    #[serde(default, skip_serializing_if = "Annotations::is_empty")]
-    pub(crate) annotations: Annotations,
 }
 
 /// A list of manifests, one for each platform.
@@ -107,6 +105,19 @@ impl Document {
         } else {
             serde_json::from_slice(bytes).map(Self::Manifest).map_err(bad)
         }
+    }
+}
+
+impl Manifest {
+    pub(crate) fn new(config: Descriptor, layers: Vec<Descriptor>) -> Self {
+        let media_type = Some(MANIFEST.to_owned());
+        Self { schema_version: 2, media_type, artifact_type: None, config, layers, subject: None }
+    }
+}
+
+impl Index {
+    pub(crate) fn new(manifests: Vec<Descriptor>) -> Self {
+        Self { schema_version: 2, media_type: Some(INDEX.to_owned()), manifests }
     }
 }
 

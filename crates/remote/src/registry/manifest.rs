@@ -34,7 +34,7 @@ const LISTED_LAYERS_MAX: usize = 16;
 /// A layer with its root of trust.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Layer {
-    pub(crate) media_type: String,
+    media_type: String,
     pub(crate) digest: Digest,
     pub(crate) len: u64,
     pub(crate) verity: Option<VerityRoot>,
@@ -116,7 +116,7 @@ impl Layer {
             return Err(Fault::refused(format!("the manifest announces {} bytes", layer.size)));
         }
         let annotations = &layer.annotations;
-        let verity = verity(annotations)?.filter(|_| !is_compressed(&media_type));
+        let verity = verity(annotations)?.filter(|_| compression(&media_type).is_none());
         if verity.is_some_and(|root| root.hash_offset > layer.size) {
             return Err(Fault::refused("the manifest places the hash tree past the end of the layer"));
         }
@@ -125,16 +125,27 @@ impl Layer {
         Ok(Self { digest, len: layer.size, verity, table, bundle, media_type })
     }
 
+    /// The compression of the layer as a whole, if any: `zstd` or `gzip`.
+    pub(crate) fn compression(&self) -> Option<&'static str> {
+        compression(&self.media_type)
+    }
+
     /// Why the layer can only be used as a whole: it is an archive, or compressed as a whole.
     pub(crate) fn must_be_pulled(&self) -> Option<&'static str> {
         if self.media_type.contains("tar") {
             Some("the layer is a tar archive: pull it and give it to 'floe mkfs'")
-        } else if is_compressed(&self.media_type) {
+        } else if self.compression().is_some() {
             Some("the layer is compressed as a whole: get it with 'floe pull' and use the file")
         } else {
             None
         }
     }
+}
+
+/// The compression in a media type.
+fn compression(media_type: &str) -> Option<&'static str> {
+    let suffixes = [("+zstd", "zstd"), ("+gzip", "gzip"), (".gzip", "gzip")];
+    suffixes.into_iter().find_map(|(suffix, name)| media_type.ends_with(suffix).then_some(name))
 }
 
 /// The index of the only layer that satisfies `is_so`.
@@ -153,10 +164,6 @@ fn is_image(layer: &Descriptor) -> bool {
 fn is_unknown(layer: &Descriptor) -> bool {
     let media_type = &layer.media_type;
     !is_image(layer) && !media_type.contains("tar") && *media_type != DigestTable::MEDIA_TYPE
-}
-
-pub(crate) fn is_compressed(media_type: &str) -> bool {
-    ["+zstd", "+gzip", ".gzip"].iter().any(|suffix| media_type.ends_with(suffix))
 }
 
 /// Adds the description of a launch bundle.

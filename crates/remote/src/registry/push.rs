@@ -1,6 +1,6 @@
 //! Pushes an image: its bytes, a manifest, an index, and as referrers its digest table and its launch bundle.
 
-use std::{collections::BTreeMap, fs::File, io, os::unix::fs::FileExt, sync::Arc};
+use std::{collections::BTreeMap, fs::File, io, sync::Arc};
 
 use floe_image::ByteRange;
 use floe_remote_cache::{Digest, DigestTable, VerityRoot};
@@ -9,10 +9,11 @@ use serde_json::json;
 use crate::{
     ImageReference, Network, RemoteLocation, Version,
     fault::Fault,
+    file_digests::FileDigests,
     launch_bundle::{BUNDLE_MEDIA_TYPE, LaunchBundle},
     network::Shared,
     registry::{
-        document::{Annotations, Descriptor, Document, INDEX, Index, MANIFEST, Manifest, Platform, machine},
+        document::{Descriptor, Document, INDEX, Index, MANIFEST, Manifest, Platform, machine},
         endpoint::{Endpoint, repository_of},
         manifest::{EROFS_FEATURE, EROFS_LAYER, SQUASHFS_LAYER, TABLE_ANNOTATION, annotate},
         upload::{Content, Upload},
@@ -58,19 +59,11 @@ pub struct Pushed {
     pub len: u64,
 }
 
-/// The objects that are made from an image and uploaded with it.
+/// The objects that are uploaded with an image.
 struct Companions {
-    digest: Digest,
-    table: DigestTable,
+    digests: FileDigests,
     /// The launch bundle and its bytes.
     bundle: Option<(LaunchBundle, Vec<u8>)>,
-}
-
-/// An artifact that refers to an image.
-struct Artifact {
-    media_type: &'static str,
-    digest: Digest,
-    len: u64,
 }
 
 /// A document before it is uploaded.
@@ -102,8 +95,8 @@ impl Network {
         if reference.layer.is_some() {
             return Err(wrong("push an image, not a layer: remove the part after '#'"));
         }
-        let (digest, table) = digests(image.file)?;
-        let companions = Companions { digest, table, bundle: LaunchBundle::of(&image.launch, image.file)? };
+        let digests = FileDigests::of(image.file)?;
+        let companions = Companions { digests, bundle: LaunchBundle::of(&image.launch, image.file)? };
         let shared = self.shared();
         let pushed = shared.block_on(push(shared, reference, tag, image, &companions, progress));
         pushed.map_err(|fault| fault.at(location))
@@ -118,19 +111,17 @@ async fn push(
     companions: &Companions,
     progress: &dyn Fn(u64),
 ) -> Result<Pushed, Fault> {
-    let Companions { digest, table, bundle } = companions;
+    let Companions { digests: FileDigests { whole: digest, table }, bundle } = companions;
     let endpoint = Endpoint::own(&reference.registry, shared.options.plain_http)?;
     let upload = Upload::new(shared, endpoint, repository_of(reference));
     let len = table.object_len();
     upload.blob(digest, &Content::File { file: image.file, len }, progress).await?;
     let table_bytes = table.to_bytes();
     upload.blob(table.digest(), &Content::Bytes(&table_bytes), &|_| ()).await?;
-    let table_len = table_bytes.len() as u64;
-    let mut artifacts = vec![Artifact { media_type: DigestTable::MEDIA_TYPE, digest: *table.digest(), len: table_len }];
+    let mut artifacts = vec![Descriptor::new(DigestTable::MEDIA_TYPE, table.digest(), table_bytes.len() as u64)];
     if let Some((bundle, bytes)) = bundle {
         upload.blob(&bundle.digest(), &Content::Bytes(bytes), &|_| ()).await?;
-        let (digest, len) = (bundle.digest(), bundle.len());
-        artifacts.push(Artifact { media_type: BUNDLE_MEDIA_TYPE, digest, len });
+        artifacts.push(Descriptor::new(BUNDLE_MEDIA_TYPE, &bundle.digest(), bundle.len()));
     }
     let os_features = match image.format {
         PushedFormat::Erofs => vec![EROFS_FEATURE.to_owned()],
@@ -142,15 +133,14 @@ async fn push(
 
     let manifest = made(MANIFEST, &manifest_of(config.descriptor, image, companions))?;
     upload.manifest(&format!("sha256:{}", manifest.digest), MANIFEST, &manifest.bytes).await?;
-    for artifact in &artifacts {
+    for artifact in artifacts {
         refer(&upload, &manifest.descriptor, artifact).await?;
     }
     let mut entry = manifest.descriptor;
     entry.platform = Some(platform);
     // With the manifest inside the index, opening the image takes one request less.
     entry.embed(&manifest.bytes);
-    let index = Index { schema_version: 2, media_type: Some(INDEX.to_owned()), manifests: vec![entry] };
-    let index = made(INDEX, &index)?;
+    let index = made(INDEX, &Index::new(vec![entry]))?;
     upload.manifest(tag, INDEX, &index.bytes).await?;
     let location = ImageReference { version: Version::Digest(index.digest), ..reference.clone() };
     Ok(Pushed { location: location.to_string(), len })
@@ -171,7 +161,7 @@ fn config(platform: &Platform, layer: &Digest) -> Result<Made, Fault> {
 }
 
 fn manifest_of(config: Descriptor, image: &ImageToPush<'_>, companions: &Companions) -> Manifest {
-    let Companions { digest, table, bundle } = companions;
+    let Companions { digests: FileDigests { whole: digest, table }, bundle } = companions;
     let media_type = match image.format {
         PushedFormat::Erofs => EROFS_LAYER,
         PushedFormat::Squashfs => SQUASHFS_LAYER,
@@ -185,29 +175,18 @@ fn manifest_of(config: Descriptor, image: &ImageToPush<'_>, companions: &Compani
         layer.annotations.insert("org.erofs.dmverity.root_digest".to_owned(), format!("sha256:{}", root.root_hash));
         layer.annotations.insert("org.erofs.dmverity.hash_offset".to_owned(), root.hash_offset.to_string());
     }
-    Manifest {
-        schema_version: 2,
-        media_type: Some(MANIFEST.to_owned()),
-        artifact_type: None,
-        config,
-        layers: vec![layer],
-        subject: None,
-        annotations: Annotations::new(),
-    }
+    Manifest::new(config, vec![layer])
 }
 
 /// Makes an artifact refer to the image, so that registries keep it, and clients find it without its digest.
-async fn refer(upload: &Upload, subject: &Descriptor, artifact: &Artifact) -> Result<(), Fault> {
+async fn refer(upload: &Upload, subject: &Descriptor, artifact: Descriptor) -> Result<(), Fault> {
     let empty = made(EMPTY, &json!({}))?;
     upload.blob(&empty.digest, &Content::Bytes(&empty.bytes), &|_| ()).await?;
+    let media_type = artifact.media_type.clone();
     let referrer = Manifest {
-        schema_version: 2,
-        media_type: Some(MANIFEST.to_owned()),
-        artifact_type: Some(artifact.media_type.to_owned()),
-        config: empty.descriptor,
-        layers: vec![Descriptor::new(artifact.media_type, &artifact.digest, artifact.len)],
+        artifact_type: Some(media_type.clone()),
         subject: Some(subject.clone()),
-        annotations: Annotations::new(),
+        ..Manifest::new(empty.descriptor, vec![artifact])
     };
     let referrer = made(MANIFEST, &referrer)?;
     let answer = upload.manifest(&format!("sha256:{}", referrer.digest), MANIFEST, &referrer.bytes).await?;
@@ -222,13 +201,12 @@ async fn refer(upload: &Upload, subject: &Descriptor, artifact: &Artifact) -> Re
         _ => Vec::new(),
     };
     let mut entry = referrer.descriptor;
-    entry.artifact_type = Some(artifact.media_type.to_owned());
+    entry.artifact_type = Some(media_type);
     let mut manifests = BTreeMap::new();
     for known in listed.into_iter().chain([entry]) {
         manifests.insert(known.digest()?, known);
     }
-    let manifests = manifests.into_values().collect();
-    let list = made(INDEX, &Index { schema_version: 2, media_type: Some(INDEX.to_owned()), manifests })?;
+    let list = made(INDEX, &Index::new(manifests.into_values().collect()))?;
     upload.manifest(&tag, INDEX, &list.bytes).await.map(|_| ())
 }
 
@@ -236,28 +214,4 @@ fn made(media_type: &str, document: &impl serde::Serialize) -> Result<Made, Faul
     let bytes = serde_json::to_vec(document).map_err(|error| Fault::refused(error.to_string()))?;
     let digest = Digest::of(&bytes);
     Ok(Made { descriptor: Descriptor::new(media_type, &digest, bytes.len() as u64), digest, bytes })
-}
-
-/// Computes the digest and the digest table of a file in one pass.
-fn digests(file: &File) -> io::Result<(Digest, DigestTable)> {
-    use sha2::Digest as _;
-
-    struct Reader<'a> {
-        file: &'a File,
-        offset: u64,
-        whole: sha2::Sha256,
-    }
-
-    impl io::Read for Reader<'_> {
-        fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
-            let len = self.file.read_at(output, self.offset)?;
-            self.whole.update(&output[..len]);
-            self.offset += len as u64;
-            Ok(len)
-        }
-    }
-
-    let mut reader = Reader { file, offset: 0, whole: sha2::Sha256::new() };
-    let table = DigestTable::of(&mut reader)?;
-    Ok((Digest(reader.whole.finalize().into()), table))
 }

@@ -13,12 +13,12 @@ use crate::{
     location::LayerChoice,
     network::Shared,
     origin::{Origin, Place, Places},
-    patience::Patience,
     registry::{
         document::{ACCEPTED, Document, Manifest, machine},
         endpoint::{Endpoint, pull_scope, repository_of},
         manifest::{Layer, choose_layer, choose_manifest},
     },
+    retry::Retry,
 };
 
 /// The maximum size of a manifest, as in registries.
@@ -50,7 +50,7 @@ impl ResolvedBlob {
     /// # Errors
     /// There is no such layer.
     pub(crate) async fn find(reference: &ImageReference, shared: &Arc<Shared>) -> Result<Self, Fault> {
-        Patience::at_open(shared.options.outage).retry(async || Self::find_once(reference, shared).await).await
+        Retry::at_open(shared.options.outage).run(async || Self::find_once(reference, shared).await).await
     }
 
     async fn find_once(reference: &ImageReference, shared: &Arc<Shared>) -> Result<Self, Fault> {
@@ -200,6 +200,6 @@ impl Repository {
             let (_, bytes) = self.get(shared, &path, None, bytes_max, Some(digest), may).await?;
             Ok(DigestTable::parse_for(&bytes, digest, len)?)
         };
-        Patience::new(outage).retry(table).await
+        Retry::new(outage).run(table).await
     }
 }

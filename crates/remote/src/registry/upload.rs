@@ -12,8 +12,8 @@ use crate::{
     fault::{Fault, FaultKind},
     http_client::{Answer, Request},
     network::Shared,
-    patience::Patience,
     registry::{document::ACCEPTED, endpoint::Endpoint},
+    retry::Retry,
 };
 
 /// The size of upload pieces, in bytes. A smaller blob is sent in one request.
@@ -74,9 +74,9 @@ impl Upload {
         content: &Content<'_>,
         progress: &dyn Fn(u64),
     ) -> Result<(), Fault> {
-        let mut patience = Patience::new(self.shared.options.outage);
+        let mut retry = Retry::new(self.shared.options.outage);
         // A piece may take longer than retries may.
-        patience.progressed();
+        retry.progressed();
         // Where an interrupted upload continues.
         let (mut place, accepted) = (None, Cell::new(0));
         let mut accepted_before = 0;
@@ -93,9 +93,9 @@ impl Upload {
                     }
                     if accepted.get() > accepted_before {
                         accepted_before = accepted.get();
-                        patience.progressed();
+                        retry.progressed();
                     }
-                    patience.after(fault).await?;
+                    retry.after(fault).await?;
                 }
             }
         }
@@ -163,7 +163,7 @@ impl Upload {
             let answer = self.ask(Method::PUT, &url, &headers, Some(body.clone())).await?;
             Ok(expect(answer, StatusCode::CREATED)?.response.headers().clone())
         };
-        Patience::new(self.shared.options.outage).retry(put).await
+        Retry::new(self.shared.options.outage).run(put).await
     }
 
     /// Reads the manifest under a tag, if there is one.

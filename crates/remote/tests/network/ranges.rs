@@ -332,6 +332,18 @@ fn credentials_stay_with_their_host_and_signatures_are_renewed() {
 }
 
 #[test]
+fn the_password_of_a_url_is_only_for_its_host_and_a_refusal_is_final() {
+    let token_server = Server::start(|_| Answer::new(200, &[], r#"{"token":"t"}"#));
+    for challenge in ["Basic realm=\"x\"".to_owned(), format!("Bearer realm=\"{}\"", token_server.url("/token"))] {
+        let server = Server::start(move |_| Answer::new(401, &[("www-authenticate", &challenge)], ""));
+        let url = format!("http://user:secret@{}/image", server.address);
+        let error = open(options(Outage::Wait(Duration::from_secs(600))), &url).err().expect("refused").to_string();
+        assert!(error.contains("401") && !error.contains("secret"), "{error}");
+        assert_eq!((server.requests(), token_server.requests()), (1, 0), "{error}");
+    }
+}
+
+#[test]
 fn hosts_get_fewer_requests_when_they_ask_for_it() {
     let (under_way, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (now, highest) = (Arc::clone(&under_way), Arc::clone(&most));

@@ -1,0 +1,44 @@
+//! The digests of a file.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    os::unix::fs::FileExt,
+};
+
+use floe_remote_cache::{Digest, DigestTable};
+use sha2::{Digest as _, Sha256};
+
+/// The digest of a whole file, and its digest table.
+pub(crate) struct FileDigests {
+    pub(crate) whole: Digest,
+    pub(crate) table: DigestTable,
+}
+
+impl FileDigests {
+    /// Computes the digests in one pass, independent of the position of the file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is longer than 4 TiB.
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
+        let mut reader = HashingReader { file, offset: 0, hash: Sha256::new() };
+        let table = DigestTable::of(&mut reader)?;
+        Ok(Self { whole: Digest(reader.hash.finalize().into()), table })
+    }
+}
+
+/// Reads a file from its start, and hashes it.
+struct HashingReader<'file> {
+    file: &'file File,
+    offset: u64,
+    hash: Sha256,
+}
+
+impl Read for HashingReader<'_> {
+    fn read(&mut self, output: &mut [u8]) -> io::Result<usize> {
+        let len = self.file.read_at(output, self.offset)?;
+        self.hash.update(&output[..len]);
+        self.offset += len as u64;
+        Ok(len)
+    }
+}
