@@ -60,8 +60,9 @@ fn version_of(program: &str, path: &Path) -> Option<String> {
     version_in(program, &String::from_utf8_lossy(&said))
 }
 
-/// The first version number in the lines that begin with the program's name.
+/// The first version number in the lines that begin with the program's name. `squashfuse_ll` calls itself `squashfuse`.
 fn version_in(program: &str, said: &str) -> Option<String> {
+    let program = program.trim_end_matches("_ll");
     let mut words = said.lines().filter_map(|line| line.trim().strip_prefix(program)).flat_map(str::split_whitespace);
     let version = words.find(|word| word.contains('.') && word.starts_with(|first: char| first.is_ascii_digit()));
     version.map(str::to_owned)
@@ -84,6 +85,7 @@ mod tests {
             ("mkfs.erofs", "mkfs.erofs 1.5\nmkfs.erofs: invalid option -- 'V'\nusage:", Some("1.5")),
             ("mkfs.erofs", "mkfs.erofs 1.8.10-g28a9f5e8\n", Some("1.8.10-g28a9f5e8")),
             ("unsquashfs", "unsquashfs version 4.5.1 (2022/03/17)\ncopyright (C) 2022", Some("4.5.1")),
+            ("squashfuse_ll", "squashfuse 0.5.2 (c) 2012 Dave Vasilevsky\n", Some("0.5.2")),
             ("unsquashfs", "no such option\n", None),
             ("unsquashfs", "", None),
         ] {

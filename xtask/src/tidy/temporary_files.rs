@@ -28,7 +28,7 @@ const SAFE: [&str; 3] = ["tempfile_in(", "tempdir_in(", "new_in("];
 const ALLOWED: [(&str, &str); 22] = [
     ("crates/floe-cli/src/command/demo.rs", "the directory of `tempfile`, in an error"),
     ("crates/floe-cli/src/control/socket_path.rs", "directories of sockets, whose owner is checked"),
-    ("crates/floe-cli/tests/lab.rs", "lists the directories"),
+    ("crates/floe-cli/tests/lab/runs.rs", "lists the directories"),
     ("crates/floe-cli/tests/mounts/exporter_limits.rs", "names that an attacker creates"),
     ("crates/floe-cli/tests/mounts/mounting_as_user.rs", "the path of a socket"),
     ("crates/floe-cli/tests/mounts/planted_names.rs", "names that an attacker creates"),
@@ -43,7 +43,7 @@ const ALLOWED: [(&str, &str); 22] = [
     ("crates/lab/src/load/burner.rs", "a random name that does not exist"),
     ("crates/lab/src/machine/private_directory.rs", "creates a directory that does not exist"),
     ("crates/lab/src/machine/undo.rs", "a directory, whose owner is checked"),
-    ("crates/lab/tests/measure.rs", "lists the directory"),
+    ("crates/lab/tests/machine/measure.rs", "lists the directory"),
     ("crates/mkfs/src/files/output_file.rs", "unnamed files, or random names that do not exist"),
     ("crates/source/tests/sources/file_source.rs", "a message"),
     ("packaging/try-release", "the root that it has made"),

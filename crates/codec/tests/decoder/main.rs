@@ -2,8 +2,6 @@
 
 mod encoder_sys;
 mod hostile;
-mod in_place;
-mod length;
 mod limit;
 mod round_trip;
 mod sample;

@@ -9,7 +9,6 @@ mod fixed_outputs;
 mod full_disk;
 mod mkfs_erofs;
 mod mkfs_erofs_disk;
-mod mkfs_erofs_times;
 mod mkfs_output;
 mod mkfs_sources;
 mod recording;

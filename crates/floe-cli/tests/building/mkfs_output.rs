@@ -18,6 +18,8 @@ use floe_mkfs::{
 use floe_testkit::skip::{self, Need};
 use tempfile::TempDir;
 
+use crate::support::program::{until, wait_until_unused};
+
 /// The offset and the value of the superblock's magic.
 const MAGIC_OFFSET: u64 = 1024;
 const MAGIC: [u8; 4] = 0xE0F5_E1E2_u32.to_le_bytes();
@@ -104,6 +106,16 @@ impl Mount {
         fs::create_dir_all(directory).expect("made");
         run("mount", &[device, directory.to_str().expect("plain")]);
         Self(directory.to_owned())
+    }
+}
+
+impl Mount {
+    /// Unmounts, and waits until the kernel has let go of the device: copies of the mount may be in namespaces of other tests.
+    fn end(self, device: &LoopDevice) {
+        wait_until_unused(&self.0);
+        let name = Path::new(&device.path).file_name().expect("a name").to_owned();
+        drop(self);
+        until("the device is free", || !Path::new("/sys/fs/ext4").join(&name).exists());
     }
 }
 
@@ -260,10 +272,12 @@ fn an_image_is_synced_before_success_is_reported() {
     run("mkfs.ext4", &["-q", &device.path]);
     let directory = folder.path().join("disk");
     let earlier = {
-        let _mount = Mount::new(&device.path, &directory);
+        let mount = Mount::new(&device.path, &directory);
         succeed(&floe(&folder, &["disk/earlier", "source/a"]));
         run("sync", &["--file-system", directory.to_str().expect("plain")]);
-        fs::read(directory.join("earlier")).expect("read")
+        let earlier = fs::read(directory.join("earlier")).expect("read");
+        mount.end(&device);
+        earlier
     };
     for image in ["new", "earlier"] {
         let mount = Mount::new(&device.path, &directory);
@@ -272,10 +286,11 @@ fn an_image_is_synced_before_success_is_reported() {
         let whole = fs::read(&path).expect("read");
         assert!(whole != earlier);
         run("perl", &["-e", SHUTDOWN, directory.to_str().expect("plain")]);
-        drop(mount);
-        let _mount = Mount::new(&device.path, &directory);
+        mount.end(&device);
+        let mount = Mount::new(&device.path, &directory);
         let found = fs::read(&path).unwrap_or_else(|error| panic!("{image} after a crash: {error}"));
         assert!(found == whole, "{image} after a crash: {} bytes of {}", found.len(), whole.len());
+        mount.end(&device);
     }
 }
 

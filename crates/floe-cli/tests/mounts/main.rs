@@ -7,6 +7,7 @@ mod support;
 mod answers;
 mod callers;
 mod containers;
+mod decoded_blocks;
 mod descriptors;
 mod devices;
 mod drop_in_mounts;
@@ -18,24 +19,20 @@ mod journal;
 mod leftovers;
 mod misses;
 mod mount_all;
-mod mounted;
 mod mounting;
 mod mounting_as_user;
 mod named_paths;
 mod names;
 mod not_unmounted;
 mod planted_names;
-mod random_reads;
 mod released;
 mod sandbox;
 mod service_manager;
-mod spill_file;
 mod status;
 mod stopped;
 mod subdirectory;
 mod swapped_directories;
 mod too_few_processes;
-mod windows;
 
 /// Mounts with the kernel's EROFS in front.
 mod fronts {

@@ -35,17 +35,17 @@ const NOT_RUN: [(&str, &str, &str); 26] = [
     ("containers.md", "podman load", "needs podman and the image, which `cargo xtask dist` makes"),
     ("containers.md", "podman run", "needs podman; tests/mounts/containers.rs mounts with the rights of a container"),
     ("containers.md", "floe mount --daemon app.erofs app", "needs podman; overlayfs below does the same"),
-    ("front.md", "floe lab launch --image IMAGE", "takes minutes; tests/lab.rs runs the lab"),
-    ("lab.md", "floe lab launch", "takes a minute; tests/lab.rs runs the lab"),
-    ("lab.md", "floe lab launch --image app.erofs", "takes a minute; tests/lab.rs runs the lab"),
-    ("lab.md", "floe lab launch --image py.erofs", "takes minutes; tests/lab.rs runs the lab"),
-    ("lab.md", "floe lab launch --image py64k.erofs", "takes minutes; tests/lab.rs runs the lab"),
-    ("lab.md", "floe lab launch --image /dev/shm/py64k.erofs", "takes minutes; tests/lab.rs runs the lab"),
+    ("front.md", "floe lab launch --image IMAGE", "takes minutes; tests/lab runs the lab"),
+    ("lab.md", "floe lab launch", "takes a minute; tests/lab runs the lab"),
+    ("lab.md", "floe lab launch --image app.erofs", "takes a minute; tests/lab runs the lab"),
+    ("lab.md", "floe lab launch --image py.erofs", "takes minutes; tests/lab runs the lab"),
+    ("lab.md", "floe lab launch --image py64k.erofs", "takes minutes; tests/lab runs the lab"),
+    ("lab.md", "floe lab launch --image /dev/shm/py64k.erofs", "takes minutes; tests/lab runs the lab"),
     ("library.md", "let image = floe::Image::open", "as in README.md"),
     (
         "library.md",
         "apt install",
-        "packaging/try-release installs the packages; crates/capi/tests/installed.rs compiles read.c",
+        "packaging/try-release installs the packages; crates/capi/tests/programs/installed.rs compiles read.c",
     ),
     ("library.md", "import floe", "python/tests does the same with the wheel"),
     ("library.md", "import fsspec", "python/tests does the same with the wheel"),
@@ -56,7 +56,7 @@ const NOT_RUN: [(&str, &str, &str); 26] = [
     ("operations.md", "journalctl", "needs systemd; tests/mounts/journal.rs reads what is logged"),
     ("remote-cache.md", "floe cache ls", "changes the user's cache; tests/remotes/remote_cache.rs runs them"),
     ("scripting.md", "floe ls --json", "needs jq; the blocks before it run the commands"),
-    ("tuning.md", "floe lab launch --image app.erofs --variant", "takes minutes; tests/lab.rs runs the lab"),
+    ("tuning.md", "floe lab launch --image app.erofs --variant", "takes minutes; tests/lab runs the lab"),
 ];
 
 /// The blocks with commands for servers. tests/remotes runs their commands against real servers.

@@ -41,8 +41,8 @@ enum Through {
 /// The harmful parts of an output: bytes that are no text, control characters, and invisible changes of direction.
 fn harmful(output: &[u8]) -> Vec<String> {
     let Ok(text) = std::str::from_utf8(output) else { return vec!["bytes that are no text".to_owned()] };
-    // A terminal turns a line feed into these two.
-    let text = text.replace("\r\n", "\n");
+    // A terminal turns a line feed into these two. A progress bar is drawn over its line, and no name here has that beginning.
+    let text = text.replace("\r\n", "\n").replace("\r[", "[");
     let is_harmful = |character: &char| {
         character.is_control() && !matches!(character, '\n' | '\t') || ('\u{202a}'..='\u{202e}').contains(character)
     };

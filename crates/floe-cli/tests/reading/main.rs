@@ -17,7 +17,6 @@ mod fsck_reports;
 mod hard_links;
 mod hostile;
 mod hostile_names;
-mod installed;
 mod local_times;
 mod pseudo_files;
 mod standard_output;

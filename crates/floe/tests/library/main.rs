@@ -4,4 +4,3 @@ mod combinations;
 mod corpus;
 mod embed;
 mod filter;
-mod made_by_peers;

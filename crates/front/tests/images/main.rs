@@ -4,6 +4,5 @@
 mod support;
 
 mod corrupt;
-mod kernel;
 mod read_back;
 mod repeated;

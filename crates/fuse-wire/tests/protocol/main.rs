@@ -4,6 +4,5 @@
 mod support;
 
 mod conversation;
-mod layout;
 mod notifications;
 mod properties;

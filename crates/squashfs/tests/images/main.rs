@@ -9,8 +9,6 @@ mod agreement;
 mod check;
 mod corpus;
 mod corrupt;
-mod dump;
 mod faults;
 mod kernel;
 mod long_file;
-mod mutations;

@@ -3,8 +3,8 @@
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use floe_lab::Interrupt;
 use floe_lab::alloc::{self, AllocOptions};
@@ -17,8 +17,7 @@ use floe_lab::sched::{NamePattern, SchedOptions, SchedReport, watch};
 use floe_testkit::peer;
 use floe_testkit::skip::{Need, ready};
 
-/// Serialises the tests: they change a setting of the machine.
-static TURN: Mutex<()> = Mutex::new(());
+use crate::TURN;
 
 struct Images {
     home: tempfile::TempDir,

@@ -8,6 +8,8 @@ use floe_lab::machine::Undo;
 use floe_lab::sched::{Schedule, WaitKind};
 use floe_lab::trace::{Collector, CollectorOptions};
 
+use crate::TURN;
+
 /// The rows of timehist for a thread: time off the CPU before each run, and the part of it from wakeup to running, in
 /// milliseconds.
 fn timehist_rows_ms(text: &str, task: &str) -> Vec<(f64, f64)> {
@@ -25,6 +27,7 @@ fn timehist_rows_ms(text: &str, task: &str) -> Vec<(f64, f64)> {
 /// suffices.
 #[test]
 fn latency_agrees_with_perf_sched_timehist() {
+    let _turn = TURN.lock();
     if Command::new("perf").arg("--version").output().is_err() {
         return eprintln!("skipped: no perf");
     }

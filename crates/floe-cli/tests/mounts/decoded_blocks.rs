@@ -1,18 +1,20 @@
-//! Decoded blocks that the cache has no room for.
+//! Decoded blocks: the spill file, temporary pages for LZ4 windows, and the rest of blocks in the page cache.
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{self, File},
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
 use floe_testkit::{
-    Random,
+    Random, keep_kernel_caches,
     skip::{self, Need},
 };
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Advice, Mode, OFlags, fadvise};
+use serde_json::Value;
 
-use crate::support::program::{Serving, demo, floe, run, told, umount};
+use crate::support::program::{Serving, demo, floe, run, told, umount, until};
 
 /// Small text files, many to a block, read in random order.
 fn files(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
@@ -148,4 +150,110 @@ fn nothing_is_spilled_into_a_directory_that_another_user_could_exchange() {
     let (status, errors) = serving.end();
     let expected = "floe: continuing without a spill file: ";
     assert!(status.success() && errors.starts_with(expected) && errors.contains("another user"), "{errors}");
+}
+
+/// The unit of the window's pages.
+const PAGE_BYTES: u64 = 4096;
+
+/// The number of offsets at which the file is read.
+const READ_COUNT: u64 = 300;
+
+#[test]
+fn small_windows_need_fewer_temporary_pages() {
+    if !skip::ready(&[Need::Root, Need::Fuse]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a directory");
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).expect("ours");
+    let mut random = Random::new(31);
+    let content = random.text(6 << 20);
+    fs::write(tree.join("file"), &content).expect("ours");
+    let mut pages_in_all = Vec::new();
+    for window_bytes in [64 << 10, 16 << 10, 4 << 10] {
+        let image = folder.path().join(format!("{window_bytes}.erofs"));
+        let mut command = floe();
+        command.args(["mkfs", "--compress", "lz4", "--pcluster", "256k", "--lz4-window", &window_bytes.to_string()]);
+        let output = run(command.arg(&image).arg(&tree));
+        assert_eq!(told(&output).0, Some(0), "{output:?}");
+        // Without a cache, a read of a part of a large block decodes the block into temporary pages.
+        let serving = Serving::new(&image, ["-o", "cache=0,prefetch=none,fetch-around=off"]);
+        let file = File::open(serving.place.file("file")).expect("it is there");
+        fadvise(&file, 0, None, Advice::Random).expect("a hint");
+        let mut places = Random::new(32);
+        for _ in 0..READ_COUNT {
+            let offset = places.below(content.len() as u64 - 5000);
+            let mut bytes = vec![0; 5000];
+            file.read_exact_at(&mut bytes, offset).expect("data");
+            assert!(bytes == content[offset as usize..offset as usize + 5000], "{window_bytes} {offset}");
+        }
+        let output = run(floe().arg("status").arg(&serving.place.path).arg("--json"));
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let lz4 = |field: &str| report["lz4"][field].as_u64().expect("a number");
+        // LZ4 matches reach back at most 65,535 bytes.
+        assert_eq!(lz4("window_bytes_max"), window_bytes.min(65_535));
+        assert_eq!(
+            lz4("temporary_pages_max"),
+            window_bytes / PAGE_BYTES,
+            "reads in the middle of blocks need the whole window"
+        );
+        assert!(lz4("temporary_pages") <= lz4("decodes") * window_bytes / PAGE_BYTES);
+        assert!(lz4("decodes") >= READ_COUNT / 2, "{}", lz4("decodes"));
+        pages_in_all.push(lz4("temporary_pages"));
+    }
+    assert!(pages_in_all[0] > 3 * pages_in_all[1] && pages_in_all[1] > 3 * pages_in_all[2], "{pages_in_all:?}");
+    eprintln!("temporary pages for {READ_COUNT} reads with windows of 64, 16 and 4 KiB: {pages_in_all:?}");
+}
+
+const FILE_BYTES: u64 = 2 << 20;
+
+const PAGE_COUNT: u64 = FILE_BYTES / PAGE_BYTES;
+
+fn report(serving: &Serving) -> serde_json::Value {
+    let output = run(floe().args(["status", "--json"]).arg(&serving.place.path));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn the_rest_of_what_small_reads_touch_is_stored() {
+    if !skip::ready(&[Need::Fuse]) {
+        return;
+    }
+    let _kept = keep_kernel_caches();
+    let folder = tempfile::tempdir().expect("a directory");
+    let tree = folder.path().join("tree");
+    fs::create_dir(&tree).expect("ours");
+    let content = Random::new(51).text(FILE_BYTES as usize);
+    fs::write(tree.join("file"), &content).expect("ours");
+    let image = folder.path().join("image");
+    for (options, requests_max) in [
+        (&[][..], PAGE_COUNT / 2),
+        // Blocks of a few pages, which have little rest.
+        (&["-zlz4"], PAGE_COUNT / 8),
+        (&["-zlz4", "-C65536"], PAGE_COUNT / 2),
+        (&["-zlz4", "-C65536", "--fragments", "all"], PAGE_COUNT / 2),
+    ] {
+        let _ = fs::remove_file(&image);
+        let made = run(floe().arg("mkfs").args(options).arg(&image).arg(&tree));
+        assert!(made.status.success(), "{made:?}");
+        let serving = Serving::new(&image, ["-o", "front=fuse"]);
+        let file = File::open(serving.place.file("file")).expect("a file");
+        fadvise(&file, 0, None, Advice::Random).expect("a hint");
+        let read = |pages: &mut dyn Iterator<Item = u64>| {
+            for offset in pages.map(|page| page * PAGE_BYTES) {
+                let mut page = [0; PAGE_BYTES as usize];
+                file.read_exact_at(&mut page, offset).expect("data");
+                assert!(page[..] == content[offset as usize..][..page.len()], "{options:?}: offset {offset}");
+            }
+        };
+        // Four pages of each cluster, far from each other.
+        read(&mut (3..PAGE_COUNT).step_by(16));
+        read(&mut (9..PAGE_COUNT).step_by(16));
+        until("the rest is stored", || report(&serving)["read_around"]["stored_bytes"].as_u64() > Some(FILE_BYTES / 2));
+        let before = report(&serving)["requests"]["read"].as_u64().expect("a number");
+        read(&mut (0..PAGE_COUNT).rev());
+        let requests = report(&serving)["requests"]["read"].as_u64().expect("a number") - before;
+        eprintln!("{options:?}: {requests} requests for {PAGE_COUNT} pages");
+        assert!(requests < requests_max, "{options:?}: {requests} requests for {PAGE_COUNT} pages");
+    }
 }

@@ -12,6 +12,8 @@ use floe_lab::report::write_perfetto;
 use floe_lab::sched::{Schedule, WaitKind};
 use floe_lab::trace::{Collector, CollectorOptions, EventKind, ProcessTree, Trace};
 
+use crate::TURN;
+
 type Rows = Vec<Vec<String>>;
 
 fn query(program: &str, trace: &std::path::Path, sql: &[&str]) -> Vec<Rows> {
@@ -63,6 +65,7 @@ fn made_to_woken_ns(trace: &Trace, new_tid: i32) -> u64 {
 
 #[test]
 fn perfetto_finds_the_same_slices_and_the_same_latency() {
+    let _turn = TURN.lock();
     let Ok(program) = std::env::var("FLOE_PERFETTO_QUERY") else {
         return eprintln!("skipped: FLOE_PERFETTO_QUERY names no program that runs SQL over a trace");
     };

@@ -8,6 +8,8 @@ use floe_lab::load::{Load, LoadKind};
 use floe_lab::machine::Undo;
 use floe_lab::sched::process_totals;
 
+use crate::TURN;
+
 fn is_alive(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
@@ -28,6 +30,7 @@ fn until(mut is_so: impl FnMut() -> bool) -> bool {
 
 #[test]
 fn burners_demand_the_requested_share_and_end_with_the_load() {
+    let _turn = TURN.lock();
     let begin = std::time::Instant::now();
     let mut load = start(&["cpu=2x50%"]).expect("burners");
     let pids = load.pids();
@@ -54,6 +57,7 @@ fn burners_demand_the_requested_share_and_end_with_the_load() {
 
 #[test]
 fn load_ends_with_the_thread_that_started_it() {
+    let _turn = TURN.lock();
     let pids = std::thread::spawn(|| {
         let load = start(&["cpu=2x10%"]).expect("burners");
         let pids = load.pids();
@@ -71,6 +75,7 @@ fn load_ends_with_the_thread_that_started_it() {
 
 #[test]
 fn random_reads_read() {
+    let _turn = TURN.lock();
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), vec![1; 1 << 20]).expect("written");
     let load = start(&[&format!("randread={}", file.path().display())]).expect("a reader");
@@ -90,6 +95,7 @@ fn random_reads_read() {
 
 #[test]
 fn the_hog_presses_and_its_group_goes_away() {
+    let _turn = TURN.lock();
     if !rustix::process::geteuid().is_root() {
         return eprintln!("skipped: control groups need root");
     }
@@ -124,6 +130,7 @@ fn the_hog_presses_and_its_group_goes_away() {
 
 #[test]
 fn fio_runs_and_its_jobs_end_too() {
+    let _turn = TURN.lock();
     if Command::new("fio").arg("--version").output().is_err() {
         return eprintln!("skipped: no fio");
     }

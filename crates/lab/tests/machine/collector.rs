@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -11,8 +11,7 @@ use floe_lab::machine::Undo;
 use floe_lab::sched::{Schedule, ThreadTotals, WaitKind, process_totals, totals_between};
 use floe_lab::trace::{Collector, CollectorOptions, Event, EventKind, Tracefs};
 
-/// Serialises the tests: they share two CPUs.
-static TURN: Mutex<()> = Mutex::new(());
+use crate::TURN;
 
 fn collector(options: CollectorOptions) -> Option<(Undo, Collector)> {
     let undo = Undo::new().expect("a journal");
