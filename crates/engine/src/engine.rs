@@ -185,7 +185,7 @@ impl Engine {
         let (fetches, fetched_bytes) = self.sources.fetches_and_bytes();
         Counters {
             pages: self.pool.counters(),
-            blocks: self.blocks.counters(),
+            blocks: self.blocks.counters(&self.pool),
             spill_file: self.fragments.spill_counters(),
             stored_metadata: self.stored_metadata.counters(),
             decoded_metadata: self.decoded_metadata.counters(),

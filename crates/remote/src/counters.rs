@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use floe_image::metrics;
 use floe_remote_cache::Cause;
 use serde::{Deserialize, Serialize};
 
@@ -55,29 +56,32 @@ pub(crate) struct Counters {
     stages_us: [AtomicU64; 4],
 }
 
-/// A snapshot of the counters of a remote image.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct RemoteCounts {
-    /// Requests and bytes by cause, in the order of [`Cause::ALL`].
-    pub causes: Vec<CauseCounts>,
-    /// Repeated requests.
-    pub retries: u64,
-    /// Answers that asked for a lower rate.
-    pub throttled: u64,
-    /// How often credentials, signatures or redirects were renewed.
-    pub resolved_again: u64,
-    /// Background requests that were cancelled in favour of demand.
-    pub preempted: u64,
-    /// Answers that did not match the request.
-    pub wrong: u64,
-    /// Fetches that failed after all retries.
-    pub failed: u64,
-    /// The number of outages.
-    pub outages: u64,
-    /// The duration of the current outage, in milliseconds; `None` without an outage.
-    pub outage_ms: Option<u64>,
-    /// The latency of each stage.
-    pub stages: Vec<StageCounts>,
+metrics! {
+    /// A snapshot of the counters of a remote image.
+    #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+    pub struct RemoteCounts {
+        /// Repeated requests.
+        pub retries: u64 = Counter,
+        /// Answers that asked for a lower rate.
+        pub throttled: u64 = Counter,
+        /// How often credentials, signatures or redirects were renewed.
+        pub resolved_again: u64 = Counter,
+        /// Background requests that were cancelled in favour of demand.
+        pub preempted: u64 = Counter,
+        /// Answers that did not match the request.
+        pub wrong: u64 = Counter as wrong_answers,
+        /// Fetches that failed after all retries.
+        pub failed: u64 = Counter as failures,
+        /// How often the server became unreachable.
+        pub outages: u64 = Counter,
+        ;
+        /// Requests and bytes by cause, in the order of [`Cause::ALL`].
+        pub causes: Vec<CauseCounts>,
+        /// The duration of the current outage, in milliseconds; `None` without an outage.
+        pub outage_ms: Option<u64>,
+        /// The latency of each stage.
+        pub stages: Vec<StageCounts>,
+    }
 }
 
 /// Requests and bytes of one cause.

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, sync::Arc};
 
-use floe_image::{ImageSource, ShownName};
+use floe_image::{ImageSource, ShownName, metrics};
 use floe_remote_cache::{
     Cache, CacheCounts, CacheOptions, CachedSource, DigestTable, FetchError, FetchFault, RangeFetcher, SourceOptions,
     TableRoot, Trust,
@@ -41,21 +41,24 @@ pub struct ImageAbout {
     pub has_launch_bundle: bool,
 }
 
-/// Counters of a remote image and of its use of the cache.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct ImageCounts {
-    /// Requests to the server.
-    pub remote: RemoteCounts,
-    /// Reads that the cache answered.
-    pub cache_hits: u64,
-    /// Reads that the cache could not answer.
-    pub cache_misses: u64,
-    /// Reads that waited for a fetch by another thread or process.
-    pub cache_joined: u64,
-    /// Fetched chunks that failed verification.
-    pub verification_failures: u64,
-    /// Chunks that were served without being stored.
-    pub uncached_chunks: u64,
+metrics! {
+    /// Counters of a remote image and of its use of the cache.
+    #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+    pub struct ImageCounts {
+        /// Reads that the cache answered.
+        pub cache_hits: u64 = Counter,
+        /// Reads that the cache could not answer.
+        pub cache_misses: u64 = Counter,
+        /// Reads that waited for a fetch by another thread or process.
+        pub cache_joined: u64 = Counter,
+        /// Fetched chunks that failed verification.
+        pub verification_failures: u64 = Counter,
+        /// Chunks that were served without being stored.
+        pub uncached_chunks: u64 = Counter,
+        ;
+        /// Requests to the server.
+        pub remote: RemoteCounts,
+    }
 }
 
 /// An open remote image.

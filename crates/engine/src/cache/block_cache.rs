@@ -9,10 +9,10 @@ use std::{
     },
 };
 
-use floe_image::{DecodedLen, DeviceId, Encoding, Error, Result, StoredBlock, StoredLen};
+use floe_image::{DecodedLen, DeviceId, Encoding, Error, Result, StoredBlock, StoredLen, metrics};
 
 use crate::{
-    PageRun,
+    PAGE_BYTES, PageRun,
     cache::{
         evicted::Evicted,
         flight::{Flight, FlightCounters},
@@ -56,17 +56,23 @@ pub(crate) struct BlockCache {
     evictions: AtomicU64,
 }
 
-/// Counters of the block cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct BlockCacheCounters {
-    /// Lookups that found the block.
-    pub hits: u64,
-    /// Lookups that missed and had to decode the block.
-    pub misses: u64,
-    /// Lookups that joined a decode in flight.
-    pub joins: u64,
-    /// Blocks evicted to stay within the budget.
-    pub evictions: u64,
+metrics! {
+    /// Counters of the block cache.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct BlockCacheCounters {
+        /// Lookups that found the block.
+        pub hits: u64 = Counter,
+        /// Lookups that missed and had to decode the block.
+        pub misses: u64 = Counter,
+        /// Lookups that joined a decode in flight.
+        pub joins: u64 = Counter,
+        /// Blocks evicted to stay within the budget.
+        pub evictions: u64 = Counter,
+        /// The size of the cached blocks in bytes.
+        pub used_bytes: u64 = Gauge,
+        /// The present budget of the cache in bytes: it grows while memory is ample.
+        pub budget_bytes: u64 = Gauge,
+    }
 }
 
 /// The number of further requests for a part of a file after which it is stored in the kernel's page cache again. So
@@ -411,12 +417,16 @@ impl BlockCache {
         false
     }
 
-    pub(crate) fn counters(&self) -> BlockCacheCounters {
+    /// The counters, with the sizes that the pool knows.
+    pub(crate) fn counters(&self, pool: &PagePool) -> BlockCacheCounters {
+        let pages = pool.counters();
         BlockCacheCounters {
             hits: self.hits.load(Relaxed),
             misses: self.misses.load(Relaxed),
             joins: self.joins.load(Relaxed),
             evictions: self.evictions.load(Relaxed),
+            used_bytes: pages.cache_pages * PAGE_BYTES as u64,
+            budget_bytes: pages.cache_pages_max * PAGE_BYTES as u64,
         }
     }
 

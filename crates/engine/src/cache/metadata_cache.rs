@@ -5,7 +5,7 @@ mod single_lock;
 
 use std::hash::Hash;
 
-use floe_image::Result;
+use floe_image::{Result, metrics};
 
 use self::{sharded::ShardedCache, single_lock::SingleLockCache};
 use crate::Blocking;
@@ -19,38 +19,40 @@ pub(crate) enum MetadataCache<K, V> {
     SingleLock(SingleLockCache<K, V>),
 }
 
-/// Counters of a metadata cache. Both designs count in the same way.
-///
-/// A *release* is the moment when a thread stops using an entry. The thread that made the value releases the entry when
-/// it publishes the value or fails. A thread that found the value, or slept until it was made, releases the entry once
-/// it has the value. So each completed lookup is one release. A lookup that starts over because the maker failed adds
-/// one; a lookup refused with `WouldBlock` adds none.
-///
-/// A release *wakes* the threads that it makes runnable: those that sleep until this value is made and, in the
-/// single-lock design, those that sleep until any entry is free. If a woken thread wakes the next one, that counts as
-/// another release.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct MetadataCacheCounters {
-    /// Lookups that found the value.
-    pub hits: u64,
-    /// Lookups that had to make the value.
-    pub misses: u64,
-    /// Times that a lookup slept until another thread had made the value or an entry was free.
-    pub waits: u64,
-    /// Threads woken by releases. `wakes / releases` is the average for each release.
-    pub wakes: u64,
-    /// The most threads that a single release woke. More than one is a thundering herd.
-    pub wakes_max: u64,
-    /// Releases.
-    pub releases: u64,
-    /// Values evicted to stay within the budget.
-    pub evictions: u64,
-    /// Locks taken.
-    pub lock_acquisitions: u64,
-    /// The total weight of the values, in bytes.
-    pub weight: u64,
-    /// The bound of `weight`, in bytes; 0 in the single-lock design, which bounds the number of values.
-    pub weight_max: u64,
+metrics! {
+    /// Counters of a metadata cache. Both designs count in the same way.
+    ///
+    /// A *release* is the moment when a thread stops using an entry. The thread that made the value releases the entry when
+    /// it publishes the value or fails. A thread that found the value, or slept until it was made, releases the entry once
+    /// it has the value. So each completed lookup is one release. A lookup that starts over because the maker failed adds
+    /// one; a lookup refused with `WouldBlock` adds none.
+    ///
+    /// A release *wakes* the threads that it makes runnable: those that sleep until this value is made and, in the
+    /// single-lock design, those that sleep until any entry is free. If a woken thread wakes the next one, that counts as
+    /// another release.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct MetadataCacheCounters {
+        /// Lookups that found the value.
+        pub hits: u64 = Counter,
+        /// Lookups that had to make the value.
+        pub misses: u64 = Counter,
+        /// Times that a lookup slept until another thread had made the value or an entry was free.
+        pub waits: u64 = Counter as joins,
+        /// Threads woken by releases. `wakes / releases` is the average for each release.
+        pub wakes: u64 = Counter,
+        /// The most threads that a single release woke. More than one is a thundering herd.
+        pub wakes_max: u64 = Gauge,
+        /// Releases.
+        pub releases: u64 = Counter,
+        /// Values evicted to stay within the budget.
+        pub evictions: u64 = Counter,
+        /// Locks taken.
+        pub lock_acquisitions: u64 = Counter,
+        /// The total weight of the values, in bytes.
+        pub weight: u64 = Gauge as used_bytes,
+        /// The bound of `weight`, in bytes; 0 in the single-lock design, which bounds the number of values.
+        pub weight_max: u64 = Gauge as budget_bytes,
+    }
 }
 
 /// The overhead of an entry in bytes: its key, its slot and its allocations. Without it, an image could fill the

@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use floe_image::{Error, Place, StoredBlock};
+use floe_image::{Error, Place, StoredBlock, metrics};
 use rustix::{
     fs::{Mode, OFlags, fstatfs, open},
     io::{Errno, ReadWriteFlags, preadv2},
@@ -84,15 +84,17 @@ pub(crate) struct SpilledBlock {
     len: usize,
 }
 
-/// Counters of the spill file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SpillFileCounters {
-    /// Blocks written.
-    pub stored_blocks: u64,
-    /// Decoded bytes of those blocks.
-    pub stored_bytes: u64,
-    /// Reads that found their block in the file instead of decoding it.
-    pub hits: u64,
+metrics! {
+    /// Counters of the spill file.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct SpillFileCounters {
+        /// Blocks written.
+        pub stored_blocks: u64 = Counter as blocks,
+        /// Decoded bytes of those blocks.
+        pub stored_bytes: u64 = Counter as bytes,
+        /// Reads that found their block in the file instead of decoding it.
+        pub hits: u64 = Counter,
+    }
 }
 
 impl SpillFile {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use floe_image::Encoding;
+use floe_image::{Encoding, metrics};
 
 use crate::PAGE_BYTES;
 
@@ -16,17 +16,19 @@ pub(crate) struct Windows {
     window_bytes_max: AtomicU64,
 }
 
-/// Memory that LZ4 decodes needed besides their output.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct WindowCounters {
-    /// LZ4 blocks decoded.
-    pub decodes: u64,
-    /// Pages needed by all decodes in total.
-    pub pages: u64,
-    /// The most pages that a single decode needed.
-    pub pages_max: u64,
-    /// The largest window that a decoded block declared, in bytes.
-    pub window_bytes_max: u64,
+metrics! {
+    /// Memory that LZ4 decodes needed besides their output.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct WindowCounters {
+        /// LZ4 blocks decoded.
+        pub decodes: u64 = Counter,
+        /// Pages needed by all decodes in total.
+        pub pages: u64 = Counter as temporary_pages,
+        /// The most pages that a single decode needed.
+        pub pages_max: u64 = Gauge as temporary_pages_max,
+        /// The largest window that a decoded block declared, in bytes.
+        pub window_bytes_max: u64 = Gauge,
+    }
 }
 
 impl Windows {

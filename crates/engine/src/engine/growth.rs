@@ -55,7 +55,7 @@ fn watch(engine: &Weak<Engine>, ended: &Receiver<()>) {
     let (mut lookups, mut used_at) = (0, Instant::now());
     while ended.recv_timeout(LOOK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
         let Some(engine) = engine.upgrade() else { break };
-        let counters = engine.blocks.counters();
+        let counters = engine.blocks.counters(&engine.pool);
         let now = counters.hits + counters.misses + counters.joins;
         if now != lookups {
             (lookups, used_at) = (now, Instant::now());

@@ -5,6 +5,8 @@ use std::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst},
 };
 
+use floe_image::metrics;
+
 use crate::sync::{Condvar, Mutex};
 
 /// A budget of bytes, as a fair semaphore: waiters are served in order of arrival. A request larger than the whole
@@ -29,17 +31,19 @@ struct Turns {
     current: u64,
 }
 
-/// Counters of a byte budget.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct BudgetCounters {
-    /// The size of the budget in bytes.
-    pub budget_bytes: u64,
-    /// Bytes taken now.
-    pub used_bytes: u64,
-    /// The maximum of `used_bytes`.
-    pub used_bytes_max: u64,
-    /// How often a caller had to wait.
-    pub waits: u64,
+metrics! {
+    /// Counters of a byte budget.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct BudgetCounters {
+        /// The size of the budget in bytes.
+        pub budget_bytes: u64 = Gauge,
+        /// Bytes taken now.
+        pub used_bytes: u64 = Gauge,
+        /// The most bytes taken at one time.
+        pub used_bytes_max: u64 = Gauge,
+        /// How often a caller had to wait.
+        pub waits: u64 = Counter,
+    }
 }
 
 /// Bytes taken from a budget, returned when dropped.

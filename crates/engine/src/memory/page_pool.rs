@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use floe_image::metrics;
+
 use crate::{
     PAGE_BYTES, PageRun, Stage,
     memory::{arenas::Arenas, page_run_sys::Arena, preemption_sys::preemption_count, pressure::MemoryPressure},
@@ -51,33 +53,35 @@ pub(crate) struct PagePool {
     ahead_ns: AtomicU64,
 }
 
-/// Counters of a page pool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct PagePoolCounters {
-    /// Pages held in reserve.
-    pub reserved_pages: u64,
-    /// Whether the reserve is locked in memory.
-    pub locked: bool,
-    /// Runs taken from the reserve.
-    pub taken: u64,
-    /// Runs that came from the operating system because the reserve had no room.
-    pub missed: u64,
-    /// Runs for which a thread waited because the operating system was short of memory.
-    pub waited: u64,
-    /// Best-effort runs that were refused because they would have waited for reclaim.
-    pub given_up: u64,
-    /// The most reserved pages in use at one time.
-    pub high_water_pages: u64,
-    /// Reserved pages in use.
-    pub used_pages: u64,
-    /// Pages of the block cache in use.
-    pub cache_pages: u64,
-    /// Pages that the block cache may use.
-    pub cache_pages_max: u64,
-    /// Pages that were backed for the block cache in the background, before a read needed them.
-    pub ahead_pages: u64,
-    /// The time for backing them, in nanoseconds. No read waited for it.
-    pub ahead_ns: u64,
+metrics! {
+    /// Counters of a page pool.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct PagePoolCounters {
+        /// Pages held in reserve.
+        pub reserved_pages: u64 = Gauge,
+        /// Whether the reserve is locked in memory.
+        pub locked: bool = Flag as is_locked,
+        /// Runs taken from the reserve.
+        pub taken: u64 = Counter,
+        /// Runs that came from the operating system because the reserve had no room.
+        pub missed: u64 = Counter,
+        /// Runs for which a thread waited because the operating system was short of memory.
+        pub waited: u64 = Counter,
+        /// Best-effort runs that were refused because they would have waited for reclaim.
+        pub given_up: u64 = Counter,
+        /// The most reserved pages in use at one time.
+        pub high_water_pages: u64 = Gauge,
+        /// Reserved pages in use.
+        pub used_pages: u64 = Gauge,
+        /// Pages of the block cache in use.
+        pub cache_pages: u64 = Gauge,
+        /// Pages that the block cache may use.
+        pub cache_pages_max: u64 = Gauge,
+        /// Pages that were backed for the block cache in the background, before a read needed them.
+        pub ahead_pages: u64 = Counter,
+        /// The time for backing them, in nanoseconds. No read waited for it.
+        pub ahead_ns: u64 = Counter,
+    }
 }
 
 /// The size of the block cache.

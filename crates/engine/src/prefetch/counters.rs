@@ -2,23 +2,27 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counters of prefetch since the image was opened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct ReadAroundCounters {
-    /// Blocks decoded ahead of demand.
-    pub ahead_blocks: u64,
-    /// Blocks decoded ahead that were used later.
-    pub used_blocks: u64,
-    /// Blocks decoded ahead that were evicted, or lost their budget to newer ones, before they were used.
-    pub wasted_blocks: u64,
-    /// Blocks that were not decoded ahead because their pages would have had to be waited for.
-    pub given_up: u64,
-    /// Blocks that were not decoded ahead because the reader had moved to another place or had already reached them.
-    pub cancelled: u64,
-    /// Work items dropped because too many were waiting, or because the budget was used up.
-    pub dropped: u64,
-    /// Bytes pushed into the kernel's page cache ahead of demand.
-    pub stored_bytes: u64,
+use floe_image::metrics;
+
+metrics! {
+    /// Counters of prefetch since the image was opened.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct ReadAroundCounters {
+        /// Blocks decoded ahead of demand.
+        pub ahead_blocks: u64 = Counter,
+        /// Blocks decoded ahead that were used later.
+        pub used_blocks: u64 = Counter,
+        /// Blocks decoded ahead that were evicted, or lost their budget to newer ones, before they were used.
+        pub wasted_blocks: u64 = Counter,
+        /// Blocks that were not decoded ahead because their pages would have had to be waited for.
+        pub given_up: u64 = Counter as given_up_blocks,
+        /// Blocks that were not decoded ahead because the reader had moved to another place or had already reached them.
+        pub cancelled: u64 = Counter as cancelled_blocks,
+        /// Work items dropped because too many were waiting, or because the budget was used up.
+        pub dropped: u64 = Counter,
+        /// Bytes pushed into the kernel's page cache ahead of demand.
+        pub stored_bytes: u64 = Counter,
+    }
 }
 
 /// The live counters behind [`ReadAroundCounters`].

@@ -3,10 +3,12 @@
 use std::io;
 
 use floe::remote::{CauseCounts, ImageCounts};
+use floe_image::MetricKind;
 
 use super::{
+    MetricGroup,
     exposition::{Kind, MountSamples},
-    report::{MetadataCacheReport, Report},
+    report::Report,
 };
 
 /// Nanoseconds in a second.
@@ -40,12 +42,20 @@ pub(crate) fn add_report(out: &mut MountSamples<'_>, report: &Report) -> io::Res
     )?;
     if let Some(counts) = report.remote.as_ref().and_then(|remote| remote.counts.as_ref()) {
         write_remote(out, counts)?;
+        MetricGroup::of_remote(counts).iter().try_for_each(|group| write_metrics(out, group))?;
     }
-    write_work(out, report)?;
-    write_pages(out, report)?;
-    write_caches(out, report)?;
+    MetricGroup::of_report(&report.metrics).iter().try_for_each(|group| write_metrics(out, group))?;
     write_threads(out, report)?;
     write_latency(out, report)
+}
+
+fn write_metrics(out: &mut MountSamples<'_>, group: &MetricGroup) -> io::Result<()> {
+    for (metric, value) in group.rows() {
+        let kind = if metric.kind == MetricKind::Counter { Kind::Counter } else { Kind::Gauge };
+        let (name, value) = group.sample(metric, value);
+        out.one(&name, kind, metric.help.trim(), &[], value)?;
+    }
+    Ok(())
 }
 
 fn write_remote(out: &mut MountSamples<'_>, image: &ImageCounts) -> io::Result<()> {
@@ -56,22 +66,6 @@ fn write_remote(out: &mut MountSamples<'_>, image: &ImageCounts) -> io::Result<(
     out.family("floe_remote_requests_total", "Answered requests to the image's server.", "cause", requests)?;
     let bytes = by_cause(|cause| cause.bytes);
     out.family("floe_remote_bytes_total", "Bytes in these answers.", "cause", bytes)?;
-    for (name, help, count) in [
-        ("floe_remote_retries_total", "Repeated requests.", counts.retries),
-        ("floe_remote_throttled_total", "Answers that asked for fewer requests.", counts.throttled),
-        ("floe_remote_resolved_again_total", "How often credentials or redirects were renewed.", counts.resolved_again),
-        ("floe_remote_preempted_total", "Background requests cancelled in favour of demand.", counts.preempted),
-        ("floe_remote_wrong_answers_total", "Answers that did not match the request.", counts.wrong),
-        ("floe_remote_failures_total", "Fetches that failed after all retries.", counts.failed),
-        ("floe_remote_outages_total", "How often the server became unreachable.", counts.outages),
-        ("floe_remote_cache_hits_total", "Reads of cached chunks.", image.cache_hits),
-        ("floe_remote_cache_misses_total", "Reads of chunks that had to be fetched.", image.cache_misses),
-        ("floe_remote_cache_joined_total", "Reads that joined another fetch.", image.cache_joined),
-        ("floe_remote_verification_failures_total", "Chunks that failed verification.", image.verification_failures),
-        ("floe_remote_uncached_chunks_total", "Chunks that were not stored.", image.uncached_chunks),
-    ] {
-        out.one(name, Kind::Counter, help, &[], count as f64)?;
-    }
     let outage_s = counts.outage_ms.unwrap_or(0) as f64 / 1e3;
     out.gauge(
         "floe_remote_outage_seconds",
@@ -93,136 +87,6 @@ fn write_remote(out: &mut MountSamples<'_>, image: &ImageCounts) -> io::Result<(
         out.sample_of(NAME, "_count", &[label], total as f64)?;
     }
     Ok(())
-}
-
-fn write_work(out: &mut MountSamples<'_>, report: &Report) -> io::Result<()> {
-    let (work, around, lz4) = (&report.work, &report.read_around, &report.lz4);
-    out.gauge("floe_outstanding_misses", "Requests in progress that missed the caches.", work.outstanding as f64)?;
-    out.gauge("floe_outstanding_misses_max", "The maximum of them at one time.", work.outstanding_max as f64)?;
-    for (name, help, count) in [
-        ("floe_fetches_total", "Reads of file data from the image.", work.fetches),
-        ("floe_fetched_bytes_total", "Bytes fetched by these reads.", work.fetched_bytes),
-        ("floe_decodes_total", "Blocks of file data decoded.", work.decodes),
-        ("floe_decoded_bytes_total", "Bytes of the decoded blocks.", work.decoded_bytes),
-        ("floe_read_around_blocks_total", "Blocks decoded ahead of demand.", around.ahead_blocks),
-        ("floe_read_around_used_blocks_total", "Blocks decoded ahead that were used.", around.used_blocks),
-        (
-            "floe_read_around_wasted_blocks_total",
-            "Blocks decoded ahead that were evicted unused.",
-            around.wasted_blocks,
-        ),
-        (
-            "floe_read_around_given_up_blocks_total",
-            "Blocks not decoded because memory was short.",
-            around.given_up_blocks,
-        ),
-        (
-            "floe_read_around_cancelled_blocks_total",
-            "Blocks not decoded because the reader had passed them.",
-            around.cancelled_blocks,
-        ),
-        ("floe_read_around_dropped_total", "Prefetch tasks dropped because too many were waiting.", around.dropped),
-        ("floe_read_around_stored_bytes_total", "Bytes pushed into the page cache.", around.stored_bytes),
-        ("floe_lz4_decodes_total", "LZ4 blocks decoded.", lz4.decodes),
-        (
-            "floe_lz4_temporary_pages_total",
-            "Pages that these decodes needed besides their output.",
-            lz4.temporary_pages,
-        ),
-    ] {
-        out.one(name, Kind::Counter, help, &[], count as f64)?;
-    }
-    out.gauge(
-        "floe_lz4_temporary_pages_max",
-        "The maximum number of pages for one decode.",
-        lz4.temporary_pages_max as f64,
-    )?;
-    out.gauge("floe_lz4_window_bytes", "The largest LZ4 window seen.", lz4.window_bytes_max as f64)
-}
-
-fn write_pages(out: &mut MountSamples<'_>, report: &Report) -> io::Result<()> {
-    let pool = &report.page_pool;
-    for (name, help, value) in [
-        ("floe_page_pool_reserved_pages", "Pages of 4 KiB held in reserve.", pool.reserved_pages),
-        ("floe_page_pool_locked", "Whether the reserve is locked in memory.", pool.is_locked.into()),
-        ("floe_page_pool_used_pages", "Pages of the reserve in use.", pool.used_pages),
-        ("floe_page_pool_high_water_pages", "The maximum in use at one time.", pool.high_water_pages),
-    ] {
-        out.gauge(name, help, value as f64)?;
-    }
-    for (name, help, count) in [
-        ("floe_page_pool_taken_total", "Runs taken from the reserve.", pool.taken),
-        ("floe_page_pool_missed_total", "Runs that the reserve had no room for.", pool.missed),
-        ("floe_page_pool_waited_total", "Runs that the system allocated slowly.", pool.waited),
-        ("floe_page_pool_given_up_total", "Runs that best-effort work gave up.", pool.given_up),
-        ("floe_page_pool_ahead_pages_total", "Pages allocated for the block cache ahead of reads.", pool.ahead_pages),
-    ] {
-        out.one(name, Kind::Counter, help, &[], count as f64)?;
-    }
-    Ok(())
-}
-
-fn write_caches(out: &mut MountSamples<'_>, report: &Report) -> io::Result<()> {
-    let blocks = &report.block_cache;
-    out.gauge("floe_block_cache_budget_bytes", "The limit of cached blocks, in bytes.", blocks.budget_bytes as f64)?;
-    out.gauge("floe_block_cache_used_bytes", "The size of cached blocks, in bytes.", blocks.used_bytes as f64)?;
-    for (name, help, count) in [
-        ("floe_block_cache_hits_total", "Lookups that found the block.", blocks.hits),
-        ("floe_block_cache_misses_total", "Lookups that had to decode the block.", blocks.misses),
-        ("floe_block_cache_joins_total", "Lookups that joined another decode.", blocks.joins),
-        ("floe_block_cache_evictions_total", "Blocks evicted.", blocks.evictions),
-        ("floe_spill_file_blocks_total", "Blocks written to the spill file.", blocks.spill_file_blocks),
-        ("floe_spill_file_bytes_total", "Decoded bytes of these blocks.", blocks.spill_file_bytes),
-        ("floe_spill_file_hits_total", "Reads that found their block in the spill file.", blocks.spill_file_hits),
-    ] {
-        out.one(name, Kind::Counter, help, &[], count as f64)?;
-    }
-    for (name, of, budget) in [
-        ("decoders", "Decoders' state", &report.decoders),
-        ("read_results", "Output of waiting reads", &report.read_results),
-        ("read_blocks", "Blocks of waiting reads", &report.read_blocks),
-    ] {
-        for (what, help, value) in [
-            ("budget_bytes", "may take.", budget.budget_bytes),
-            ("used_bytes", "take now.", budget.used_bytes),
-            ("used_bytes_max", "took at most at one time.", budget.used_bytes_max),
-        ] {
-            out.gauge(&format!("floe_{name}_{what}"), &format!("{of}: bytes they {help}"), value as f64)?;
-        }
-        out.one(
-            &format!("floe_{name}_waits_total"),
-            Kind::Counter,
-            "Waits for this memory.",
-            &[],
-            budget.waits as f64,
-        )?;
-    }
-    let caches = [("decoded", &report.metadata_cache), ("stored", &report.stored_metadata_cache)];
-    let mut of_both = |name, kind, help, value: fn(&MetadataCacheReport) -> u64| {
-        out.header(name, kind, help)?;
-        caches.iter().try_for_each(|(cache, report)| out.sample(name, &[("cache", cache)], value(report) as f64))
-    };
-    of_both("floe_metadata_cache_budget_bytes", Kind::Gauge, "The limit of cached metadata, in bytes.", |cache| {
-        cache.budget_bytes.unwrap_or(0)
-    })?;
-    of_both("floe_metadata_cache_used_bytes", Kind::Gauge, "The size of cached metadata, in bytes.", |cache| {
-        cache.used_bytes
-    })?;
-    of_both("floe_metadata_cache_hits_total", Kind::Counter, "Lookups that found the metadata.", |cache| cache.hits)?;
-    of_both(
-        "floe_metadata_cache_misses_total",
-        Kind::Counter,
-        "Lookups that had to fetch or decode the metadata.",
-        |cache| cache.misses,
-    )?;
-    of_both("floe_metadata_cache_joins_total", Kind::Counter, "Lookups that waited for another thread.", |cache| {
-        cache.joins
-    })?;
-    of_both("floe_metadata_cache_evictions_total", Kind::Counter, "Values evicted.", |cache| cache.evictions)?;
-    of_both("floe_metadata_cache_releases_total", Kind::Counter, "Values released by threads.", |cache| {
-        cache.releases
-    })?;
-    of_both("floe_metadata_cache_wakes_total", Kind::Counter, "Threads woken by releases.", |cache| cache.wakes)
 }
 
 fn write_threads(out: &mut MountSamples<'_>, report: &Report) -> io::Result<()> {

@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use floe::remote::ImageCounts;
 use serde::{Deserialize, Serialize};
 
+use super::MetricObjects;
 use crate::{front::FrontReport, launch::LaunchReport, mount_options::ShownOption, transport::TransportReport};
 
 /// The version of the fields.
-pub(crate) const SCHEMA: u32 = 2;
+pub(crate) const SCHEMA: u32 = 3;
 
 /// The report about a mount. Counters start when it is mounted.
 #[derive(Clone, Serialize, Deserialize, Debug)]
@@ -43,27 +44,15 @@ pub(crate) struct Report {
     pub(crate) threads: Vec<ThreadReport>,
     /// How often real-time throttling stopped a thread.
     pub(crate) real_time_throttled: u64,
-    pub(crate) page_pool: PagePoolReport,
-    pub(crate) block_cache: BlockCacheReport,
-    /// Dictionaries and windows of decoders.
-    pub(crate) decoders: BudgetReport,
-    /// Output of reads that left the thread that took them; reads that wait for room are counted as waits.
-    pub(crate) read_results: BudgetReport,
-    /// Stored bytes of such reads, and blocks that are decoded for them.
-    pub(crate) read_blocks: BudgetReport,
-    /// Decoded metadata blocks.
-    pub(crate) metadata_cache: MetadataCacheReport,
-    /// Stored metadata.
-    pub(crate) stored_metadata_cache: MetadataCacheReport,
-    pub(crate) read_around: ReadAroundReport,
-    pub(crate) lz4: Lz4Report,
-    pub(crate) work: WorkReport,
     /// Requests of the kernel by kind.
     pub(crate) requests: BTreeMap<String, u64>,
     /// Requests that failed because of the image, its source or a lack of memory, by reason.
     pub(crate) faults: BTreeMap<String, u64>,
     /// The latency of each stage of a read, in order.
     pub(crate) latency: Vec<LatencyReport>,
+    /// What the engine counts.
+    #[serde(flatten)]
+    pub(crate) metrics: MetricObjects,
 }
 
 /// The kernel's restrictions on the serving process: each is `enforced`, `unavailable` or `off`.
@@ -108,96 +97,6 @@ pub(crate) struct ThreadReport {
     /// How often the thread dropped its real-time priority because it had worked too long.
     pub(crate) yielded: u64,
     pub(crate) throttled: u64,
-}
-
-#[derive(Clone, Serialize, Deserialize, Debug)]
-pub(crate) struct PagePoolReport {
-    pub(crate) reserved_pages: u64,
-    pub(crate) is_locked: bool,
-    pub(crate) used_pages: u64,
-    pub(crate) high_water_pages: u64,
-    pub(crate) taken: u64,
-    pub(crate) missed: u64,
-    pub(crate) waited: u64,
-    pub(crate) given_up: u64,
-    /// Pages that were allocated to the block cache before a read needed them.
-    pub(crate) ahead_pages: u64,
-    /// The allocation time of those pages, in nanoseconds.
-    pub(crate) ahead_ns: u64,
-}
-
-#[derive(Clone, Serialize, Deserialize, Debug)]
-pub(crate) struct BlockCacheReport {
-    pub(crate) budget_bytes: u64,
-    pub(crate) used_bytes: u64,
-    pub(crate) hits: u64,
-    pub(crate) misses: u64,
-    pub(crate) joins: u64,
-    pub(crate) evictions: u64,
-    /// Blocks that were written to the spill file.
-    pub(crate) spill_file_blocks: u64,
-    pub(crate) spill_file_bytes: u64,
-    /// Reads that found their block in the spill file.
-    pub(crate) spill_file_hits: u64,
-}
-
-#[derive(Clone, Serialize, Deserialize, Debug)]
-pub(crate) struct BudgetReport {
-    pub(crate) budget_bytes: u64,
-    pub(crate) used_bytes: u64,
-    /// The maximum number of bytes in use at one time.
-    pub(crate) used_bytes_max: u64,
-    pub(crate) waits: u64,
-}
-
-#[derive(Clone, Serialize, Deserialize, Debug)]
-pub(crate) struct MetadataCacheReport {
-    /// `None` if the number of values is bounded instead of their size.
-    pub(crate) budget_bytes: Option<u64>,
-    pub(crate) used_bytes: u64,
-    pub(crate) hits: u64,
-    /// Lookups that had to decode or to fetch.
-    pub(crate) misses: u64,
-    /// Lookups that waited until another thread had the value.
-    pub(crate) joins: u64,
-    pub(crate) evictions: u64,
-    /// How often a thread released a value that it made, waited for or found.
-    pub(crate) releases: u64,
-    /// Threads woken by releases.
-    pub(crate) wakes: u64,
-    pub(crate) wakes_per_release: f64,
-}
-
-#[derive(Clone, Serialize, Deserialize, Debug)]
-pub(crate) struct ReadAroundReport {
-    /// Blocks decoded ahead of demand.
-    pub(crate) ahead_blocks: u64,
-    pub(crate) used_blocks: u64,
-    pub(crate) wasted_blocks: u64,
-    pub(crate) given_up_blocks: u64,
-    pub(crate) cancelled_blocks: u64,
-    pub(crate) dropped: u64,
-    /// Bytes pushed into the kernel's page cache.
-    pub(crate) stored_bytes: u64,
-}
-
-#[derive(Clone, Serialize, Deserialize, Debug)]
-pub(crate) struct Lz4Report {
-    pub(crate) decodes: u64,
-    pub(crate) window_bytes_max: u64,
-    pub(crate) temporary_pages: u64,
-    /// The maximum number of pages that one decode needed.
-    pub(crate) temporary_pages_max: u64,
-}
-
-#[derive(Clone, Serialize, Deserialize, Debug)]
-pub(crate) struct WorkReport {
-    pub(crate) outstanding: u64,
-    pub(crate) outstanding_max: u64,
-    pub(crate) fetches: u64,
-    pub(crate) fetched_bytes: u64,
-    pub(crate) decodes: u64,
-    pub(crate) decoded_bytes: u64,
 }
 
 #[derive(Clone, Serialize, Deserialize, Debug)]

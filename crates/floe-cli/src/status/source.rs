@@ -10,13 +10,13 @@ use std::{
 };
 
 use floe::{Image, Reader, remote::RemoteProcess};
-use floe_engine::{BudgetCounters, Engine, MetadataCacheCounters, Stage, WorkerStatus};
+use floe_engine::{Engine, Stage, WorkerStatus};
 use floe_fuse::{FaultKind, RequestCounts, RequestKind, Unmounter};
 use floe_sandbox::Enforced;
 
-use super::report::{
-    BlockCacheReport, BucketReport, BudgetReport, ImageReport, LatencyReport, Lz4Report, MetadataCacheReport,
-    PagePoolReport, ReadAroundReport, RemoteReport, Report, SCHEMA, SandboxReport, ThreadReport, WorkReport,
+use super::{
+    MetricGroup,
+    report::{BucketReport, ImageReport, LatencyReport, RemoteReport, Report, SCHEMA, SandboxReport, ThreadReport},
 };
 use crate::{
     control::{Answer, Question, Service, write_line},
@@ -27,9 +27,6 @@ use crate::{
     transport::TransportReport,
 };
 use floe_image::json_name;
-
-/// The size of a page of the pool, in bytes.
-const PAGE_BYTES: u64 = 4096;
 
 /// Why a mount is not handed over.
 const CANNOT_HAND_OVER: &str = "only mounts with front=fuse and transport=dev can be taken over by another process: \
@@ -126,11 +123,8 @@ impl Source {
         let engine = self.engine();
         // Read before the counts, so that no bucket exceeds its count.
         let latency = Stage::ALL.iter().map(|stage| latency_of(engine, *stage)).collect();
-        let counters = engine.counters();
-        let around = self.reader.read_around_counters();
         let threads: Vec<_> = engine.worker_status().into_iter().map(thread_of).collect();
         let shown = |path: &PathBuf| json_name(path.as_os_str().as_encoded_bytes());
-        let pages = counters.pages;
         Report {
             schema: SCHEMA,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -158,60 +152,10 @@ impl Source {
             },
             real_time_throttled: threads.iter().map(|thread| thread.throttled).sum(),
             threads,
-            page_pool: PagePoolReport {
-                reserved_pages: pages.reserved_pages,
-                is_locked: pages.locked,
-                used_pages: pages.used_pages,
-                high_water_pages: pages.high_water_pages,
-                taken: pages.taken,
-                missed: pages.missed,
-                waited: pages.waited,
-                given_up: pages.given_up,
-                ahead_pages: pages.ahead_pages,
-                ahead_ns: pages.ahead_ns,
-            },
-            block_cache: BlockCacheReport {
-                budget_bytes: pages.cache_pages_max * PAGE_BYTES,
-                used_bytes: pages.cache_pages * PAGE_BYTES,
-                hits: counters.blocks.hits,
-                misses: counters.blocks.misses,
-                joins: counters.blocks.joins,
-                evictions: counters.blocks.evictions,
-                spill_file_blocks: counters.spill_file.stored_blocks,
-                spill_file_bytes: counters.spill_file.stored_bytes,
-                spill_file_hits: counters.spill_file.hits,
-            },
-            decoders: budget_of(counters.decoders),
-            read_results: budget_of(counters.admission),
-            read_blocks: budget_of(counters.decoding),
-            metadata_cache: metadata_cache_of(&counters.decoded_metadata),
-            stored_metadata_cache: metadata_cache_of(&counters.stored_metadata),
-            read_around: ReadAroundReport {
-                ahead_blocks: around.ahead_blocks,
-                used_blocks: around.used_blocks,
-                wasted_blocks: around.wasted_blocks,
-                given_up_blocks: around.given_up,
-                cancelled_blocks: around.cancelled,
-                dropped: around.dropped,
-                stored_bytes: around.stored_bytes,
-            },
-            lz4: Lz4Report {
-                decodes: counters.windows.decodes,
-                window_bytes_max: counters.windows.window_bytes_max,
-                temporary_pages: counters.windows.pages,
-                temporary_pages_max: counters.windows.pages_max,
-            },
-            work: WorkReport {
-                outstanding: counters.outstanding,
-                outstanding_max: counters.outstanding_max,
-                fetches: counters.fetches,
-                fetched_bytes: counters.fetched_bytes,
-                decodes: counters.decodes,
-                decoded_bytes: counters.decoded_bytes,
-            },
             requests: by_name(RequestKind::ALL.map(|kind| (kind.name(), self.requests.of(kind)))),
             faults: by_name(FaultKind::ALL.map(|kind| (kind.name(), self.requests.faults_of(kind)))),
             latency,
+            metrics: MetricGroup::objects(&engine.counters(), &self.reader.read_around_counters()),
         }
     }
 
@@ -259,26 +203,6 @@ fn thread_of(worker: WorkerStatus) -> ThreadReport {
         tasks,
         yielded,
         throttled,
-    }
-}
-
-fn budget_of(counters: BudgetCounters) -> BudgetReport {
-    let BudgetCounters { budget_bytes, used_bytes, used_bytes_max, waits } = counters;
-    BudgetReport { budget_bytes, used_bytes, used_bytes_max, waits }
-}
-
-fn metadata_cache_of(counters: &MetadataCacheCounters) -> MetadataCacheReport {
-    let MetadataCacheCounters { hits, misses, waits, wakes, releases, evictions, weight, weight_max, .. } = *counters;
-    MetadataCacheReport {
-        budget_bytes: Some(weight_max).filter(|budget| *budget > 0),
-        used_bytes: weight,
-        hits,
-        misses,
-        joins: waits,
-        evictions,
-        releases,
-        wakes,
-        wakes_per_release: if releases == 0 { 0.0 } else { wakes as f64 / releases as f64 },
     }
 }
 

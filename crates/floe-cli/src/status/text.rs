@@ -5,9 +5,13 @@ use std::{
     io::{self, Write},
 };
 
-use super::report::{LatencyReport, MetadataCacheReport, RemoteReport, Report, SandboxReport};
+use floe_image::{Metric, MetricKind, Shown};
+
+use super::{
+    MetricGroup,
+    report::{LatencyReport, RemoteReport, Report, SandboxReport},
+};
 use crate::launch::LaunchReport;
-use floe_image::Shown;
 
 /// Writes the report.
 ///
@@ -15,7 +19,7 @@ use floe_image::Shown;
 /// The writer's errors.
 pub(crate) fn write_text(writer: &mut dyn Write, report: &Report) -> io::Result<()> {
     let shown = |name: &str| Shown(name.as_bytes()).to_string();
-    let Report { image, work, page_pool: pool, block_cache: blocks, read_around: around, lz4, .. } = report;
+    let image = &report.image;
     writeln!(
         writer,
         "{}: {} image {}, served by floe {} (process {}) for {}",
@@ -48,78 +52,8 @@ pub(crate) fn write_text(writer: &mut dyn Write, report: &Report) -> io::Result<
     write_wrapped(writer, "requests", &counts(&report.requests))?;
     let faults = counts(&report.faults);
     write_wrapped(writer, "faults", if faults.is_empty() { &NONE } else { &faults })?;
-    writeln!(
-        writer,
-        "misses       {} outstanding now, {} at most; {} fetches of {}, {} decodes to {}",
-        work.outstanding,
-        work.outstanding_max,
-        work.fetches,
-        bytes(work.fetched_bytes),
-        work.decodes,
-        bytes(work.decoded_bytes)
-    )?;
-    writeln!(
-        writer,
-        "pages        {} in reserve ({}), {} in use, {} at most; runs: {} taken, {} missed, {} waited for, {} given \
-         up; {} got ahead",
-        pool.reserved_pages,
-        if pool.is_locked { "locked" } else { "not locked" },
-        pool.used_pages,
-        pool.high_water_pages,
-        pool.taken,
-        pool.missed,
-        pool.waited,
-        pool.given_up,
-        pool.ahead_pages
-    )?;
-    writeln!(
-        writer,
-        "blocks       {} of {}; {} hits, {} misses, {} joins, {} evictions",
-        bytes(blocks.used_bytes),
-        bytes(blocks.budget_bytes),
-        blocks.hits,
-        blocks.misses,
-        blocks.joins,
-        blocks.evictions
-    )?;
-    if blocks.spill_file_blocks > 0 {
-        let (stored, hits) = (bytes(blocks.spill_file_bytes), blocks.spill_file_hits);
-        writeln!(writer, "  spill file {} blocks of {stored}; {hits} hits", blocks.spill_file_blocks)?;
-    }
-    for (name, budget) in
-        [("decoders", &report.decoders), ("reads", &report.read_results), ("  blocks", &report.read_blocks)]
-    {
-        writeln!(
-            writer,
-            "{name:<NAME_WIDTH$}{} of {}, {} at most; {} waits",
-            bytes(budget.used_bytes),
-            bytes(budget.budget_bytes),
-            bytes(budget.used_bytes_max),
-            budget.waits
-        )?;
-    }
-    write_metadata_cache(writer, "metadata", &report.metadata_cache)?;
-    write_metadata_cache(writer, "  as stored", &report.stored_metadata_cache)?;
-    writeln!(
-        writer,
-        "read-around  {} blocks: {} used, {} wasted; {} given up, {} cancelled, {} dropped; {} to the page cache",
-        around.ahead_blocks,
-        around.used_blocks,
-        around.wasted_blocks,
-        around.given_up_blocks,
-        around.cancelled_blocks,
-        around.dropped,
-        bytes(around.stored_bytes)
-    )?;
-    if lz4.decodes > 0 {
-        writeln!(
-            writer,
-            "lz4          {} decodes, windows of {}; temporary pages: {} at most for one, {} in all",
-            lz4.decodes,
-            bytes(lz4.window_bytes_max),
-            lz4.temporary_pages_max,
-            lz4.temporary_pages
-        )?;
+    for group in &MetricGroup::of_report(&report.metrics) {
+        write_metrics(writer, group)?;
     }
     write_threads(writer, report)?;
     write_latency(writer, report)
@@ -196,20 +130,10 @@ fn write_remote(writer: &mut dyn Write, remote: &RemoteReport) -> io::Result<()>
         .collect();
     let causes = if causes.is_empty() { "nothing yet".to_owned() } else { causes.join(", ") };
     writeln!(writer, "  fetched    {causes}")?;
-    let outage = counts.outage_ms.map_or_else(
-        || format!("{} outages so far", counts.outages),
-        |ms| format!("unreachable for {}", for_people(ms as f64 * 1e6)),
-    );
-    writeln!(
-        writer,
-        "  server     {outage}; {} retries, {} asked to slow down, {} resolved again, {} wrong answers, {} failures",
-        counts.retries, counts.throttled, counts.resolved_again, counts.wrong, counts.failed
-    )?;
-    writeln!(
-        writer,
-        "  cache      {} hits, {} misses, {} joined, {} chunks not stored; {} chunks did not verify",
-        image.cache_hits, image.cache_misses, image.cache_joined, image.uncached_chunks, image.verification_failures
-    )
+    if let Some(ms) = counts.outage_ms {
+        writeln!(writer, "  server     unreachable for {}", for_people(ms as f64 * 1e6))?;
+    }
+    MetricGroup::of_remote(image).iter().try_for_each(|group| write_metrics(writer, group))
 }
 
 fn write_sandbox(writer: &mut dyn Write, sandbox: &SandboxReport) -> io::Result<()> {
@@ -228,18 +152,32 @@ fn counts(counts: &BTreeMap<String, u64>) -> Vec<String> {
     counts.iter().filter(|(_, count)| **count > 0).map(|(name, count)| format!("{name}={count}")).collect()
 }
 
-fn write_metadata_cache(writer: &mut dyn Write, name: &str, cache: &MetadataCacheReport) -> io::Result<()> {
-    let budget = cache.budget_bytes.map_or_else(String::new, |budget| format!(" of {}", bytes(budget)));
-    writeln!(
-        writer,
-        "{name:<NAME_WIDTH$}{}{budget}; {} hits, {} misses, {} joins, {} evictions, {:.2} wake-ups for each release",
-        bytes(cache.used_bytes),
-        cache.hits,
-        cache.misses,
-        cache.joins,
-        cache.evictions,
-        cache.wakes_per_release
-    )
+/// Writes the metrics of a group, unless all are zero.
+fn write_metrics(writer: &mut dyn Write, group: &MetricGroup) -> io::Result<()> {
+    if group.rows().all(|(_, value)| value == 0) {
+        return Ok(());
+    }
+    let count = group.rows().count();
+    let words = group.rows().enumerate().map(|(index, (metric, value))| {
+        let end = if index + 1 < count { "," } else { "" };
+        in_words(metric, value) + end
+    });
+    write_wrapped(writer, group.title, &words.collect::<Vec<_>>())
+}
+
+/// A metric in words: `5 hits`, `12.0 MiB used at most`.
+fn in_words(metric: &Metric, value: u64) -> String {
+    let name = metric.name;
+    let value = match metric.kind {
+        MetricKind::Flag if value > 0 => String::new(),
+        MetricKind::Flag => "not".to_owned(),
+        _ if name.contains("bytes") => bytes(value),
+        _ if name.ends_with("_ns") => for_people(value as f64),
+        _ => value.to_string(),
+    };
+    let words = name.split('_').filter(|word| !["is", "bytes", "ns"].contains(word));
+    let words = words.map(|word| if word == "max" { "at most" } else { word });
+    [value.as_str()].into_iter().filter(|value| !value.is_empty()).chain(words).collect::<Vec<_>>().join(" ")
 }
 
 fn write_threads(writer: &mut dyn Write, report: &Report) -> io::Result<()> {
@@ -297,6 +235,19 @@ fn bytes(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn metrics_are_words() {
+        for (name, kind, value, expected) in [
+            ("hits", MetricKind::Counter, 5, "5 hits"),
+            ("used_bytes_max", MetricKind::Gauge, 12 << 20, "12.0 MiB used at most"),
+            ("ahead_ns", MetricKind::Counter, 1_500_000, "1.50 ms ahead"),
+            ("is_locked", MetricKind::Flag, 1, "locked"),
+            ("is_locked", MetricKind::Flag, 0, "not locked"),
+        ] {
+            assert_eq!(in_words(&Metric { name, help: "", kind }, value), expected);
+        }
+    }
 
     #[test]
     fn quantities_have_three_digits() {
