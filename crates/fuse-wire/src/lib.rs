@@ -18,21 +18,24 @@ mod flags;
 mod handshake;
 mod notifier;
 mod opcode;
+mod receipt;
 mod reply;
 mod request;
-mod ring_sys;
+mod ring;
+mod ring_core_sys;
 mod slot_sys;
 
-pub use channel::{Channel, Receipt, Received, RequestBuffer};
+pub use channel::Channel;
 pub use device_sys::{DEVICE, duplicate, open};
 pub use directory_entries::{DirectoryEntries, DirectoryEntry};
 pub use flags::{InitFlags, OpenFlags};
 pub use handshake::{Agreement, Offer, Terms};
 pub use notifier::Notifier;
 pub use opcode::Opcode;
+pub use receipt::{Receipt, Received, RequestBuffer};
 pub use reply::Reply;
 pub use request::{Malformed, Operation, Request};
-pub use ring_sys::Ring;
+pub use ring::Ring;
 pub use rustix::io::Errno;
 
 /// The node number of the root, fixed by the protocol.

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::{Channel, abi::OutHeader, ring_sys::InSlot};
+use crate::{Channel, abi::OutHeader, ring_core_sys::InSlot};
 
 /// The kernel rejects error numbers from here on.
 const ERRNO_END: i32 = 512;

@@ -1,4 +1,4 @@
-//! Rings: the transport over io_uring, one for each thread that takes requests.
+//! The core of a ring, which its thread and the replies to its requests share.
 
 use std::{
     collections::VecDeque,
@@ -20,9 +20,7 @@ use rustix::{
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::{
-    Channel, Receipt, Received, Reply, Request, RequestBuffer,
-    abi::READ_BUFFER_BYTES_MIN,
-    request::Malformed,
+    Channel,
     slot_sys::{Places, Slot},
 };
 
@@ -31,9 +29,6 @@ const REGISTER: u32 = 1;
 
 /// `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`: takes the reply in a slot, and puts the next request there.
 const COMMIT_AND_FETCH: u32 = 2;
-
-/// The number of slots for each queue: the maximal number of requests that were received and have no reply.
-const SLOTS_PER_QUEUE: usize = 32;
 
 /// The number of commands that fit into a ring before they are submitted.
 const COMMANDS_MAX: u32 = 64;
@@ -45,22 +40,7 @@ const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 const READABLE: u32 = 1;
 
 /// The mark of the completions that announce replies of other threads. Slots have smaller numbers.
-const BELL: u64 = u64::MAX;
-
-/// The ring of one thread, for some of the kernel's queues. The kernel has a queue for each CPU, and puts a request into the
-/// queue of the CPU from which it comes.
-///
-/// A ring is created without a connection, because a confined process may not create one. It only accepts the commands
-/// that this type submits: the kernel refuses all others, such as opening a file.
-#[derive(Debug)]
-pub struct Ring {
-    core: Arc<Core>,
-    /// The numbers of the queues.
-    queues: Vec<u16>,
-    payload_bytes: usize,
-    /// Requests that arrived while slots were added.
-    early: VecDeque<cqueue::Entry>,
-}
+pub(crate) const BELL: u64 = u64::MAX;
 
 /// `fuse_uring_cmd_req`: the argument of a command.
 #[repr(C)]
@@ -75,7 +55,7 @@ struct Command {
 const _: () = assert!(size_of::<Command>() == 24);
 
 /// The part of a ring that replies refer to.
-struct Core {
+pub(crate) struct Core {
     io: IoUring<squeue::Entry128>,
     /// Set at the start: the connection, and the thread that alone may submit commands.
     started: OnceLock<(Channel, ThreadId)>,
@@ -98,12 +78,12 @@ pub(crate) struct InSlot {
     slot: Slot,
 }
 
-impl Ring {
-    /// Creates a ring for these queues of a connection.
+impl Core {
+    /// Creates a ring for this number of slots.
     ///
     /// # Errors
     /// The kernel has no io_uring, or this process may not use it.
-    pub fn new(queues: Vec<u16>) -> io::Result<Self> {
+    pub(crate) fn new(slot_count: usize) -> io::Result<Self> {
         let mut builder = IoUring::<squeue::Entry128>::builder();
         builder.setup_r_disabled().setup_submit_all().setup_single_issuer();
         // Not `setup_defer_taskrun`: requests that arrive while the thread ends would stay until the ring closes, and threads of
@@ -111,116 +91,55 @@ impl Ring {
         builder.setup_coop_taskrun().setup_taskrun_flag();
         // A mapping in a child process would be a reference too.
         builder.dontfork();
-        let completions = queues.len() * SLOTS_PER_QUEUE + 1;
-        builder.setup_clamp().setup_cqsize(u32::try_from(completions).unwrap_or(u32::MAX));
+        builder.setup_clamp().setup_cqsize(u32::try_from(slot_count + 1).unwrap_or(u32::MAX));
         let io = builder.build(COMMANDS_MAX)?;
         let mut permitted = [Restriction::sqe_op(opcode::UringCmd80::CODE), Restriction::sqe_op(opcode::PollAdd::CODE)];
         io.submitter().register_restrictions(&mut permitted)?;
-        let core = Core {
+        Ok(Self {
             io,
             started: OnceLock::new(),
             slots: Mutex::default(),
             returned: Mutex::default(),
             bell: eventfd(0, EventfdFlags::CLOEXEC)?,
             is_waiting: AtomicBool::new(false),
-        };
-        Ok(Self { core: Arc::new(core), queues, payload_bytes: 0, early: VecDeque::new() })
+        })
     }
 
-    /// The numbers of the queues.
-    pub fn queues(&self) -> &[u16] {
-        &self.queues
-    }
-
-    /// Makes the calling thread the one that takes requests, and announces the queues to the kernel. The terms of the
-    /// connection include [`InitFlags::OVER_IO_URING`](crate::InitFlags::OVER_IO_URING), and replies of at most
-    /// `payload_bytes`. Requests wait until all queues of the machine are announced.
-    ///
-    /// # Errors
-    /// The kernel refuses, and sends all requests over `/dev/fuse`.
-    pub fn start(&mut self, channel: &Channel, payload_bytes: usize) -> io::Result<()> {
-        self.payload_bytes = payload_bytes.max(READ_BUFFER_BYTES_MIN);
-        self.core.io.submitter().register_enable_rings()?;
-        if self.core.started.set((channel.clone(), thread::current().id())).is_err() {
+    /// Makes the calling thread the one that submits commands for a connection.
+    pub(crate) fn start(&self, channel: &Channel) -> io::Result<()> {
+        self.io.submitter().register_enable_rings()?;
+        if self.started.set((channel.clone(), thread::current().id())).is_err() {
             return Err(Errno::ALREADY.into());
         }
-        self.core.watch_bell()?;
-        self.add_slots(1)
+        self.watch_bell()
     }
 
-    /// Lets the kernel send more than one request of each queue at a time. Called by the thread that has started the ring, while
-    /// `fuse.enable_uring` is set: after a refusal, the kernel accepts replies only while it is set.
+    /// Gives the kernel one more slot of a queue.
+    pub(crate) fn add_slot(&self, queue: u16, payload_bytes: usize) -> io::Result<()> {
+        let mut slots = lock(&self.slots);
+        let slot = Slot::new(slots.len(), queue, payload_bytes)?;
+        slots.push(None);
+        self.give(&mut slots, slot, REGISTER).map_err(|(error, _)| error)
+    }
+
+    /// Gives a slot to the kernel again, whose last command failed.
     ///
     /// # Errors
-    /// The kernel refuses, or there is no memory. The connection is to be closed.
-    pub fn fill(&mut self) -> io::Result<()> {
-        self.add_slots(SLOTS_PER_QUEUE - 1)
-    }
-
-    /// Adds slots to each queue.
-    fn add_slots(&mut self, count: usize) -> io::Result<()> {
-        for &queue in self.queues.iter().flat_map(|queue| std::iter::repeat_n(queue, count)) {
-            let mut slots = lock(&self.core.slots);
-            let slot = Slot::new(slots.len(), queue, self.payload_bytes)?;
-            slots.push(None);
-            self.core.give(&mut slots, slot, REGISTER).map_err(|(error, _)| error)?;
+    /// The connection cannot go on.
+    pub(crate) fn give_again(&self, slot: Slot, errno: Errno) -> io::Result<()> {
+        let command = command_after(errno, slot.command).ok_or(errno)?;
+        if errno == Errno::NOMEM {
+            thread::sleep(MEMORY_PAUSE);
         }
-        self.core.submit()?;
-        // SAFETY: this thread alone takes completions.
-        for completion in unsafe { self.core.io.completion_shared() } {
-            if completion.result() < 0 {
-                return Err(io::Error::from_raw_os_error(-completion.result()));
-            }
-            self.early.push_back(completion);
-        }
-        Ok(())
+        self.give(&mut lock(&self.slots), slot, command).map_err(|(error, _)| error)
     }
 
-    /// Waits for the next request. Called by the thread that has started the ring.
-    ///
-    /// # Errors
-    /// The connection failed.
-    pub fn receive<'buffer>(&mut self, buffer: &'buffer mut RequestBuffer) -> io::Result<Receipt<'buffer>> {
-        let mut slot = loop {
-            self.core.commit_returned()?;
-            // SAFETY: this thread alone takes completions.
-            let completion = self.early.pop_front().or_else(|| unsafe { self.core.io.completion_shared() }.next());
-            let Some(completion) = completion else {
-                self.core.wait()?;
-                continue;
-            };
-            if completion.user_data() == BELL {
-                if !cqueue::more(completion.flags()) {
-                    self.core.watch_bell()?;
-                }
-                continue;
-            }
-            let Some(slot) = self.core.take(completion.user_data()) else { continue };
-            if completion.result() >= 0 {
-                break slot;
-            }
-            let errno = Errno::from_raw_os_error(-completion.result());
-            if matches!(errno, Errno::NOTCONN | Errno::CONNABORTED | Errno::NODEV) {
-                return Ok(Receipt::Unmounted);
-            }
-            let command = command_after(errno, slot.command).ok_or(errno)?;
-            if errno == Errno::NOMEM {
-                thread::sleep(MEMORY_PAUSE);
-            }
-            self.core.give(&mut lock(&self.core.slots), slot, command).map_err(|(error, _)| error)?;
-        };
-        let bytes = buffer.bytes_mut();
-        let taken = slot.take_request(bytes);
-        let (header, len) = taken.unwrap_or_default();
-        let unique = if taken.is_some() { header.unique } else { slot.commit_id };
-        let reply = Reply::in_slot(InSlot { core: Arc::clone(&self.core), slot }, unique);
-        // One wrong request does not end the connection: the reply is an error.
-        let request = Request::parse(&bytes[..len]).map_err(|_| Malformed::Body(header));
-        Ok(Receipt::Request(Received { request, reply }))
+    /// The next completion, if there is one. Called by the thread that has started the ring.
+    pub(crate) fn next_completion(&self) -> Option<cqueue::Entry> {
+        // SAFETY: that thread alone takes completions.
+        unsafe { self.io.completion_shared() }.next()
     }
-}
 
-impl Core {
     /// Commits the reply in a slot; from another thread than the owner, through the owner.
     fn commit(&self, slot: Slot) {
         let is_owner = self.started.get().is_some_and(|(_, owner)| *owner == thread::current().id());
@@ -239,7 +158,7 @@ impl Core {
     }
 
     /// Commits the replies of other threads.
-    fn commit_returned(&self) -> io::Result<()> {
+    pub(crate) fn commit_returned(&self) -> io::Result<()> {
         loop {
             let Some(slot) = lock(&self.returned).pop_front() else { return Ok(()) };
             if let Err((error, slot)) = self.give(&mut lock(&self.slots), slot, COMMIT_AND_FETCH) {
@@ -273,7 +192,7 @@ impl Core {
     }
 
     /// Watches the bell until the kernel says that it no longer does.
-    fn watch_bell(&self) -> io::Result<()> {
+    pub(crate) fn watch_bell(&self) -> io::Result<()> {
         let entry = opcode::PollAdd::new(Fd(self.bell.as_raw_fd()), READABLE).multi(true).build().user_data(BELL);
         self.enqueue(&entry.into())?;
         self.submit()
@@ -291,12 +210,12 @@ impl Core {
     }
 
     /// Submits the commands in the queue. Called by the owner alone. If the kernel has no memory for them, they stay in the queue.
-    fn submit(&self) -> io::Result<()> {
+    pub(crate) fn submit(&self) -> io::Result<()> {
         pause_in_shortage(retry_on_interrupt(|| self.io.submit()))
     }
 
     /// Waits for a completion, unless another thread has replied meanwhile.
-    fn wait(&self) -> io::Result<()> {
+    pub(crate) fn wait(&self) -> io::Result<()> {
         self.is_waiting.store(true, SeqCst);
         // `commit` stores and loads in the opposite order, so one of the two sees the other.
         let is_returned = !lock(&self.returned).is_empty();
@@ -306,12 +225,16 @@ impl Core {
     }
 
     /// Takes a slot back from the kernel.
-    fn take(&self, index: u64) -> Option<Slot> {
+    pub(crate) fn take(&self, index: u64) -> Option<Slot> {
         lock(&self.slots).get_mut(usize::try_from(index).ok()?)?.take()
     }
 }
 
 impl InSlot {
+    pub(crate) fn new(core: &Arc<Core>, slot: Slot) -> Self {
+        Self { core: Arc::clone(core), slot }
+    }
+
     /// Sends a reply. Returns it if it is too long.
     pub(crate) fn send(mut self, unique: u64, error: i32, pieces: &[&[u8]]) -> Result<(), Self> {
         if !self.slot.put_reply(unique, error, pieces) {
@@ -377,17 +300,11 @@ mod tests {
     use rustix::fs::CWD;
 
     use super::*;
+    use crate::abi::READ_BUFFER_BYTES_MIN;
 
     /// A ring without a connection that is not enabled yet.
     fn disabled_ring() -> Option<Core> {
-        let ring = match Ring::new(vec![0]) {
-            Ok(ring) => ring,
-            Err(error) => {
-                skipped(&format!("there is no io_uring: {error}"));
-                return None;
-            }
-        };
-        Some(Arc::into_inner(ring.core).expect("it has no replies"))
+        Core::new(32).inspect_err(|error| skipped(&format!("there is no io_uring: {error}"))).ok()
     }
 
     /// A ring that accepts commands, without a connection.
