@@ -3,7 +3,8 @@
 use std::fmt;
 
 use floe::{Error, OpenError};
-use floe_fuse::{MountError, UnmountError};
+use floe_fuse::MountError;
+use floe_keeper::UnmountError;
 
 use crate::exit::Exit;
 

@@ -5,8 +5,9 @@ use std::{fmt, path::Path, str::FromStr, sync::Arc};
 use floe::{Image, Reader};
 use floe_engine::Blocking;
 use floe_front::{FrontPart, VirtualImage};
-use floe_fuse::{Access, FrontImage, FrontRange, Mount, MountError, MountOptions, Mountpoint};
+use floe_fuse::{FrontImage, Mount, MountError, MountOptions, MountSetup, MountStart, Mountpoint};
 use floe_image::{ByteRange, FileSystem, Nid};
+use floe_keeper::{Access, FrontRange};
 use serde::{Deserialize, Serialize};
 
 use crate::owners::Owners;
@@ -70,23 +71,18 @@ impl Front {
     ///
     /// # Errors
     /// The image cannot be mounted, or `front=kernel` was given and the kernel's EROFS cannot be in front.
-    pub(crate) fn mount(
-        self,
-        image: &Image,
-        mountpoint: Mountpoint,
-        options: &MountOptions,
-    ) -> Result<Fronted, MountError> {
+    pub(crate) fn mount(self, image: &Image, mountpoint: Mountpoint, setup: MountSetup) -> Result<Fronted, MountError> {
         let obstacle = match (self, &mountpoint) {
             (Self::Fuse, _) => Obstacle::Requested,
             (_, Mountpoint::Descriptor(_)) => Obstacle::Options("another program mounts (/dev/fd/N)"),
-            (_, Mountpoint::Directory(_)) if !matches!(options.access, None | Some(Access::All)) => {
+            (_, Mountpoint::Directory(_)) if !matches!(setup.options.kernel.access, None | Some(Access::All)) => {
                 Obstacle::Options("the kernel's EROFS lets all users in, unlike private and allow_root")
             }
-            (_, Mountpoint::Directory(directory)) => match virtual_image(image, options) {
+            (_, Mountpoint::Directory(directory)) => match virtual_image(image, &setup.options) {
                 Ok((_, rendered)) if self == Self::Auto && !rendered.0.keeps_directory_sizes() => {
                     Obstacle::Options("directories would have other sizes (front=kernel permits that)")
                 }
-                Ok((reader, rendered)) => match in_front(&reader, directory.path(), options, &rendered) {
+                Ok((reader, rendered)) => match in_front(&reader, directory.path(), &setup, &rendered) {
                     Ok(mount) => {
                         let virtual_image = Some(Arc::clone(&rendered.0));
                         return Ok(Fronted { mount, reader, virtual_image, report: FrontReport::kernel(self) });
@@ -104,7 +100,7 @@ impl Front {
             return Err(MountError::Front(obstacle.to_string().into()));
         }
         let reader = image.reader().clone();
-        let mount = Mount::new(reader.clone(), mountpoint, options)?;
+        let mount = Mount::new(reader.clone(), mountpoint, setup)?;
         Ok(Fronted { mount, reader, virtual_image: None, report: FrontReport::fuse(&obstacle) })
     }
 }
@@ -112,11 +108,11 @@ impl Front {
 fn in_front(
     reader: &Reader,
     directory: &Path,
-    options: &MountOptions,
+    setup: &MountSetup,
     rendered: &Arc<Rendered>,
 ) -> Result<Mount, MountError> {
-    let rendered: Arc<dyn FrontImage> = Arc::clone(rendered) as Arc<dyn FrontImage>;
-    Mount::in_front(reader.clone(), directory, options, rendered)
+    let image: Arc<dyn FrontImage> = Arc::clone(rendered) as Arc<dyn FrontImage>;
+    Mount::new(reader.clone(), MountStart::Front { directory: directory.to_owned(), image }, setup.clone())
 }
 
 /// Creates the virtual image that the kernel mounts, and its reader.

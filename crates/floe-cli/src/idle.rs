@@ -6,7 +6,8 @@ use std::{
 };
 
 use floe::Image;
-use floe_fuse::{Detach, Unmounter};
+use floe_fuse::Unmounter;
+use floe_keeper::Detach;
 
 /// The interval of the checks for reads.
 const GLANCE: Duration = Duration::from_millis(250);

@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use floe_fuse::Relay;
+use floe_keeper::Relay;
 use rustix::{
     net::{SendFlags, send},
     process::Pid,

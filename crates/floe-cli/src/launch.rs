@@ -25,8 +25,9 @@ use std::{
 use floe::{FormatImage, Image, Reader, remote::RemoteProcess};
 use floe_engine::EngineOptions;
 use floe_front::VirtualImage;
-use floe_fuse::{Access, Keeper, RequestCounts, TouchSink};
+use floe_fuse::{AccessSink, RequestCounts};
 use floe_image::ShownName;
+use floe_keeper::{Access, Keeper};
 use floe_mkfs::Profile;
 use floe_sandbox::Policy;
 
@@ -124,7 +125,7 @@ impl LaunchPlan {
             progress.set(state, reason);
             Ok(Self { task: Task::Nothing, wait: Duration::ZERO, progress: Arc::clone(&progress) })
         };
-        if settings.mount.access == Some(Access::OwnerAndRoot) {
+        if settings.mount.kernel.access == Some(Access::OwnerAndRoot) {
             return nothing(LaunchState::Unavailable, "with allow_root, the kernel caches no names");
         }
         let profile = match &settings.profile {
@@ -176,14 +177,14 @@ impl LaunchPlan {
     }
 
     /// What the mount calls for each access.
-    pub(crate) fn touch_sink(&self) -> Option<TouchSink> {
+    pub(crate) fn access_sink(&self) -> Option<AccessSink> {
         match &self.task {
             Task::Nothing => None,
             Task::Replay(Replaying { profile_match, .. }) => {
-                let touched = Arc::clone(profile_match);
-                Some(Arc::new(move |touch| touched.note(touch)))
+                let noted = Arc::clone(profile_match);
+                Some(Arc::new(move |access| noted.note(access)))
             }
-            Task::Learn(learning) => Some(learning.touch_sink()),
+            Task::Learn(learning) => Some(learning.access_sink()),
         }
     }
 
@@ -314,7 +315,7 @@ fn replay(replaying: Replaying, mounted: Mounted, progress: &Arc<Progress>) {
     if profile.is_empty() {
         return progress.set(LaunchState::None, "the profile is empty");
     }
-    let walk = match mounted.keeper.walk(mounted.reader.engine().options().priority) {
+    let walk = match mounted.keeper.walk() {
         Ok(walk) => walk,
         Err(error) => return progress.set(LaunchState::Unavailable, &format!("cannot look names up: {error}")),
     };

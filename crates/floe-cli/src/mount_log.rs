@@ -8,8 +8,9 @@ use std::{
 };
 
 use floe::Error;
-use floe_fuse::{FaultSink, Relay};
+use floe_fuse::FaultSink;
 use floe_image::ShownName;
+use floe_keeper::Relay;
 
 use crate::journal::{self, Journal, Priority};
 

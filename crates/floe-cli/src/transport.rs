@@ -4,6 +4,7 @@ use std::{fmt, num::NonZero, str::FromStr, thread};
 
 use floe::memory_limit_bytes;
 use floe_fuse::{Mount, MountOptions, Rings, Transport};
+use floe_keeper::RingPermission;
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
@@ -65,8 +66,8 @@ impl TransportPlan {
     ) -> Result<Self, Fail> {
         let is_excluded = !choice.may_use_rings(options, continuity);
         // Asking may wait for other mounts.
-        let is_general = !is_excluded && Rings::are_permitted();
-        let is_offered = is_general || (front != Front::Fuse && Rings::can_be_permitted());
+        let is_general = !is_excluded && RingPermission::general().is_some();
+        let is_offered = is_general || (front != Front::Fuse && RingPermission::can_be_given());
         let mut rings = None;
         let obstacle = match (continuity, choice) {
             (_, TransportChoice::Device) => Some("requested by an option".to_owned()),
@@ -76,7 +77,7 @@ impl TransportPlan {
             }
             // fusermount3 checks only once whether the mount is dead, and the kernel ends rings only after their
             // process.
-            (_, _) if options.auto_unmount => Some("auto-unmount needs /dev/fuse".to_owned()),
+            (_, _) if options.kernel.auto_unmount => Some("auto-unmount needs /dev/fuse".to_owned()),
             (_, TransportChoice::Auto) if has_few_descriptors() => {
                 Some("the limit of open files is low (ulimit -n)".to_owned())
             }
@@ -126,7 +127,7 @@ impl TransportChoice {
     /// Whether a mount with these options may use rings, if the kernel offers them.
     pub(crate) fn may_use_rings(self, options: &MountOptions, continuity: Continuity) -> bool {
         let is_chosen = matches!((continuity, self), (Continuity::Unneeded, Self::Auto) | (_, Self::Uring));
-        is_chosen && !options.auto_unmount
+        is_chosen && !options.kernel.auto_unmount
     }
 }
 

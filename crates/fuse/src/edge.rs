@@ -21,23 +21,24 @@ use floe_fuse_wire::{
     },
 };
 use floe_image::{ByteRange, Error, FileSystem, Nid};
+use floe_keeper::Access;
 use zerocopy::IntoBytes;
 
 use crate::{
-    Access, MountOptions, RequestKind, Touch, TouchSink,
-    connection::{REQUEST_BYTES_MAX, pending::Pending},
+    AccessSink, ImageAccess, MountSetup, RequestKind,
+    connection::{Pending, REQUEST_BYTES_MAX},
     inodes::served::{Refusal, Served, Sized},
     inodes::{
         directory::{self, Listed},
         errno::errno_of,
         listings::Allowance,
-        next_parts::{ListingPart, list_in_advance},
+        next_parts::ListingPart,
     },
     requests::deadline::{Deadlines, PendingReply},
     session_pool::{NextRequest, SessionPool, SessionThread, gate::Gate},
 };
 
-use self::negotiation::{MountProperties, ZeroMessageOpens};
+use self::negotiation::ZeroMessageOpens;
 
 /// `FS_IOC_GETFSLABEL`: `_IOR(0x94, 49, char[256])`.
 const GET_LABEL: u32 = rustix::ioctl::opcode::read::<[u8; 256]>(0x94, 49) as u32;
@@ -53,8 +54,8 @@ pub(crate) struct FuseEdge {
     prefetch_thread: Arc<AtomicU32>,
     served: Arc<Served>,
     threads: SessionPool,
-    options: MountOptions,
-    properties: MountProperties,
+    setup: MountSetup,
+    has_acls: bool,
     zero_message_opens: ZeroMessageOpens,
     has_xattrs: bool,
     /// The only user besides root whose requests are answered; `None` leaves this check to the kernel.
@@ -68,8 +69,7 @@ impl FuseEdge {
     /// The root cannot be read.
     pub(crate) fn new(
         reader: Reader,
-        options: &MountOptions,
-        checks_permissions: bool,
+        setup: &MountSetup,
         deadlines: Arc<Deadlines>,
         is_closed: bool,
     ) -> Result<Self, Error> {
@@ -77,16 +77,16 @@ impl FuseEdge {
         file_system.attr(file_system.root())?;
         let has_xattrs = file_system.has_xattrs();
         let has_acls = has_xattrs && file_system.capabilities().has_acls;
-        let threads = SessionPool::new(reader.clone(), options, deadlines, is_closed);
-        let is_owners = options.access() == Access::OwnerAndRoot;
+        let threads = SessionPool::new(reader.clone(), &setup.options, deadlines, is_closed);
+        let is_owners = setup.options.kernel.access() == Access::OwnerAndRoot;
         Ok(Self {
             prefetch_reader: reader.for_prefetch(),
             prefetch_thread: Arc::default(),
             reader,
-            served: Arc::new(Served::new(file_system.as_ref(), options)),
+            served: Arc::new(Served::new(file_system.as_ref(), setup)),
             threads,
-            options: options.clone(),
-            properties: MountProperties { checks_permissions, has_acls },
+            setup: setup.clone(),
+            has_acls,
             zero_message_opens: ZeroMessageOpens::default(),
             has_xattrs,
             owner: is_owners.then(|| rustix::process::geteuid().as_raw()),
@@ -113,14 +113,14 @@ impl FuseEdge {
     /// # Errors
     /// The kernel is too old, or the mount no longer exists.
     pub(crate) fn negotiate(&mut self, channel: &Channel) -> io::Result<Agreement> {
-        let agreement = channel.negotiate(|offer| negotiation::terms(offer, &self.options, self.properties))?;
+        let agreement = channel.negotiate(|offer| negotiation::terms(offer, &self.setup, self.has_acls))?;
         self.resume(agreement);
         Ok(agreement)
     }
 
     /// Adopts the terms that another process has negotiated with the kernel.
     pub(crate) fn resume(&mut self, agreement: Agreement) {
-        self.zero_message_opens = ZeroMessageOpens::new(&agreement, &self.options);
+        self.zero_message_opens = ZeroMessageOpens::new(&agreement, &self.setup.options);
     }
 
     /// Lets session threads without rings block on the source.
@@ -250,14 +250,14 @@ impl FuseEdge {
 
     /// Whether the kernel reads this file past its page cache.
     fn is_direct(&self, node: u64) -> bool {
-        self.options.direct_io.is_some_and(|nid| nid == self.served.nid(node))
+        self.setup.options.direct_io.is_some_and(|nid| nid == self.served.nid(node))
     }
 
     /// Whether a read is a request of the kernel's readahead in the image behind a front. Such a read may reach bytes
     /// that only look like an inode. If it fails, the kernel repeats the needed part page by page, so the failure is
     /// not reported.
     fn is_readahead(&self, nid: Nid, len: u32) -> bool {
-        self.options.direct_io.is_some_and(|direct| direct != nid) && len as usize > machine_page_bytes()
+        self.setup.options.direct_io.is_some_and(|direct| direct != nid) && len as usize > machine_page_bytes()
     }
 
     /// Whether the user who sent a request may enter the mount. Reads of open files and requests that the kernel sends by itself are
@@ -313,19 +313,19 @@ struct AcceptedRequest<'edge> {
 
 impl AcceptedRequest<'_> {
     /// The receiver of accesses; `None` if this request does not count as one.
-    fn touches(&self) -> Option<&TouchSink> {
-        self.edge.options.touches.as_ref().filter(|_| !self.edge.served.counts.is_walker(self.header.pid))
+    fn accesses(&self) -> Option<&AccessSink> {
+        self.edge.setup.hooks.accesses.as_ref().filter(|_| !self.edge.served.counts.is_walker(self.header.pid))
     }
 
     fn lookup(self, name: &[u8]) {
         let (parent, name, caller) = (self.header.nodeid, name.to_vec(), self.header.pid);
         let served = Arc::clone(&self.edge.served);
-        let touched = self.touches().map(|sink| (Arc::clone(sink), name.clone()));
+        let noted = self.accesses().map(|sink| (Arc::clone(sink), name.clone()));
         let find = move |served: &Served, file_system: &dyn FileSystem| served.find(file_system, parent, &name);
         self.answer(find, move |reply, entry| {
             served.note_lookup(caller, parent, &entry);
-            if let Some((sink, name)) = touched.filter(|(_, name)| name != b".") {
-                sink(served.touch(parent, &name, &entry));
+            if let Some((sink, name)) = noted.filter(|(_, name)| name != b".") {
+                sink(served.access(parent, &name, &entry));
             }
             reply.with(&entry);
         });
@@ -338,8 +338,8 @@ impl AcceptedRequest<'_> {
 
     fn readlink(self) {
         let node = self.header.nodeid;
-        if let Some(sink) = self.touches() {
-            sink(Touch::Link(self.edge.served.nid(node)));
+        if let Some(sink) = self.accesses() {
+            sink(ImageAccess::Link(self.edge.served.nid(node)));
         }
         let target = move |served: &Served, file_system: &dyn FileSystem| Ok(file_system.read_link(served.nid(node))?);
         self.answer(target, |reply, target| reply.bytes(&target));
@@ -353,11 +353,11 @@ impl AcceptedRequest<'_> {
         let edge = self.edge;
         let nid = edge.served.nid(self.header.nodeid);
         let (offset, len) = (read.offset, read.size);
-        if let Some(reads) = &edge.options.reads {
+        if let Some(reads) = &edge.setup.hooks.reads {
             reads(nid, offset, len);
         }
-        if let Some(sink) = self.touches() {
-            sink(Touch::Read(nid, ByteRange::new(offset, len.into())));
+        if let Some(sink) = self.accesses() {
+            sink(ImageAccess::Read(nid, ByteRange::new(offset, len.into())));
         }
         let turn = self.thread.begin(self.header.pid, NextRequest::Any);
         let pending = turn.watch(self.reply);
@@ -404,7 +404,7 @@ impl AcceptedRequest<'_> {
             served.listings.end(lister, allowed, listed.left);
             reply.bytes(listed.entries.as_bytes());
             if let Some(next) = part.after(&listed) {
-                list_in_advance(&reader, served, next, listed.left);
+                served.list_in_advance(&reader, next, listed.left);
             }
         };
         let pending = turn.watch(self.reply);
@@ -423,8 +423,8 @@ impl AcceptedRequest<'_> {
     }
 
     fn note_listing(&self, offset: u64) {
-        if let Some(sink) = self.touches().filter(|_| offset == 0) {
-            sink(Touch::List(self.edge.served.nid(self.header.nodeid)));
+        if let Some(sink) = self.accesses().filter(|_| offset == 0) {
+            sink(ImageAccess::List(self.edge.served.nid(self.header.nodeid)));
         }
     }
 

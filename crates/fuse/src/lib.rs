@@ -7,36 +7,33 @@
 //!
 //! Every request has a deadline: if the source of the image is stuck, its clients get `EIO` instead of waiting forever.
 
-mod caller;
 mod connection;
 mod edge;
 mod inodes;
 mod mount;
-mod mounting;
 mod requests;
 mod session_pool;
+mod setup;
 
 pub use connection::rings::Rings;
 pub use edge::front_pages::FrontImage;
+pub use floe_keeper::{
+    Access, Detach, Directory, FrontRange, FrontRefusal, Keeper, KernelFlags, KernelOptions, UnmountError,
+    UnmountReason,
+};
 pub use mount::{
-    Abandoner, Ended, Mount,
-    handover::{ConnectionTerms, Handover, Inherited, PauseError, Paused, PausedMount},
-    transport::Transport,
-};
-pub use mounting::{
-    directory::Directory,
+    Abandoner, Ended, Mount, MountStart,
     error::MountError,
-    front::FrontRefusal,
-    front_transfer::FrontRange,
-    keeper::{Keeper, Kept, UsersOf},
-    launch_walk::{LaunchWalk, WalkAction, WalkBatch, Walked},
-    limited_unmount::unmount_within,
+    handover::{ConnectionTerms, Handover, Inherited, PauseError, Paused},
     mountpoint::Mountpoint,
-    options::{Access, FaultSink, KernelFlags, MountOptions, ReadSink, Readdir, Touch, TouchSink},
     passed_sys::passed_descriptors,
-    relay::{Permits, Relay},
-    table::{MountEntry, MountTable},
-    unmount::{Detach, UnmountError, Unmounter, unmount},
+    transport::Transport,
+    unmounter::Unmounter,
 };
-pub use requests::counts::{FaultKind, RequestCounts, RequestKind};
-pub use requests::deadline::Progress;
+pub use requests::{
+    counts::{FaultKind, RequestCounts, RequestKind},
+    deadline::Progress,
+};
+pub use setup::{
+    AccessSink, FaultSink, ImageAccess, MountHandles, MountHooks, MountOptions, MountSetup, ReadSink, Readdir,
+};

@@ -1,46 +1,42 @@
 //! Mounts: mounted images that are being served.
 
+pub(crate) mod error;
 pub(crate) mod handover;
+mod link;
+pub(crate) mod mountpoint;
+pub(crate) mod passed_sys;
+mod running;
 mod session;
 pub(crate) mod transport;
+pub(crate) mod unmounter;
 
 use std::{
     io,
     num::NonZero,
-    os::fd::OwnedFd,
-    path::Path,
+    path::PathBuf,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::Ordering::Relaxed,
-        mpsc::{self, Receiver, Sender},
+        mpsc::{Receiver, Sender},
     },
-    thread,
 };
 
 use floe_engine::{Reader, Sink};
-use floe_fuse_wire::{Agreement, Channel, Notifier};
-use floe_image::{ByteRange, start_error};
-
-use crate::{
-    Access, Detach, FrontImage, MountError, MountOptions, Mountpoint, RequestCounts, Touch, Unmounter,
-    connection::pending::ConnectionEnd,
-    connection::rescue::Rescue,
-    edge::FuseEdge,
-    edge::front_pages::FrontPages,
-    edge::kernel_pages::KernelPages,
-    mounting::front_transfer::FrontTransfer,
-    mounting::fusermount::AutoUnmount,
-    mounting::mountpoint::{Connected, connect},
-    mounting::place::Place,
-    mounting::read_ahead,
-    requests::deadline::{Deadlines, Progress},
-    session_pool::gate::Gate,
-};
+use floe_keeper::{Detach, set_read_ahead};
 
 use self::{
-    handover::{Handover, Inherited, PausedMount},
-    session::{Session, SessionEnd, watch},
+    error::MountError,
+    handover::{Handover, Inherited, PausedConnection},
+    link::{Connected, connect},
+    mountpoint::Mountpoint,
+    running::Running,
     transport::Transport,
+    unmounter::Unmounter,
+};
+use crate::{
+    FrontImage, MountSetup, RequestCounts,
+    edge::{FuseEdge, front_pages::BehindFront},
+    requests::deadline::{Deadlines, Progress},
 };
 
 /// How the service of a mount ended.
@@ -57,7 +53,8 @@ pub enum Ended {
     Failed(io::Error),
 }
 
-/// A mounted image that is being served. Dropping it unmounts it, lazily if it is in use.
+/// A mounted image that is being served. Dropping it unmounts it, lazily if it is in use; but a mount that was taken over and
+/// is not served yet stays.
 #[derive(Debug)]
 pub struct Mount {
     unmounter: Unmounter,
@@ -70,169 +67,112 @@ pub struct Mount {
     /// None for a front, over io_uring, and if another program mounts.
     handover: Option<Handover>,
     transport: Transport,
+    /// For a mount that was taken over, until it is served.
+    paused: Option<PausedConnection>,
+}
+
+/// What a mount starts from.
+pub enum MountStart {
+    /// A directory, or a descriptor with which another program mounts.
+    Mountpoint(Mountpoint),
+    /// The connection of a mount that another process has served, with the same image and the same options.
+    Inherited(Inherited),
+    /// A directory on which the kernel's EROFS is mounted, in front of an image in the root of the reader. The image is served
+    /// over a hidden FUSE mount, which is attached to no directory and ends with the front. The keeper mounts both: a thread of
+    /// this process that waited for the front, for example in an unmount, could keep the process from ending.
+    Front {
+        /// The directory.
+        directory: PathBuf,
+        /// The image behind the front.
+        image: Arc<dyn FrontImage>,
+    },
+}
+
+impl From<Mountpoint> for MountStart {
+    fn from(mountpoint: Mountpoint) -> Self {
+        Self::Mountpoint(mountpoint)
+    }
+}
+
+impl From<Inherited> for MountStart {
+    fn from(inherited: Inherited) -> Self {
+        Self::Inherited(inherited)
+    }
 }
 
 impl Mount {
-    /// Mounts and starts to serve. The mount works when this returns.
+    /// Mounts and starts to serve. The mount works when this returns, except that one from [`MountStart::Inherited`] is paused:
+    /// it is served once [`Mount::serve`] is called. Until then the other process may serve it.
     ///
     /// # Errors
-    /// Mounting fails, or the root of the image cannot be read.
-    pub fn new(reader: Reader, mountpoint: Mountpoint, options: &MountOptions) -> Result<Self, MountError> {
-        let thread_count = NonZero::get(options.threads);
-        let deadlines = Arc::new(Deadlines::new(options.deadline, thread_count));
-        let checks_permissions = options.checks_permissions && matches!(mountpoint, Mountpoint::Directory(_));
-        let edge = FuseEdge::new(reader, options, checks_permissions, Arc::clone(&deadlines), false)
-            .map_err(MountError::Image)?;
-        let (_, served, connection) = edge.parts();
-        let counts = served.counts.clone();
-        if let Some(rings) = &options.rings {
-            // Only a hidden mount gets a permission of its own.
-            rings.permit(false);
-        }
-        let (connected, place) = match mountpoint {
-            Mountpoint::Directory(directory) => {
-                let (connected, place) = match &options.keeper {
-                    Some(keeper) => keeper.connect(directory.path())?,
-                    None => connect(&directory, options)?,
-                };
-                (connected, Some(place))
-            }
-            Mountpoint::Descriptor(device) => (Connected { device, auto_unmount: None }, None),
+    /// Mounting fails, the root of the image cannot be read, or no threads can be started. Nothing stays mounted but an inherited
+    /// mount. For a front, also if there is no keeper or the kernel cannot mount it ([`MountError::Front`]).
+    pub fn new(reader: Reader, start: impl Into<MountStart>, setup: impl Into<MountSetup>) -> Result<Self, MountError> {
+        let (start, setup) = (start.into(), setup.into());
+        let MountSetup { options, handles, .. } = &setup;
+        let behind = match &start {
+            MountStart::Front { image, .. } => Some(BehindFront::new(Arc::clone(image))),
+            MountStart::Mountpoint(_) | MountStart::Inherited(_) => None,
         };
-        let Connected { device, auto_unmount } = connected;
-        let is_on_directory = place.is_some();
-        let unmounter = Unmounter::new(place, Arc::downgrade(&connection), options.keeper.clone());
-        let result =
-            serve(edge, Link::new(device), Arc::clone(&deadlines), options, &unmounter, |pages| Box::new(pages));
-        if result.is_err() {
+        let mut serving = behind.as_ref().map_or_else(|| setup.clone(), |behind| behind.setup(&setup, &reader));
+        // Without a directory, another program has chosen the options of the kernel.
+        let is_passed = matches!(start, MountStart::Mountpoint(Mountpoint::Descriptor(_)));
+        serving.options.kernel.checks_permissions &= !is_passed;
+        let (is_new, is_inherited) =
+            (matches!(start, MountStart::Mountpoint(_)), matches!(start, MountStart::Inherited(_)));
+        let deadlines = Arc::new(Deadlines::new(options.deadline, NonZero::get(options.threads)));
+        let edge = FuseEdge::new(reader, &serving, Arc::clone(&deadlines), is_inherited).map_err(MountError::Image)?;
+        let (_, served, connection) = edge.parts();
+        let (counts, prefetch_thread) = (served.counts.clone(), edge.prefetch_thread());
+
+        let Connected { link, place, auto_unmount, front_directory } = connect(start, &setup)?;
+        let paused = is_inherited.then(|| link.paused());
+        let has_directory = place.is_some();
+        let mut unmounter = Unmounter::new(place, Arc::downgrade(&connection), handles.keeper.clone());
+        let page_cache = |pages| -> Box<dyn Sink> {
+            match &behind {
+                Some(behind) => Box::new(behind.pages(pages)),
+                None => Box::new(pages),
+            }
+        };
+        let running = Running::start(edge, link, Arc::clone(&deadlines), &serving, &unmounter, page_cache);
+        if is_new && running.is_err() {
             let _ = unmounter.unmount(Detach::Lazily);
         }
-        let mut session = result?;
-        let is_kept = is_on_directory && !matches!(session.transport, Transport::Rings(_));
-        let handover = is_kept.then(|| session.handover(auto_unmount, &unmounter));
-        let read_ahead = match (options.read_ahead_bytes, unmounter.device()) {
-            (Some(bytes), Some(device)) => match &options.keeper {
-                Some(keeper) => keeper.set_read_ahead().err(),
-                None => read_ahead::set(device, bytes).err(),
-            },
-            (Some(_), None) => Some(io::ErrorKind::Unsupported.into()),
-            (None, _) => None,
-        };
-        let Running { ended, sender, transport, .. } = session;
-        Ok(Self { unmounter, ended: Mutex::new(ended), sender, read_ahead, counts, deadlines, handover, transport })
-    }
+        let mut running = running?;
 
-    /// Takes over a mount that another process has served, with the same image and the same options. The mount is served
-    /// once [`PausedMount::serve`] is called; until then the other process may serve it.
-    ///
-    /// # Errors
-    /// The root of the image cannot be read, or no threads can be started. The mount stays.
-    pub fn resume(reader: Reader, inherited: Inherited, options: &MountOptions) -> Result<PausedMount, MountError> {
-        let Inherited { devices, auto_unmount, directory, terms } = inherited;
-        let deadlines = Arc::new(Deadlines::new(options.deadline, NonZero::get(options.threads)));
-        let edge = FuseEdge::new(reader, options, options.checks_permissions, Arc::clone(&deadlines), true)
-            .map_err(MountError::Image)?;
-        let (_, served, connection) = edge.parts();
-        let counts = served.counts.clone();
-        let place = match &options.keeper {
-            Some(keeper) => keeper.adopt(&directory)?,
-            None => Place::with_id(None, &directory),
-        };
-        let unmounter = Unmounter::new(Some(place), Arc::downgrade(&connection), options.keeper.clone());
-        let link = Link::inherited(devices, terms.agreement(), options)?;
-        let channel = link.channel.clone();
-        let spare = link.spare.clone();
-        let mut session = serve(edge, link, Arc::clone(&deadlines), options, &unmounter, |pages| Box::new(pages))?;
-        let handover = Some(session.handover(auto_unmount.map(AutoUnmount::new), &unmounter));
-        let Running { ended, sender, transport, .. } = session;
+        let is_kept = has_directory && !matches!(running.transport, Transport::Rings(_));
+        let handover = is_kept.then(|| running.handover(auto_unmount, &unmounter));
+        let mut read_ahead = None;
+        if let (Some(behind), Some(directory), Some(keeper)) = (&behind, front_directory, &handles.keeper) {
+            let (place, transfer) =
+                keeper.mount_front(&directory).map_err(|failure| MountError::of(&directory, failure))?;
+            if let Some(transfer) = transfer {
+                prefetch_thread.store(transfer.thread(), Relaxed);
+                behind.set_transfer(transfer);
+            }
+            unmounter = unmounter.of(place);
+            let not_for_fronts = |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's EROFS in front decides");
+            read_ahead = options.kernel.read_ahead_bytes.map(not_for_fronts);
+        } else if is_new {
+            read_ahead = read_ahead_of(&setup, &unmounter).err();
+        }
+        let Running { ended, sender, transport, .. } = running;
         let ended = Mutex::new(ended);
-        let mount = Self { unmounter, ended, sender, read_ahead: None, counts, deadlines, handover, transport };
-        Ok(PausedMount::new(mount, channel, spare))
+        Ok(Self { unmounter, ended, sender, read_ahead, counts, deadlines, handover, transport, paused })
     }
 
-    /// Mounts the kernel's EROFS on `directory`, in front of `image`, a file in the root of `reader`. The image is served over
-    /// a hidden FUSE mount, which is attached to no directory and ends with the front. The keeper mounts both: a thread of this
-    /// process that waited for the front, for example in an unmount, could keep the process from ending.
+    /// Starts to serve a mount that was taken over. No other process may serve the mount any more. The kernel resends the requests
+    /// without a reply, if it can. Other mounts are served already.
     ///
     /// # Errors
-    /// The options have no keeper, the file cannot be served, or the kernel cannot mount it ([`MountError::Front`]). Nothing stays
-    /// mounted.
-    pub fn in_front(
-        reader: Reader,
-        directory: &Path,
-        options: &MountOptions,
-        image: Arc<dyn FrontImage>,
-    ) -> Result<Self, MountError> {
-        let (noted_image, noted_reader, reads) = (Arc::clone(&image), reader.clone(), options.reads.clone());
-        let transfer: Arc<OnceLock<FrontTransfer>> = Arc::default();
-        let noted_transfer = Arc::clone(&transfer);
-        let (touches, has_direct_io) = (options.touches.clone(), options.front_direct_io);
-        let holds_metadata = Arc::clone(&options.holds_metadata);
-        let no_keeper = || MountError::Front("it needs a keeper, a process that mounts it".to_owned().into());
-        let keeper = options.keeper.as_ref().ok_or_else(no_keeper)?;
-        let serving = &MountOptions {
-            access: Some(Access::All),
-            checks_permissions: false,
-            // The keeper waits for the session threads while it mounts the front, so they must not wait for the keeper.
-            keeper: None,
-            reads: Some(Arc::new(move |nid, offset, len| {
-                let range = ByteRange::new(noted_image.address(nid, offset), len.into());
-                let is_large = nid == noted_image.large_file();
-                let has_ahead = !is_large && !holds_metadata.load(Relaxed);
-                if let Some(ranges) = noted_image.metadata_ahead(range).filter(|_| has_ahead) {
-                    noted_reader.store_ahead(nid, ranges);
-                }
-                if let Some(transfer) = noted_transfer.get().filter(|_| !is_large) {
-                    transfer.note_read(noted_image.file_data_in(range).into_iter());
-                }
-                if let Some(reads) = &reads {
-                    reads(nid, offset, len);
-                }
-                if let Some(touches) = &touches {
-                    // A request of the kernel's readahead can continue into files that no program has read.
-                    let count = if has_direct_io { usize::MAX } else { 1 };
-                    let parts = noted_image.originals_in(range);
-                    parts.into_iter().take(count).for_each(|(nid, range)| touches(Touch::Read(nid, range)));
-                }
-            })),
-            touches: None,
-            direct_io: Some(image.large_file()),
-            ..options.clone()
-        };
-        let deadlines = Arc::new(Deadlines::new(options.deadline, NonZero::get(options.threads)));
-        let priority = reader.engine().options().priority;
-        let edge = FuseEdge::new(reader, serving, false, Arc::clone(&deadlines), false).map_err(MountError::Image)?;
-        let (_, served, connection) = edge.parts();
-        let prefetch_thread = edge.prefetch_thread();
-        let counts = served.counts.clone();
-        let (device, has_permission) = keeper.hide(options.rings.is_some())?;
-        if let Some(rings) = &options.rings {
-            rings.permit(has_permission);
+    /// The connection has ended. The mount stays.
+    pub fn serve(mut self) -> io::Result<Self> {
+        if let Some((paused, handover)) = self.paused.take().zip(self.handover.as_ref()) {
+            // On errors, the other process serves the mount, or will.
+            paused.serve(handover).inspect_err(|_error| self.unmounter.note_end())?;
         }
-        let unmounter = Unmounter::new(None, Arc::downgrade(&connection), Some(Arc::clone(keeper)));
-        let stored_transfer = Arc::clone(&transfer);
-        let pages =
-            move |hidden| -> Box<dyn Sink> { Box::new(FrontPages { hidden, image, transfer: stored_transfer }) };
-        let session = serve(edge, Link::new(device), Arc::clone(&deadlines), serving, &unmounter, pages)?;
-        let (place, sending) = keeper.put_front(directory, priority)?;
-        if let Some(sending) = sending {
-            prefetch_thread.store(sending.thread(), Relaxed);
-            let _ = transfer.set(sending);
-        }
-        let unmounter = unmounter.of(place);
-        let not_for_fronts = |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's EROFS in front decides");
-        let read_ahead = options.read_ahead_bytes.map(not_for_fronts);
-        let Running { ended, sender, transport, .. } = session;
-        Ok(Self {
-            unmounter,
-            ended: Mutex::new(ended),
-            sender,
-            read_ahead,
-            counts,
-            deadlines,
-            handover: None,
-            transport,
-        })
+        Ok(self)
     }
 
     /// Why the kernel's readahead was not set as requested.
@@ -293,129 +233,24 @@ impl Abandoner {
     }
 }
 
-fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), MountError> {
-    thread::Builder::new().name(name).spawn(work).map(drop).map_err(|error| MountError::Threads(start_error(error)))
-}
-
 impl Drop for Mount {
     fn drop(&mut self) {
+        if self.paused.is_some() {
+            // Another process serves it, or will.
+            return self.unmounter.note_end();
+        }
         if self.unmounter.is_mounted() && self.unmounter.unmount(Detach::Never).is_err() {
             let _ = self.unmounter.unmount(Detach::Lazily);
         }
     }
 }
 
-/// The descriptors of a connection to the kernel.
-struct Link {
-    channel: Channel,
-    /// Additional channels for session threads with their own descriptors.
-    of_threads: Vec<Channel>,
-    /// Additional channels that no thread uses.
-    spare: Vec<Channel>,
-    /// The terms, if another process has agreed upon them.
-    agreement: Option<Agreement>,
-}
-
-impl Link {
-    /// A new connection.
-    fn new(device: OwnedFd) -> Self {
-        Self { channel: Channel::new(device), of_threads: Vec::new(), spare: Vec::new(), agreement: None }
+/// Sets the kernel's readahead of a mount on a directory, if the options say so.
+fn read_ahead_of(setup: &MountSetup, unmounter: &Unmounter) -> io::Result<()> {
+    let Some(bytes) = setup.options.kernel.read_ahead_bytes else { return Ok(()) };
+    let device = unmounter.device().ok_or(io::ErrorKind::Unsupported)?;
+    match &setup.handles.keeper {
+        Some(keeper) => keeper.set_read_ahead(),
+        None => set_read_ahead(device, bytes),
     }
-
-    /// The connection of another process.
-    fn inherited(devices: Vec<OwnedFd>, agreement: Agreement, options: &MountOptions) -> Result<Self, MountError> {
-        let mut channels = devices.into_iter().map(Channel::new);
-        let none = || MountError::Handshake(io::Error::other("no descriptor of /dev/fuse was passed on"));
-        let channel = channels.next().ok_or_else(none)?;
-        let thread_count = if options.clone_fd { NonZero::get(options.threads) } else { 0 };
-        let of_threads = channels.by_ref().take(thread_count).collect();
-        Ok(Self { channel, of_threads, spare: channels.collect(), agreement: Some(agreement) })
-    }
-}
-
-/// The handles that the mount keeps of a session once its threads run.
-struct Running {
-    ended: Receiver<Ended>,
-    sender: Sender<Ended>,
-    gate: Arc<Gate>,
-    channels: Vec<Channel>,
-    agreement: Agreement,
-    transport: Transport,
-}
-
-impl Running {
-    fn handover(&mut self, auto_unmount: Option<AutoUnmount>, unmounter: &Unmounter) -> Handover {
-        let channels = std::mem::take(&mut self.channels);
-        let (gate, sender) = (Arc::clone(&self.gate), self.sender.clone());
-        Handover::new(gate, channels, self.agreement, auto_unmount.map(Arc::new), unmounter.clone(), sender)
-    }
-}
-
-/// Negotiates with the kernel, unless that was done before, and starts the session threads and the watchdog.
-fn serve(
-    mut edge: FuseEdge,
-    link: Link,
-    deadlines: Arc<Deadlines>,
-    options: &MountOptions,
-    unmounter: &Unmounter,
-    page_cache: impl FnOnce(KernelPages) -> Box<dyn Sink>,
-) -> Result<Running, MountError> {
-    let Link { channel, mut of_threads, agreement, .. } = link;
-    let agreement = match agreement {
-        Some(agreement) => {
-            edge.resume(agreement);
-            agreement
-        }
-        None => edge.negotiate(&channel).map_err(MountError::Handshake)?,
-    };
-    let gate = Arc::clone(edge.gate());
-    let (reader, served, pending) = edge.parts();
-    let counts = served.counts.clone();
-    let file_system = Arc::clone(reader.file_system());
-    let pages = KernelPages { notifier: Notifier::new(channel.clone()), served, file_system };
-    reader.set_page_cache(page_cache(pages));
-    let rescue = channel.join_without_waiting().ok().map(Rescue::new);
-    if let Ok(channel) = channel.join_without_waiting() {
-        pending.look_at(channel);
-    }
-    let (ended, receiver) = mpsc::channel();
-    let (session_ended, session_end) = mpsc::channel();
-    let (watchdog_unmounter, watchdog_ended, watched_gate) = (unmounter.clone(), ended.clone(), Arc::clone(&gate));
-    let work = move || {
-        if watch(&deadlines, &counts, rescue, &watched_gate, &session_end) == SessionEnd::Stuck {
-            // An aborted connection leaves a dead mount, which must still be unmounted.
-            if pending.connection_end() != Some(ConnectionEnd::Aborted) {
-                watchdog_unmounter.note_end();
-            }
-            let _ = watchdog_ended.send(Ended::Stuck);
-        }
-    };
-    spawn("floe-watch".to_owned(), work)?;
-    let session = Arc::new(Session::new(edge, unmounter.clone(), ended.clone(), session_ended));
-    let transport = Transport::begin(&session, &channel, agreement, options)?;
-    if let Some(rings) = &options.rings {
-        rings.release_permission();
-    }
-    let thread_count = match transport {
-        // The device delivers only FORGET and INTERRUPT.
-        Transport::Rings(_) => 1,
-        Transport::Device | Transport::DeviceWithout(_) => NonZero::get(options.threads),
-    };
-    if thread_count > 1 {
-        session.edge.permit_blocking();
-    }
-    while options.clone_fd && of_threads.len() < thread_count {
-        of_threads.push(channel.join().map_err(MountError::Handshake)?);
-    }
-    for thread in 0..thread_count {
-        let channel = of_threads.get(thread).unwrap_or(&channel).clone();
-        let session = Arc::clone(&session);
-        let name = match transport {
-            Transport::Rings(_) => "floe-fuse/dev".to_owned(),
-            Transport::Device | Transport::DeviceWithout(_) => format!("floe-fuse/{thread}"),
-        };
-        spawn(name, move || session.note(|edge| edge.serve(&channel, thread)))?;
-    }
-    let channels = std::iter::once(channel).chain(of_threads).collect();
-    Ok(Running { ended: receiver, sender: ended, gate, channels, agreement, transport })
 }

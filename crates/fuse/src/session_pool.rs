@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use floe_engine::{AdoptedThread, Reader, Working};
 use floe_fuse_wire::Reply;
+use floe_keeper::mark_serving_thread;
 
 pub(crate) use self::busy_polling::NextRequest;
 use self::{busy_polling::BusyPolling, gate::Gate, listeners::Listeners};
 use crate::{
     MountOptions,
-    connection::{pending::Pending, serving_thread},
+    connection::Pending,
     requests::deadline::{Deadlines, PendingReply, Visit},
 };
 
@@ -79,7 +80,7 @@ impl SessionPool {
     /// Makes the calling thread session thread `number`. Session threads decode cheap blocks themselves, so the engine
     /// schedules them.
     pub(crate) fn enter(&self, number: usize) -> SessionThread<'_> {
-        serving_thread::mark();
+        mark_serving_thread();
         SessionThread { pool: self, number, adopted: AdoptedThread::new(self.reader.engine()) }
     }
 }

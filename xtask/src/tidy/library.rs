@@ -7,11 +7,12 @@ use floe_testkit::workspace_root;
 use crate::task_error::{During, Outcome, TaskError};
 
 /// Crates for command lines, progress bars, signals, mounts and confinement: they belong to the program.
-const FOR_THE_PROGRAM: [&str; 10] = [
+const FOR_THE_PROGRAM: [&str; 11] = [
     "clap",
     "clap_builder",
     "console",
     "floe-fuse-wire",
+    "floe-keeper",
     "indicatif",
     "landlock",
     "regex",

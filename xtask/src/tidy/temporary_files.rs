@@ -39,7 +39,7 @@ const ALLOWED: [(&str, &str); 22] = [
     ("crates/floe-cli/tests/remotes/remote.rs", "a mountpoint that is never reached"),
     ("crates/floe-cli/tests/support/mod.rs", "a place for `tempfile`"),
     ("crates/floe/tests/library/corpus.rs", "a place for `tempfile`"),
-    ("crates/fuse/src/mounting/table.rs", "lines of a mount table"),
+    ("crates/keeper/src/table.rs", "lines of a mount table"),
     ("crates/lab/src/load/burner.rs", "a random name that does not exist"),
     ("crates/lab/src/machine/private_directory.rs", "creates a directory that does not exist"),
     ("crates/lab/src/machine/undo.rs", "a directory, whose owner is checked"),

@@ -8,8 +8,9 @@ use std::{
 
 use clap::Args;
 use floe::{FileType, Image, OpenOptions};
-use floe_fuse::{Detach, Mount, MountOptions, Mountpoint};
+use floe_fuse::{Mount, MountOptions, Mountpoint};
 use floe_image::ShownName;
+use floe_keeper::Detach;
 use indicatif::BinaryBytes;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};

@@ -6,7 +6,8 @@ mod unproven_mount;
 use std::{path::PathBuf, process};
 
 use floe::Offset;
-use floe_fuse::{MountError, Rings};
+use floe_fuse::MountError;
+use floe_keeper::RingPermission;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -111,7 +112,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
 /// The image cannot be mounted.
 pub(crate) fn fulfil(request: Request, says_ready: bool) -> Result<u8, Fail> {
     let in_background = request.in_background || is_upgrade();
-    Rings::restore_permission();
+    RingPermission::restore();
     let unproven = UnprovenMount::watch(&request.directory);
     let role = in_background.then(|| daemon::start(request.files(), says_ready)).transpose();
     if matches!(role, Err(_) | Ok(Some(Role::Foreground(1..)))) {

@@ -12,8 +12,9 @@ use std::{
 
 use clap::Args;
 use floe_engine::PrefetchSet;
-use floe_fuse::{Access, Detach, Directory, Mount, MountEntry, MountTable, Mountpoint, Readdir};
+use floe_fuse::{Mount, MountHandles, MountHooks, MountSetup, Mountpoint, Readdir};
 use floe_image::ShownName;
+use floe_keeper::{Access, Detach, Directory, MountEntry, MountTable};
 
 use self::launch::Launch;
 use crate::{
@@ -75,9 +76,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     let mut settings = Settings::default();
     if let Some(covered) = covered {
         // The launch has the same rights as on the mount that is covered.
-        settings.mount.flags = covered.flags;
-        settings.mount.access = Some(if covered.lets_others_in { Access::All } else { Access::Owner });
-        settings.mount.checks_permissions = covered.checks_permissions;
+        settings.mount.kernel.flags = covered.flags;
+        settings.mount.kernel.access = Some(if covered.lets_others_in { Access::All } else { Access::Owner });
+        settings.mount.kernel.checks_permissions = covered.checks_permissions;
     }
     for list in &arguments.options {
         settings.take_list(list, Strictness::User)?;
@@ -91,14 +92,15 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     let recorder = Arc::new(Recorder::default());
     let sink = Arc::clone(&recorder);
     let mut options = settings.mount;
-    options.source = remote::without_credentials(&path).to_string_lossy().into_owned();
-    options.read_ahead_bytes = Some(0);
+    options.kernel.source = remote::without_credentials(&path).to_string_lossy().into_owned();
+    options.kernel.read_ahead_bytes = Some(0);
     // Attributes in listings would hide which names the launch looks up.
     options.readdir = Readdir::Plain;
-    options.touches = Some(Arc::new(move |touch| sink.note(touch)));
+    let hooks = MountHooks { accesses: Some(Arc::new(move |access| sink.note(access))), ..MountHooks::default() };
+    let setup = MountSetup { options, hooks, handles: MountHandles::default() };
     // This comes before the mount, so that no signal leaves a mount without a process.
     let launch = Launch::prepare()?;
-    let mount = Mount::new(image.reader().clone(), Mountpoint::Directory(directory), &options)?;
+    let mount = Mount::new(image.reader().clone(), Mountpoint::Directory(directory), setup)?;
     if let Some(refusal) = mount.read_ahead_refusal() {
         say!(
             "floe: cannot switch the kernel's read-ahead off, so the profile contains more than the launch reads: {refusal}"

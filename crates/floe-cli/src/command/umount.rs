@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_fuse::{Detach, Rings, UnmountError, unmount_within};
 use floe_image::ShownName;
+use floe_keeper::{Detach, RingPermission, UnmountError, UnmountReason, unmount_within};
 
 use crate::{
     control::{ProcessEnd, ServingProcess},
@@ -43,11 +43,11 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let detach = if arguments.lazy { Detach::Lazily } else { Detach::Never };
     let mut last = Ok(Exit::Done.code());
-    Rings::restore_permission();
+    RingPermission::restore();
     for directory in &arguments.directories {
         let Err(error) = unmount_and_wait(directory, detach) else { continue };
         let fail = match error {
-            UnmountError::Busy(path) => Fail::failed(format!(
+            UnmountError { path, reason: UnmountReason::Busy } => Fail::failed(format!(
                 "{path} is in use {}: end these processes, or run floe umount --lazy {path}",
                 MountUsers::of(&path),
                 path = path.shown()

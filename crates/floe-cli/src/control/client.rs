@@ -11,8 +11,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_fuse::MountTable;
 use floe_image::ShownName;
+use floe_keeper::MountTable;
 use rustix::{
     io::retry_on_intr,
     net::{

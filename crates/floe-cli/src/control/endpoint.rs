@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, io, os::unix::net::UnixStream, path::PathBuf, time::Duration};
 
-use floe_fuse::MountTable;
+use floe_keeper::MountTable;
 use rustix::process::geteuid;
 
 use super::{

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use floe_fuse::MountTable;
+use floe_keeper::MountTable;
 use rustix::{
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with},

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_fuse::MountTable;
+use floe_keeper::MountTable;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::retry_on_intr,

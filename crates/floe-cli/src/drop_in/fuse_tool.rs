@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, num::NonZero, path::PathBuf, time::Duration};
 
-use floe_fuse::Access;
+use floe_keeper::Access;
 use floe_sandbox::Mode;
 
 use super::erofs_tool::number;
@@ -242,12 +242,12 @@ impl FuseTool {
         let FuseOptions { in_background, idle, notify_pipe, subtype } = fuse;
         // libfuse admits only the user who mounts; the kernel's EROFS has no such restriction.
         let access = if settings.front == Front::Kernel { Access::All } else { Access::Owner };
-        settings.mount.access.get_or_insert(access);
+        settings.mount.kernel.access.get_or_insert(access);
         // A mount with an explicit source name has no subtype, unless one is given too.
         let is_named = settings.source.is_some();
         let own_subtype = || if is_named { String::new() } else { self.name.to_owned() };
-        settings.mount.subtype = subtype.unwrap_or_else(own_subtype);
-        settings.source.get_or_insert_with(|| settings.mount.subtype.clone());
+        settings.mount.kernel.subtype = subtype.unwrap_or_else(own_subtype);
+        settings.source.get_or_insert_with(|| settings.mount.kernel.subtype.clone());
         Ok(Request { in_background, idle, notify_pipe, ..Request::new(image, directory, settings) })
     }
 }
@@ -256,8 +256,8 @@ impl FuseTool {
 /// permission checks to the program, which makes none.
 fn as_libfuse() -> Settings {
     let mut settings = Settings { front: Front::Fuse, ..Settings::default() };
-    settings.mount.checks_permissions = false;
-    settings.mount.acl = Some(false);
+    settings.mount.kernel.checks_permissions = false;
+    settings.mount.kernel.acl = Some(false);
     settings
 }
 

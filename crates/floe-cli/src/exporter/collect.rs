@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_fuse::MountTable;
+use floe_keeper::MountTable;
 use rustix::process::geteuid;
 
 use super::of_user::{MountMetrics, ask_all};

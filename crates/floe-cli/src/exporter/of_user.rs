@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_fuse::MountTable;
+use floe_keeper::MountTable;
 
 use crate::{
     control::{Answer, AnswerLimits, Endpoint, Question},

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use floe_fuse::Relay;
+use floe_keeper::Relay;
 use rustix::{
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
     process::Pid,

@@ -13,8 +13,9 @@ use std::{
 };
 
 use floe::Image;
-use floe_fuse::{Inherited, Mount, MountOptions, MountTable, passed_descriptors};
+use floe_fuse::{Inherited, Mount, MountSetup, passed_descriptors};
 use floe_image::ShownName;
+use floe_keeper::MountTable;
 
 use super::{
     Invocation, ServiceManager, State, StateFile,
@@ -159,7 +160,7 @@ impl Taken {
     ///
     /// # Errors
     /// The image has changed, or the other process does not stop. That process continues to serve the mount.
-    pub(crate) fn mount(self, image: &Image, options: &MountOptions) -> Result<Mount, Fail> {
+    pub(crate) fn mount(self, image: &Image, setup: MountSetup) -> Result<Mount, Fail> {
         let directory = self.directory().to_owned();
         let shown = directory.shown();
         let identity = identity(image).map_err(|error| Fail::failed(format!("cannot take over {shown}: {error}")))?;
@@ -168,7 +169,7 @@ impl Taken {
                 "the image has changed since it was mounted on {shown}: run floe umount {shown}, and mount it again"
             )));
         }
-        let paused = Mount::resume(image.reader().clone(), self.inherited, options)?;
+        let paused = Mount::new(image.reader().clone(), self.inherited, setup)?;
         let failed = |error: io::Error| Fail::failed(format!("cannot take over {shown}: {error}"));
         if let Some(connection) = self.from {
             write_line(&connection, &Question::Stop).map_err(failed)?;

@@ -7,7 +7,7 @@ use std::{
 
 use floe::Image;
 use floe_engine::EngineOptions;
-use floe_fuse::TouchSink;
+use floe_fuse::AccessSink;
 use floe_image::ShownName;
 use floe_sandbox::Policy;
 
@@ -49,9 +49,9 @@ impl Learning {
         place.iter().for_each(|place| place.allow(policy));
     }
 
-    pub(super) fn touch_sink(&self) -> TouchSink {
+    pub(super) fn access_sink(&self) -> AccessSink {
         let recorder = Arc::clone(&self.recorder);
-        Arc::new(move |touch| recorder.note(touch))
+        Arc::new(move |access| recorder.note(access))
     }
 
     /// Waits until a launch is over.

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use floe_fuse::Touch;
+use floe_fuse::ImageAccess;
 use floe_image::{ByteRange, Nid};
 
 use super::program_reads::ProgramReads;
@@ -48,17 +48,19 @@ struct MatchState {
 }
 
 impl ProfileMatch {
-    /// Notes a touch.
-    pub(super) fn note(&self, touch: Touch<'_>) {
+    /// Notes an access.
+    pub(super) fn note(&self, access: ImageAccess<'_>) {
         if self.is_over() {
             return;
         }
-        let nid = match touch {
-            Touch::Found { nid, is_directory: false, .. } | Touch::Link(nid) | Touch::Read(nid, _) => nid,
-            Touch::Found { .. } | Touch::Missing { .. } | Touch::List(_) => return,
+        let nid = match access {
+            ImageAccess::Found { nid, is_directory: false, .. }
+            | ImageAccess::Link(nid)
+            | ImageAccess::Read(nid, _) => nid,
+            ImageAccess::Found { .. } | ImageAccess::Missing { .. } | ImageAccess::List(_) => return,
         };
         let mut state = self.lock();
-        if let Touch::Read(_, range) = touch {
+        if let ImageAccess::Read(_, range) = access {
             state.reads.note(nid, range);
         }
         if state.recorded.contains(&nid) {
@@ -84,7 +86,7 @@ impl ProfileMatch {
         }
     }
 
-    /// Waits until a file of the profile is touched. Returns `false` if the mount ends before.
+    /// Waits until a file of the profile is used. Returns `false` if the mount ends before.
     pub(super) fn wait_for_beginning(&self) -> bool {
         let state = self.lock();
         let waiting = |state: &mut MatchState| !state.has_begun && !self.is_over();
@@ -93,7 +95,7 @@ impl ProfileMatch {
         !self.is_over()
     }
 
-    /// Waits until a file of the profile is touched or the mount ends, at most for `time`. Returns whether it did.
+    /// Waits until a file of the profile is used or the mount ends, at most for `time`. Returns whether it did.
     pub(super) fn begins_within(&self, time: Duration) -> bool {
         let waiting = |state: &mut MatchState| !state.has_begun && !self.is_over();
         let waited = self.changed.wait_timeout_while(self.lock(), time, waiting);
@@ -123,7 +125,7 @@ impl ProfileMatch {
         outside >= OUTSIDE_MIN as u64 && outside * (OUTSIDE_SHARE - 1) > state.replayed
     }
 
-    /// The number of files outside of the profile that were touched during the replay.
+    /// The number of files outside of the profile that were used during the replay.
     pub(super) fn outside_count(&self) -> u64 {
         self.lock().outside.len() as u64
     }
@@ -133,7 +135,7 @@ impl ProfileMatch {
         self.is_over.load(Relaxed)
     }
 
-    /// Ends the comparison. Later touches are ignored.
+    /// Ends the comparison. Later accesses are ignored.
     pub(super) fn end(&self) {
         let _state = self.lock();
         self.is_over.store(true, Relaxed);
@@ -149,22 +151,23 @@ impl ProfileMatch {
 mod tests {
     use super::*;
 
-    fn read(number: u64) -> Touch<'static> {
-        Touch::Read(Nid(number), ByteRange::new(0, 1))
+    fn read(number: u64) -> ImageAccess<'static> {
+        ImageAccess::Read(Nid(number), ByteRange::new(0, 1))
     }
 
     #[test]
     fn a_recorded_file_begins_the_launch_whenever_it_becomes_known() {
-        let found = |number, is_directory| Touch::Found { parent: Nid(0), name: b"a", nid: Nid(number), is_directory };
-        for (touch, begins) in [(read(1), true), (found(1, false), true), (found(1, true), false), (read(2), false)] {
+        let found =
+            |number, is_directory| ImageAccess::Found { parent: Nid(0), name: b"a", nid: Nid(number), is_directory };
+        for (access, begins) in [(read(1), true), (found(1, false), true), (found(1, true), false), (read(2), false)] {
             for is_known_before in [false, true] {
                 let profile_match = ProfileMatch::default();
                 if is_known_before {
                     profile_match.add(Nid(1));
                 }
-                profile_match.note(touch);
+                profile_match.note(access);
                 profile_match.add(Nid(1));
-                assert_eq!(profile_match.lock().has_begun, begins, "{touch:?}");
+                assert_eq!(profile_match.lock().has_begun, begins, "{access:?}");
             }
         }
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use floe::{ByteRange, Image, Nid};
-use floe_fuse::Touch;
+use floe_fuse::ImageAccess;
 use floe_mkfs::{NameUsage, Profile, ProfileRange, RecordedStep};
 
 use crate::fail::Fail;
@@ -24,7 +24,7 @@ pub(crate) struct Recorder {
 
 #[derive(Default)]
 struct Recording {
-    touches: Vec<Recorded>,
+    accesses: Vec<Recorded>,
     /// The directory and the name of each inode that was found.
     names: HashMap<Nid, (Nid, Box<[u8]>)>,
     has_read: bool,
@@ -39,29 +39,31 @@ enum Recorded {
 
 impl Recorder {
     /// Records an access, unless there are too many already.
-    pub(crate) fn note(&self, touch: Touch<'_>) {
+    pub(crate) fn note(&self, access: ImageAccess<'_>) {
         let mut recording = self.lock();
-        if recording.is_over || recording.touches.len() >= Profile::STEPS_MAX {
+        if recording.is_over || recording.accesses.len() >= Profile::STEPS_MAX {
             return;
         }
-        let recorded = match touch {
-            Touch::Found { parent, name, nid, .. } => {
+        let recorded = match access {
+            ImageAccess::Found { parent, name, nid, .. } => {
                 recording.names.entry(nid).or_insert_with(|| (parent, name.into()));
                 Recorded::Name { parent, name: name.into(), usage: NameUsage::Found }
             }
-            Touch::Missing { parent, name } => Recorded::Name { parent, name: name.into(), usage: NameUsage::Missing },
-            Touch::Link(nid) => Recorded::Inode(nid, NameUsage::Link),
-            Touch::List(nid) => Recorded::Inode(nid, NameUsage::List),
-            Touch::Read(nid, range) => {
+            ImageAccess::Missing { parent, name } => {
+                Recorded::Name { parent, name: name.into(), usage: NameUsage::Missing }
+            }
+            ImageAccess::Link(nid) => Recorded::Inode(nid, NameUsage::Link),
+            ImageAccess::List(nid) => Recorded::Inode(nid, NameUsage::List),
+            ImageAccess::Read(nid, range) => {
                 recording.has_read = true;
                 Recorded::Range(nid, range)
             }
         };
-        recording.touches.push(recorded);
+        recording.accesses.push(recorded);
         self.changed.notify_all();
     }
 
-    /// Waits until files were read and then nothing was touched for `quiet`, until `time_max` has passed since the first read,
+    /// Waits until files were read and then nothing was used for `quiet`, until `time_max` has passed since the first read,
     /// or until the recording ends.
     pub(crate) fn wait_until_quiet(&self, quiet: Duration, time_max: Duration) {
         let unpoison = PoisonError::into_inner;
@@ -69,8 +71,8 @@ impl Recorder {
         let mut recording = self.changed.wait_while(self.lock(), nothing).unwrap_or_else(unpoison);
         let begun = Instant::now();
         while !recording.is_over && begun.elapsed() < time_max {
-            let count = recording.touches.len();
-            let same = |recording: &mut Recording| recording.touches.len() == count && !recording.is_over;
+            let count = recording.accesses.len();
+            let same = |recording: &mut Recording| recording.accesses.len() == count && !recording.is_over;
             let waited = self.changed.wait_timeout_while(recording, quiet, same);
             let (now, result) = waited.unwrap_or_else(|error| error.into_inner());
             recording = now;
@@ -96,11 +98,11 @@ impl Recorder {
     /// # Errors
     /// The image cannot be read.
     pub(crate) fn take_profile(&self, image: &Image) -> Result<Profile, Fail> {
-        let Recording { touches, names, .. } = std::mem::take(&mut *self.lock());
+        let Recording { accesses, names, .. } = std::mem::take(&mut *self.lock());
         let mut paths = Paths { root: image.root(), names, known: HashMap::new() };
-        paths.find_unnamed(image, &touches)?;
+        paths.find_unnamed(image, &accesses)?;
         let mut sizes = HashMap::new();
-        let steps = touches.into_iter().filter_map(|touch| match touch {
+        let steps = accesses.into_iter().filter_map(|access| match access {
             Recorded::Name { parent, name, usage } => {
                 Some(RecordedStep::Name([&paths.of(parent)?[..], b"/", &name].concat(), usage))
             }
@@ -134,8 +136,8 @@ struct Paths {
 impl Paths {
     /// Finds the paths of inodes whose names the mount did not look up: those listed with attributes, or all if the kernel's
     /// EROFS looks names up.
-    fn find_unnamed(&mut self, image: &Image, touches: &[Recorded]) -> Result<(), Fail> {
-        let nids = touches.iter().map(|touch| match touch {
+    fn find_unnamed(&mut self, image: &Image, accesses: &[Recorded]) -> Result<(), Fail> {
+        let nids = accesses.iter().map(|access| match access {
             Recorded::Name { parent, .. } => *parent,
             Recorded::Inode(nid, _) | Recorded::Range(nid, _) => *nid,
         });

@@ -14,8 +14,8 @@ use std::{
 use floe::{ByteRange, Image, Nid, Reader};
 use floe_engine::AdoptedThread;
 use floe_front::VirtualImage;
-use floe_fuse::{LaunchWalk, WalkAction, WalkBatch};
 use floe_image::FileType;
+use floe_keeper::{LaunchWalk, WalkAction, WalkBatch};
 use floe_mkfs::{NameUsage, Profile, ProfileStep};
 
 use super::{

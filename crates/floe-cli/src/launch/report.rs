@@ -9,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-use floe_fuse::{RequestCounts, RequestKind, Walked};
+use floe_fuse::{RequestCounts, RequestKind};
+use floe_keeper::Walked;
 use serde::{Deserialize, Serialize};
 
 /// The progress of the replay or the recording of a launch.

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use floe_fuse::Keeper;
+use floe_keeper::Keeper;
 
 use super::spill_directory::SpillDirectory;
 use crate::{handover::ServiceManager, mount_log::MountLog, reachable_path::ReachablePath};

@@ -9,8 +9,9 @@ use std::{
     time::Instant,
 };
 
-use floe_fuse::{Abandoner, Detach, Keeper, Mount, Unmounter};
+use floe_fuse::{Abandoner, Mount, Unmounter};
 use floe_image::ShownName;
+use floe_keeper::{Detach, Keeper};
 
 use super::{confined::Confined, held::Held, prepared::Mounting, target::Target};
 use crate::{
@@ -48,16 +49,16 @@ impl Confined {
     /// The image cannot be mounted or taken over.
     pub(crate) fn mount(self) -> Result<Mounted, Fail> {
         let Self { image, enforced, remote, mounting, held } = self;
-        let Mounting { settings, shown_image, target, options, transport, launch, control, invocation, state_file } =
+        let Mounting { settings, shown_image, target, setup, transport, launch, control, invocation, state_file } =
             mounting;
         let mountpoint = target.shown().to_owned();
         let (fronted, tuned) = match target {
             Target::Taken(taken) => {
                 let (reader, report) = (image.reader().clone(), taken.state.front.clone());
                 let tuned = taken.state.tuned.clone();
-                (Fronted { mount: taken.mount(&image, &options)?, reader, virtual_image: None, report }, tuned)
+                (Fronted { mount: taken.mount(&image, setup)?, reader, virtual_image: None, report }, tuned)
             }
-            Target::New(mountpoint, _) => (settings.front.mount(&image, mountpoint, &options)?, Vec::new()),
+            Target::New(mountpoint, _) => (settings.front.mount(&image, mountpoint, setup)?, Vec::new()),
         };
         let Fronted { mount, reader, virtual_image, report: front } = fronted;
         let transport = transport.report(&mount)?;
@@ -152,7 +153,7 @@ impl Mounted {
         let Self { source, held, .. } = self;
         source.launches.wait_for_replay();
         // Without a keeper, the signal that ends the mount says so.
-        let _ = held.keeper.note_works();
+        let _ = held.keeper.confirm_mount();
         let (format, directory) = (source.image.format(), source.mountpoint.shown());
         say(&format!("{} ({format}) is mounted on {directory}", held.image.shown())).map_err(|error| {
             let _ = source.unmounter.unmount(Detach::Lazily);

@@ -8,8 +8,10 @@ use std::{
 };
 
 use floe::{OpenOptions, remote::RemoteProcess};
-use floe_fuse::{Keeper, Kept, MountOptions, Relay};
+use floe_engine::{Priority, reschedule_this_thread, schedule_this_thread};
+use floe_fuse::{MountHandles, MountHooks, MountOptions, MountSetup};
 use floe_image::ShownName;
+use floe_keeper::{Keeper, KeeperSettings, KeeperThread, KernelOptions, Relay, Schedule};
 use floe_sandbox::{Access, Calls, Capability, Mode, Policy};
 
 use super::{Request, held::Held, spill_directory::SpillDirectory, target::Target};
@@ -47,7 +49,7 @@ pub(super) struct Mounting {
     /// The image as users see it: an absolute path, or a URL without credentials.
     pub(super) shown_image: PathBuf,
     pub(super) target: Target,
-    pub(super) options: MountOptions,
+    pub(super) setup: MountSetup,
     pub(super) transport: TransportPlan,
     pub(super) launch: LaunchPlan,
     /// The control socket.
@@ -105,9 +107,9 @@ impl Request {
             launch.allow(&mut policy);
         }
         let open = OpenOptions { engine: launch.engine_options(engine), ..settings.open.clone() };
-        let options = mount_options(&settings, &held, &transport, &launch);
+        let setup = mount_setup(&settings, &held, &transport, &launch);
         let mounting =
-            Mounting { settings, shown_image, target, options, transport, launch, control, invocation, state_file };
+            Mounting { settings, shown_image, target, setup, transport, launch, control, invocation, state_file };
         Ok(Prepared { image: request.image, open, remote, policy, decode_marks, mounting, held })
     }
 }
@@ -129,19 +131,21 @@ fn start_keeper(
 ) -> Result<Arc<Keeper>, Fail> {
     let Settings { mount: options, front, transport, profile, .. } = settings;
     let (mountpoint, taken) = (target.directory(), target.taken());
-    let kept = Kept {
+    let schedule = schedule_of(settings.open.engine.priority);
+    let keeper_settings = KeeperSettings {
         directory: mountpoint.map(|directory| directory.path()).or(taken.map(|taken| taken.directory())),
         mountpoint,
-        options,
+        options: &options.kernel,
         users_of: |directory| MountUsers::of(directory).to_string(),
-        passing: spill_directory.map(|directory| directory.made.as_path()),
+        schedule: &schedule,
+        temporary_directory: spill_directory.map(|directory| directory.made.as_path()),
         adopted: taken.map(|taken| taken.state.device),
         may_have_front: *front != Front::Fuse && taken.is_none(),
         must_have_front: *front == Front::Kernel,
         may_permit_rings: transport.may_use_rings(options, continuity),
         may_walk: *profile != ProfileChoice::Off,
     };
-    let keeper = Keeper::start(kept, relays);
+    let keeper = Keeper::start(keeper_settings, relays);
     keeper.map_err(|error| Fail::failed(format!("cannot start the mounting process: {error}")))
 }
 
@@ -172,21 +176,37 @@ fn group_of(groups: &str) -> Option<&str> {
     groups.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// The options of the mount: those of the user, and the parts of this process that the mount uses.
-fn mount_options(settings: &Settings, held: &Held, transport: &TransportPlan, launch: &LaunchPlan) -> MountOptions {
-    MountOptions {
-        keeper: Some(Arc::clone(&held.keeper)),
-        rings: transport.rings().cloned(),
-        faults: Some(held.log.faults()),
-        #[cfg(debug_assertions)]
-        reads: crate::compromised::read_sink(),
-        touches: launch.touch_sink(),
-        holds_metadata: launch.holds_metadata(),
-        front_direct_io: launch.is_learning(),
-        // The profile of a launch is made from the image, after the unmount at the latest.
-        closes_image: settings.profile != ProfileChoice::Learn,
-        ..settings.mount.clone()
+/// What the mount is made with: the options of the user, and the parts of this process that the mount uses.
+fn mount_setup(settings: &Settings, held: &Held, transport: &TransportPlan, launch: &LaunchPlan) -> MountSetup {
+    let options = settings.mount.clone();
+    #[cfg(debug_assertions)]
+    let reads = crate::compromised::read_sink();
+    #[cfg(not(debug_assertions))]
+    let reads = None;
+    MountSetup {
+        options: MountOptions {
+            // The profile of a launch is made from the image, after the unmount at the latest.
+            closes_image: settings.profile != ProfileChoice::Learn,
+            kernel: KernelOptions { front_direct_io: launch.is_learning(), ..options.kernel },
+            ..options
+        },
+        hooks: MountHooks { faults: Some(held.log.faults()), reads, accesses: launch.access_sink() },
+        handles: MountHandles {
+            keeper: Some(Arc::clone(&held.keeper)),
+            rings: transport.rings().cloned(),
+            pauses_metadata: launch.holds_metadata(),
+        },
     }
+}
+
+/// Schedules the keeper's threads like those of an engine with this priority.
+fn schedule_of(priority: Priority) -> Schedule {
+    Arc::new(move |thread| {
+        match (thread, priority) {
+            (KeeperThread::Readahead { is_urgent }, Priority::Auto) => reschedule_this_thread(is_urgent),
+            (KeeperThread::Walk | KeeperThread::Readahead { .. }, _) => schedule_this_thread(priority),
+        };
+    })
 }
 
 fn open_marks(path: &Path) -> Result<File, Fail> {

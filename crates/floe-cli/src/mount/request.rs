@@ -67,7 +67,7 @@ impl Request {
             settings.profile = ProfileChoice::Off;
         }
         let source = || self.shown_image().to_string_lossy().into_owned();
-        settings.mount.source = settings.source.clone().unwrap_or_else(source);
+        settings.mount.kernel.source = settings.source.clone().unwrap_or_else(source);
         settings.mount.deadline = raised_deadline(&self.image, &settings);
         Ok(settings)
     }

@@ -5,7 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use floe_fuse::{Directory, Mountpoint};
+use floe_fuse::Mountpoint;
+use floe_keeper::Directory;
 
 use crate::{
     fail::Fail,

@@ -73,7 +73,7 @@ impl Settings {
             return Ok(());
         }
         if FOR_THE_KERNEL.contains(&key) {
-            self.mount.kernel_options.push(value.map_or_else(|| key.to_owned(), |value| format!("{key}={value}")));
+            self.mount.kernel.others.push(value.map_or_else(|| key.to_owned(), |value| format!("{key}={value}")));
             return Ok(());
         }
         if key == "remount" {

@@ -9,7 +9,8 @@ use std::{
 
 use floe::{EngineOptions, Offset, OpenOptions};
 use floe_engine::PrefetchSet;
-use floe_fuse::{Access, Readdir};
+use floe_fuse::Readdir;
+use floe_keeper::Access;
 use floe_sandbox::Mode;
 
 use super::{
@@ -40,14 +41,10 @@ fn shown(row: &OptionRow, settings: &Settings) -> Option<String> {
 
 /// The settings as text, for comparison.
 fn fields(settings: &Settings) -> String {
-    let mount = &settings.mount;
-    let flags = (mount.access, mount.checks_permissions, mount.acl, mount.flags, mount.auto_unmount, mount.clone_fd);
-    let numbers = (mount.uid, mount.gid, mount.threads, mount.background_max, mount.read_ahead_bytes);
-    let rest = (mount.readdir, mount.deadline, mount.busy_polling, &mount.subtype, &mount.kernel_options);
     // Defaults that are given are not told apart from others.
     let launch_wait = settings.launch_wait.or(Some(LAUNCH_WAIT));
     let settings = Settings { launch_wait, has_deadline: false, ..settings.clone() };
-    format!("{settings:?} {flags:?} {numbers:?} {rest:?}")
+    format!("{settings:?}")
 }
 
 /// A valid value of the option that is not its default: the first alternative of its form that differs.
@@ -180,7 +177,9 @@ fn the_help_and_the_page_have_every_option() {
 fn lists_as_fstab_has_them_are_taken() {
     let list = "ro,noauto,nofail,_netdev,x-systemd.automount,defaults,user,,relatime,comment=a,nosuid,nodev";
     let settings = taken(list).expect("all are known");
-    assert!(settings.mount.flags.nosuid && settings.mount.flags.nodev && !settings.mount.flags.noexec);
+    assert!(
+        settings.mount.kernel.flags.nosuid && settings.mount.kernel.flags.nodev && !settings.mount.kernel.flags.noexec
+    );
 }
 
 #[test]
@@ -205,10 +204,10 @@ fn values_reach_their_settings() {
     assert_eq!(mount.deadline, Some(Duration::from_millis(500)));
     assert_eq!(mount.busy_polling, Some(Duration::from_micros(70)));
     assert_eq!((mount.uid, mount.gid), (Some(5), Some(6)));
-    assert_eq!((mount.background_max.get(), mount.read_ahead_bytes), (9, Some(1 << 20)));
-    assert_eq!((mount.readdir, mount.acl, mount.clone_fd), (Readdir::Plain, Some(false), true));
-    assert_eq!((mount.access, mount.subtype.as_str()), (Some(Access::Owner), "kind"));
-    assert_eq!(mount.kernel_options, ["context=system_u:object_r:a:s0:c1,c2"]);
+    assert_eq!((mount.background_max.get(), mount.kernel.read_ahead_bytes), (9, Some(1 << 20)));
+    assert_eq!((mount.readdir, mount.kernel.acl, mount.clone_fd), (Readdir::Plain, Some(false), true));
+    assert_eq!((mount.kernel.access, mount.kernel.subtype.as_str()), (Some(Access::Owner), "kind"));
+    assert_eq!(mount.kernel.others, ["context=system_u:object_r:a:s0:c1,c2"]);
     assert_eq!(source.as_deref(), Some("name"));
 }
 

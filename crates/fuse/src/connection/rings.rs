@@ -6,9 +6,8 @@ use std::{
 };
 
 use floe_fuse_wire::Ring;
+use floe_keeper::RingPermission;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
-use super::ring_permission::RingPermission;
 
 /// The CPUs for which the kernel has queues.
 const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
@@ -17,10 +16,10 @@ const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
 /// any later.
 #[derive(Clone)]
 pub struct Rings {
-    held: Arc<Mutex<Held>>,
+    state: Arc<Mutex<State>>,
 }
 
-struct Held {
+struct State {
     /// Each with the CPU of its thread.
     rings: Vec<(Ring, usize)>,
     /// The permission that root has given to all mounts, if so.
@@ -50,49 +49,34 @@ impl Rings {
         }
         let rings = own.iter().zip(queues).map(|(cpu, queues)| Ok((Ring::new(queues)?, usize::from(*cpu))));
         let rings = rings.collect::<io::Result<_>>()?;
-        let held = Held { rings, general: RingPermission::general(), is_permitted: false };
-        Ok(Self { held: Arc::new(Mutex::new(held)) })
-    }
-
-    /// Whether root has permitted FUSE over io_uring to all mounts (the kernel's parameter `fuse.enable_uring`).
-    pub fn are_permitted() -> bool {
-        RingPermission::general().is_some()
-    }
-
-    /// Whether this process can permit it to a single mount, which a mount with the kernel's EROFS in front does.
-    pub fn can_be_permitted() -> bool {
-        RingPermission::can_be_given()
-    }
-
-    /// Restores the kernel's parameter if a process that had permitted rings to its own mount was killed meanwhile.
-    pub fn restore_permission() {
-        RingPermission::restore();
+        let state = State { rings, general: RingPermission::general(), is_permitted: false };
+        Ok(Self { state: Arc::new(Mutex::new(state)) })
     }
 
     /// Whether the next mount may use them: it is permitted, and no mount has taken them.
     pub(crate) fn are_available(&self) -> bool {
-        let held = self.held();
-        held.is_permitted && !held.rings.is_empty()
+        let state = self.lock();
+        state.is_permitted && !state.rings.is_empty()
     }
 
     /// Sets whether a permission for the next mount alone is held. Without it, the mount needs the general one.
     pub(crate) fn permit(&self, is_given: bool) {
-        let mut held = self.held();
-        held.is_permitted = is_given || held.general.is_some();
+        let mut state = self.lock();
+        state.is_permitted = is_given || state.general.is_some();
     }
 
     /// Releases the general permission, once the mount has begun.
     pub(crate) fn release_permission(&self) {
-        self.held().general = None;
+        self.lock().general = None;
     }
 
     /// Takes the rings out, each with the CPU of its thread.
     pub(crate) fn take(&self) -> Vec<(Ring, usize)> {
-        std::mem::take(&mut self.held().rings)
+        std::mem::take(&mut self.lock().rings)
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,14 +1,12 @@
 //! The page cache of a front.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, atomic::Ordering::Relaxed};
 
-use floe_engine::Sink;
+use floe_engine::{Reader, Sink};
 use floe_image::{ByteRange, Nid};
+use floe_keeper::{Access, FrontRange, FrontTransfer, KernelOptions};
 
-use crate::{
-    edge::kernel_pages::KernelPages,
-    mounting::front_transfer::{FrontRange, FrontTransfer},
-};
+use crate::{ImageAccess, MountHandles, MountHooks, MountOptions, MountSetup, edge::kernel_pages::KernelPages};
 
 /// The image behind a front: a virtual EROFS image, whose bytes Floe renders.
 ///
@@ -38,16 +36,73 @@ pub trait FrontImage: Send + Sync {
     fn metadata_ahead(&self, range: ByteRange) -> Option<Box<dyn Iterator<Item = ByteRange> + Send>>;
 }
 
+/// A front to be mounted, as the mount behind it sees it.
+pub(crate) struct BehindFront {
+    image: Arc<dyn FrontImage>,
+    /// Set when the front is mounted.
+    transfer: Arc<OnceLock<FrontTransfer>>,
+}
+
+impl BehindFront {
+    pub(crate) fn new(image: Arc<dyn FrontImage>) -> Self {
+        Self { image, transfer: Arc::default() }
+    }
+
+    /// The setup of the hidden mount behind a front with this setup.
+    pub(crate) fn setup(&self, front: &MountSetup, reader: &Reader) -> MountSetup {
+        let MountSetup { options, hooks, handles } = front;
+        let kernel = KernelOptions { access: Some(Access::All), checks_permissions: false, ..options.kernel.clone() };
+        let (image, transfer, reader) = (Arc::clone(&self.image), Arc::clone(&self.transfer), reader.clone());
+        let (reads, accesses) = (hooks.reads.clone(), hooks.accesses.clone());
+        let (has_direct_io, pauses_metadata) = (kernel.front_direct_io, Arc::clone(&handles.pauses_metadata));
+        let reads = move |nid: Nid, offset: u64, len: u32| {
+            let range = ByteRange::new(image.address(nid, offset), len.into());
+            let is_large = nid == image.large_file();
+            let has_ahead = !is_large && !pauses_metadata.load(Relaxed);
+            if let Some(ranges) = image.metadata_ahead(range).filter(|_| has_ahead) {
+                reader.store_ahead(nid, ranges);
+            }
+            if let Some(transfer) = transfer.get().filter(|_| !is_large) {
+                transfer.note_read(image.file_data_in(range).into_iter());
+            }
+            if let Some(reads) = &reads {
+                reads(nid, offset, len);
+            }
+            if let Some(accesses) = &accesses {
+                // A request of the kernel's readahead can continue into files that no program has read.
+                let count = if has_direct_io { usize::MAX } else { 1 };
+                let parts = image.originals_in(range).into_iter().take(count);
+                parts.for_each(|(nid, range)| accesses(ImageAccess::Read(nid, range)));
+            }
+        };
+        MountSetup {
+            options: MountOptions { kernel, direct_io: Some(self.image.large_file()), ..options.clone() },
+            hooks: MountHooks { reads: Some(Arc::new(reads)), accesses: None, ..hooks.clone() },
+            // The keeper waits for the session threads while it mounts the front, so they must not wait for the keeper.
+            handles: MountHandles { keeper: None, ..handles.clone() },
+        }
+    }
+
+    /// The page cache of the front. `hidden` is that of the hidden mount.
+    pub(crate) fn pages(&self, hidden: KernelPages) -> FrontPages {
+        FrontPages { hidden, image: Arc::clone(&self.image), transfer: Arc::clone(&self.transfer) }
+    }
+
+    /// Sets the transfer of file data into the front, which is mounted now.
+    pub(crate) fn set_transfer(&self, transfer: FrontTransfer) {
+        let _ = self.transfer.set(transfer);
+    }
+}
+
 /// The page cache of the kernel's EROFS in front of a hidden image.
 ///
 /// The kernel's EROFS reads the hidden image through the page cache of that image, and copies file data into the pages
 /// of its own files. Prefetch stores bytes in the page cache of the hidden image, and then asks the front to copy them
 /// ahead of its readers.
 pub(crate) struct FrontPages {
-    pub(crate) hidden: KernelPages,
-    pub(crate) image: Arc<dyn FrontImage>,
-    /// Set when the front is mounted.
-    pub(crate) transfer: Arc<OnceLock<FrontTransfer>>,
+    hidden: KernelPages,
+    image: Arc<dyn FrontImage>,
+    transfer: Arc<OnceLock<FrontTransfer>>,
 }
 
 impl Sink for FrontPages {
@@ -61,7 +116,7 @@ impl Sink for FrontPages {
         let Some(transfer) = self.transfer.get() else { return 0 };
         let len = self.hidden.store(nid, offset, bytes);
         if len > 0 {
-            transfer.ask(&ranges);
+            transfer.copy(&ranges);
         }
         len
     }
@@ -73,7 +128,7 @@ impl Sink for FrontPages {
     fn request(&self, nid: Nid, range: ByteRange, cpus_are_short: bool) {
         let range = ByteRange::new(self.image.address(nid, range.offset()), range.len());
         if let (Some(transfer), Some(ranges)) = (self.transfer.get(), self.image.files_in(range)) {
-            transfer.request(&ranges, cpus_are_short);
+            transfer.read(&ranges, cpus_are_short);
         }
     }
 

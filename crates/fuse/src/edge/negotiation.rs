@@ -4,9 +4,10 @@ use std::num::NonZero;
 
 use floe_engine::machine_page_bytes;
 use floe_fuse_wire::{Agreement, InitFlags, Offer, Terms};
+use floe_keeper::Access;
 
 use crate::{
-    Access, MountOptions, Readdir, Rings,
+    MountOptions, MountSetup, Readdir, Rings,
     connection::{READ_BYTES_MAX, WRITE_BYTES_MAX},
 };
 
@@ -34,33 +35,25 @@ pub(crate) struct ZeroMessageOpens {
     pub(crate) directories: bool,
 }
 
-/// Properties of a mount that its options do not contain.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MountProperties {
-    /// Whether it was mounted with `default_permissions`.
-    pub(crate) checks_permissions: bool,
-    /// Whether the format has access control lists.
-    pub(crate) has_acls: bool,
-}
-
-/// The terms to request for a mount with these options.
-pub(crate) fn terms(offer: &Offer, options: &MountOptions, properties: MountProperties) -> Terms {
+/// The terms to request for a mount. `has_acls` is whether the format has access control lists.
+pub(crate) fn terms(offer: &Offer, setup: &MountSetup, has_acls: bool) -> Terms {
+    let MountSetup { options, handles, .. } = setup;
     let mut flags = ALWAYS;
     match options.readdir {
         Readdir::Plain => {}
         Readdir::Adaptive | Readdir::Plus => flags |= InitFlags::DO_READDIRPLUS,
         Readdir::Auto => flags |= InitFlags::DO_READDIRPLUS | InitFlags::READDIRPLUS_AUTO,
     }
-    let acl = options.applies_acls() && properties.has_acls;
+    let acl = options.kernel.applies_acls() && has_acls;
     if acl {
         flags |= InitFlags::POSIX_ACL;
     }
-    if (properties.checks_permissions || acl) && options.access() != Access::OwnerAndRoot {
+    if (options.kernel.checks_permissions || acl) && options.kernel.access() != Access::OwnerAndRoot {
         // The kernel accepts this flag only if it checks permissions itself; POSIX_ACL includes that. With it, requests do not
         // state the user, which access by owner and root only requires.
         flags |= InitFlags::ALLOW_IDMAP;
     }
-    if options.rings.as_ref().is_some_and(Rings::are_available) {
+    if handles.rings.as_ref().is_some_and(Rings::are_available) {
         flags |= InitFlags::OVER_IO_URING;
     }
     let background = NonZero::get(options.background_max);
@@ -80,7 +73,7 @@ pub(crate) fn terms(offer: &Offer, options: &MountOptions, properties: MountProp
 impl ZeroMessageOpens {
     /// The zero-message opens that the negotiated terms and the options permit.
     pub(crate) fn new(agreement: &Agreement, options: &MountOptions) -> Self {
-        if options.access() == Access::OwnerAndRoot {
+        if options.kernel.access() == Access::OwnerAndRoot {
             // Without open requests, the edge could not refuse other users.
             return Self::default();
         }

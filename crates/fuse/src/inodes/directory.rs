@@ -4,9 +4,9 @@ use std::ops::ControlFlow;
 
 use floe_engine::ListedFile;
 use floe_fuse_wire::{DirectoryEntries, DirectoryEntry, abi::EntryOut};
-use floe_image::{DirectoryCursor, Dirent, Error, FileSystem, FileType, Nid, Result};
+use floe_image::{Attr, DirectoryCursor, Dirent, Error, FileSystem, FileType, Nid, Result};
 
-use crate::{inodes::attributes::kind, inodes::listings::Allowance, inodes::served::Served};
+use crate::inodes::{attributes::kind, listings::Allowance};
 
 /// Returns the names of a directory from `offset` on, as many as fit into `len_max` bytes.
 ///
@@ -36,7 +36,7 @@ pub(crate) struct Listed {
 }
 
 /// Returns the entries of a directory from `offset` on, as many as fit into `len_max` bytes, with attributes as far as
-/// `allowed`.
+/// `allowed`, in the form that `entry_of` gives them.
 ///
 /// # Errors
 /// As [`names`].
@@ -45,7 +45,7 @@ pub(crate) fn names_and_attributes(
     directory: Nid,
     offset: u64,
     len_max: usize,
-    served: &Served,
+    entry_of: impl Fn(&Attr) -> EntryOut,
     allowed: Allowance,
 ) -> Result<Listed> {
     let mut entries = DirectoryEntries::new(len_max);
@@ -63,7 +63,7 @@ pub(crate) fn names_and_attributes(
                 attr => attr.ok(),
             }
         };
-        let node = attr.as_ref().map_or(EntryOut::default(), |attr| served.entry(attr));
+        let node = attr.as_ref().map_or(EntryOut::default(), &entry_of);
         let has_room = entries.add_with_node(&entry(&dirent), &node);
         if let Some(attr) = attr.filter(|attr| has_room && attr.file_type == FileType::Regular && attr.size > 0) {
             files.push(ListedFile { nid: attr.nid, size: attr.size });

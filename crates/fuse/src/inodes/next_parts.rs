@@ -2,14 +2,12 @@
 
 use std::{
     collections::VecDeque,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use floe_engine::Reader;
-use floe_image::{FileSystem, Nid};
+use floe_image::Nid;
 
-use crate::inodes::{directory::Listed, listings::Allowance, served::Served};
+use crate::inodes::{directory::Listed, listings::Allowance};
 
 /// The number of parts that wait for their requests. Later ones replace the oldest.
 const PARTS_MAX: usize = 16;
@@ -74,21 +72,6 @@ impl NextParts {
     fn lock(&self) -> MutexGuard<'_, VecDeque<ListedPart>> {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Lists a part of a directory for a later request. Does nothing if the listing would have to wait, unless the workers are
-/// inline.
-pub(crate) fn list_in_advance(reader: &Reader, served: Arc<Served>, part: ListingPart, allowed: Allowance) {
-    let listing = Arc::clone(&served);
-    let list = move |file_system: &dyn FileSystem| {
-        let list = || listing.list(file_system, part, allowed).ok();
-        Ok(catch_unwind(AssertUnwindSafe(list)).unwrap_or_default())
-    };
-    reader.metadata_then(list, move |listed| {
-        if let Ok(Some(listed)) = listed {
-            served.next_parts.keep(part, allowed, listed);
-        }
-    });
 }
 
 #[cfg(test)]

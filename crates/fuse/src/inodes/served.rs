@@ -1,19 +1,24 @@
 //! Serves requests for metadata.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::Relaxed},
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
+use floe_engine::Reader;
 use floe_fuse_wire::{
     Errno,
     abi::{AttrOut, EntryOut},
 };
 use floe_image::{Attr, Capabilities, Error, FileSystem, FileType, Nid, SeekTarget};
 
+use floe_keeper::{Access, Keeper, is_administrator};
+
 use crate::{
-    Access, FaultSink, Keeper, MountOptions, Readdir, RequestCounts, Touch,
-    caller::is_administrator,
+    FaultSink, ImageAccess, MountSetup, Readdir, RequestCounts,
     inodes::attributes::{AttributeView, kind},
     inodes::directory::{self, Listed},
     inodes::errno::errno_of,
@@ -83,7 +88,8 @@ pub(crate) enum Sized {
 
 impl Served {
     /// Creates the state for a file system.
-    pub(crate) fn new(file_system: &dyn FileSystem, options: &MountOptions) -> Self {
+    pub(crate) fn new(file_system: &dyn FileSystem, setup: &MountSetup) -> Self {
+        let MountSetup { options, hooks, handles } = setup;
         let info = file_system.info();
         Self {
             nodes: NodeNumbers::new(file_system.root()),
@@ -92,15 +98,15 @@ impl Served {
                 block_size: info.block_size.clamp(512, 4096),
                 uid: options.uid,
                 gid: options.gid,
-                keep_s: if options.access() == Access::OwnerAndRoot { 0 } else { ENDLESS_S },
+                keep_s: if options.kernel.access() == Access::OwnerAndRoot { 0 } else { ENDLESS_S },
             },
             counts: RequestCounts::default(),
             listings: Listings::default(),
             next_parts: NextParts::default(),
             readdir: options.readdir,
-            faults: options.faults.clone(),
+            faults: hooks.faults.clone(),
             is_over: AtomicBool::new(false),
-            keeper: options.keeper.clone(),
+            keeper: handles.keeper.clone(),
         }
     }
 
@@ -143,7 +149,23 @@ impl Served {
         part: ListingPart,
         allowed: Allowance,
     ) -> Result<Listed, Error> {
-        directory::names_and_attributes(file_system, part.directory, part.offset, part.len_max, self, allowed)
+        let entry = |attr: &Attr| self.entry(attr);
+        directory::names_and_attributes(file_system, part.directory, part.offset, part.len_max, entry, allowed)
+    }
+
+    /// Lists a part of a directory for a later request. Does nothing if the listing would have to wait, unless the workers are
+    /// inline.
+    pub(crate) fn list_in_advance(self: Arc<Self>, reader: &Reader, part: ListingPart, allowed: Allowance) {
+        let listing = Arc::clone(&self);
+        let list = move |file_system: &dyn FileSystem| {
+            let list = || listing.list(file_system, part, allowed).ok();
+            Ok(catch_unwind(AssertUnwindSafe(list)).unwrap_or_default())
+        };
+        reader.metadata_then(list, move |listed| {
+            if let Ok(Some(listed)) = listed {
+                self.next_parts.keep(part, allowed, listed);
+            }
+        });
     }
 
     /// Returns the entry for a name whose inode has these attributes.
@@ -180,13 +202,13 @@ impl Served {
     }
 
     /// The access that corresponds to the reply to a lookup.
-    pub(crate) fn touch<'name>(&self, parent: u64, name: &'name [u8], entry: &EntryOut) -> Touch<'name> {
+    pub(crate) fn access<'name>(&self, parent: u64, name: &'name [u8], entry: &EntryOut) -> ImageAccess<'name> {
         let parent = self.nid(parent);
         match entry.nodeid {
-            0 => Touch::Missing { parent, name },
+            0 => ImageAccess::Missing { parent, name },
             node => {
                 let is_directory = kind(FileType::Directory) == entry.attr.mode >> 12;
-                Touch::Found { parent, name, nid: self.nid(node), is_directory }
+                ImageAccess::Found { parent, name, nid: self.nid(node), is_directory }
             }
         }
     }

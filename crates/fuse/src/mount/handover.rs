@@ -13,9 +13,10 @@ use std::{
 };
 
 use floe_fuse_wire::{Agreement, Channel, InitFlags, Notifier};
+use floe_keeper::{AutoUnmount, MountTable};
 
-use super::{Ended, Mount};
-use crate::{MountTable, Unmounter, mounting::fusermount::AutoUnmount, session_pool::gate::Gate};
+use super::{Ended, unmounter::Unmounter};
+use crate::session_pool::gate::Gate;
 
 /// How long session threads may take to stop taking requests.
 const GATE_PATIENCE: Duration = Duration::from_secs(5);
@@ -77,13 +78,12 @@ pub enum PauseError {
     Stuck,
 }
 
-/// A mount that was taken over and is not served yet. Dropping it leaves the mount as it is.
+/// The connection of a mount that was taken over and is not served yet.
 #[derive(Debug)]
-pub struct PausedMount {
-    mount: Option<Mount>,
-    channel: Channel,
+pub(super) struct PausedConnection {
+    pub(super) channel: Channel,
     /// Descriptors that no session thread uses. Closing them earlier would fail the requests that were received on them.
-    _spare: Vec<Channel>,
+    pub(super) _spare: Vec<Channel>,
 }
 
 impl ConnectionTerms {
@@ -168,7 +168,7 @@ impl Handover {
 }
 
 impl Paused<'_> {
-    /// Ends the service of the mount by this process: [`Mount::wait`] returns [`Ended::HandedOver`]. The mount stays.
+    /// Ends the service of the mount by this process: [`Mount::wait`](crate::Mount::wait) returns [`Ended::HandedOver`]. The mount stays.
     pub fn finish(self) {
         let handover = self.handover;
         // From now on the mount belongs to another process. The gate stays closed.
@@ -185,34 +185,17 @@ impl Drop for Paused<'_> {
     }
 }
 
-impl PausedMount {
-    pub(super) fn new(mount: Mount, channel: Channel, spare: Vec<Channel>) -> Self {
-        Self { mount: Some(mount), channel, _spare: spare }
-    }
-
-    /// Starts to serve. No other process may serve the mount any more. The kernel resends the requests without a reply, if it
-    /// can.
+impl PausedConnection {
+    /// Opens the gate of the session threads. The kernel resends the requests without a reply, if it can.
     ///
     /// # Errors
     /// The connection has ended.
-    pub fn serve(mut self) -> io::Result<Mount> {
-        let Some(mount) = self.mount.take() else { return Err(io::ErrorKind::NotFound.into()) };
-        if let Some(handover) = &mount.handover {
-            if handover.terms().can_resend() {
-                Notifier::new(self.channel.clone()).resend()?;
-            }
-            handover.gate.open();
+    pub(super) fn serve(self, handover: &Handover) -> io::Result<()> {
+        if handover.terms().can_resend() {
+            Notifier::new(self.channel).resend()?;
         }
-        Ok(mount)
-    }
-}
-
-impl Drop for PausedMount {
-    fn drop(&mut self) {
-        if let Some(mount) = &self.mount {
-            // Another process serves it, or will. Dropping the mount must not unmount it.
-            mount.unmounter.note_end();
-        }
+        handover.gate.open();
+        Ok(())
     }
 }
 

@@ -12,10 +12,11 @@ use std::{
     time::Duration,
 };
 
-use super::Ended;
+use floe_image::start_error;
+
+use super::{Ended, error::MountError, unmounter::Unmounter};
 use crate::{
-    RequestCounts, Unmounter, connection::rescue::Rescue, edge::FuseEdge, requests::deadline::Deadlines,
-    session_pool::gate::Gate,
+    RequestCounts, connection::Rescue, edge::FuseEdge, requests::deadline::Deadlines, session_pool::gate::Gate,
 };
 
 /// The interval at which the watchdog refuses requests while all session threads are stuck.
@@ -155,4 +156,9 @@ pub(super) fn watch(
             rescue.refuse_pending();
         }
     }
+}
+
+/// Starts a thread.
+pub(super) fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), MountError> {
+    thread::Builder::new().name(name).spawn(work).map(drop).map_err(|error| MountError::Threads(start_error(error)))
 }

@@ -7,10 +7,13 @@ use std::{
 
 use floe_fuse_wire::{Agreement, Channel, InitFlags};
 
-use super::{session::Session, spawn};
+use super::{
+    error::MountError,
+    session::{Session, spawn},
+};
 use crate::{
-    MountError, MountOptions,
-    connection::{READ_BYTES_MAX, rings::stay_on},
+    connection::READ_BYTES_MAX,
+    connection::rings::{Rings, stay_on},
 };
 
 /// Why a kernel does not accept rings.
@@ -34,9 +37,9 @@ impl Transport {
         session: &Arc<Session>,
         channel: &Channel,
         agreement: Agreement,
-        options: &MountOptions,
+        rings: Option<&Rings>,
     ) -> Result<Self, MountError> {
-        let Some(rings) = &options.rings else { return Ok(Self::Device) };
+        let Some(rings) = rings else { return Ok(Self::Device) };
         if !agreement.flags.contains(InitFlags::OVER_IO_URING) {
             return Ok(Self::DeviceWithout(NOT_OFFERED.to_owned()));
         }

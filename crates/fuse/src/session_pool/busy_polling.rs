@@ -10,7 +10,7 @@ use std::{
 
 use floe_engine::MovingShare;
 
-use crate::connection::pending::Pending;
+use crate::connection::Pending;
 
 /// The number of polls over which the moving average of their success rate extends.
 const AVERAGED_POLLS: u32 = 16;

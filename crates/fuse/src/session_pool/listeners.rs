@@ -10,7 +10,7 @@ use std::{
 
 use floe_engine::MovingShare;
 
-use crate::connection::pending::Pending;
+use crate::connection::Pending;
 
 /// A resting thread listens again after this time at the latest. Resting therefore cannot lose a request, and in an
 /// idle mount all threads listen.

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_fuse::{Ended, Handover, Inherited, Mount, MountOptions, Mountpoint, PauseError, PausedMount};
+use floe_fuse::{Ended, Handover, Inherited, Mount, MountOptions, Mountpoint, PauseError};
 
 use crate::support::{Gate, Numbering, TreeFileSystem, can_mount, reader};
 
@@ -42,17 +42,12 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// A server of the same mount, with a source of its own.
-fn successor(
-    handover: &Handover,
-    directory: &std::path::Path,
-    gate: &Arc<Gate>,
-    options: &MountOptions,
-) -> PausedMount {
+fn successor(handover: &Handover, directory: &std::path::Path, gate: &Arc<Gate>, options: &MountOptions) -> Mount {
     let copies = handover.devices().into_iter().map(|device| device.try_clone_to_owned().expect("a descriptor"));
     let devices: Vec<OwnedFd> = copies.collect();
     let directory = directory.canonicalize().expect("it is there");
     let inherited = Inherited { devices, auto_unmount: None, directory, terms: handover.terms() };
-    Mount::resume(reader(&tree(), gate), inherited, options).expect("threads")
+    Mount::new(reader(&tree(), gate), inherited, options).expect("threads")
 }
 
 fn read(path: &std::path::Path) -> Vec<u8> {
@@ -96,11 +91,11 @@ fn requests_in_progress_are_answered_by_the_next_server() {
         let bytes = within(move || stuck.join().expect("no panic"));
         assert!(bytes.expect("the next server replies") == vec![2; 4096], "{clone_fd} {next_clone_fd}");
         assert!(matches!(mount.wait(), Ended::HandedOver));
-        assert!(unmounter.unmount(floe_fuse::Detach::Never).is_err(), "it is not this server's any more");
+        assert!(unmounter.unmount(floe_keeper::Detach::Never).is_err(), "it is not this server's any more");
         assert!(read(&directory.path().join("2")) == vec![3; FILE_BYTES]);
         gate.open();
         assert!(read(&directory.path().join("3")) == vec![4; FILE_BYTES]);
-        next.unmounter().unmount(floe_fuse::Detach::Lazily).expect("it is mounted");
+        next.unmounter().unmount(floe_keeper::Detach::Lazily).expect("it is mounted");
         assert!(matches!(within(|| next.wait()), Ended::Unmounted));
     }
 }
@@ -130,6 +125,6 @@ fn a_server_goes_on_if_the_next_one_gives_up() {
         let bytes = within(move || waiting.join().expect("no panic")).expect("data");
         assert!(bytes == vec![round as u8 % 4 + 1; FILE_BYTES]);
     }
-    mount.unmounter().unmount(floe_fuse::Detach::Lazily).expect("it is still this server's");
+    mount.unmounter().unmount(floe_keeper::Detach::Lazily).expect("it is still this server's");
     assert!(matches!(within(|| mount.wait()), Ended::Unmounted));
 }

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_fuse::{Ended, MountOptions, Rings, Transport};
+use floe_fuse::{Ended, MountHandles, MountOptions, MountSetup, Rings, Transport};
 use floe_fuse_wire::{Channel, Errno, InitFlags, Receipt, RequestBuffer, Ring, Terms};
 use floe_testkit::skip::skipped;
 use rustix::{
@@ -89,6 +89,10 @@ fn read_again(path: &Path) -> Vec<u8> {
     })
 }
 
+fn with_rings(rings: Rings) -> MountSetup {
+    MountSetup { handles: MountHandles { rings: Some(rings), ..MountHandles::default() }, ..MountSetup::default() }
+}
+
 #[test]
 fn more_stuck_reads_than_slots_end_with_eio_and_pass_when_the_source_is_back() {
     let Some(_parameter) = Parameter::set_to("Y") else { return };
@@ -99,9 +103,9 @@ fn more_stuck_reads_than_slots_end_with_eio_and_pass_when_the_source_is_back() {
         tree.file(&index.to_string(), &vec![index as u8 + 1; 8192]);
     }
     let rings = Rings::new().expect("the kernel has io_uring");
-    let options =
-        MountOptions { deadline: Some(Duration::from_millis(400)), rings: Some(rings), ..MountOptions::default() };
-    let mut mount = TestMount::gated(tree, &gate, &options);
+    let options = MountOptions { deadline: Some(Duration::from_millis(400)), ..MountOptions::default() };
+    let setup = MountSetup { options, ..with_rings(rings) };
+    let mut mount = TestMount::gated(tree, &gate, setup);
     assert_eq!(read_again(&mount.file("0")), [1; 4096]);
     gate.close();
     let readers: Vec<_> = (1..READERS)
@@ -121,7 +125,7 @@ fn more_stuck_reads_than_slots_end_with_eio_and_pass_when_the_source_is_back() {
     let mount = mount.take();
     assert!(matches!(mount.transport(), Transport::Rings(count) if *count > 0), "{:?}", mount.transport());
     assert!(mount.handover().is_none());
-    mount.unmounter().unmount(floe_fuse::Detach::Lazily).expect("it is mounted");
+    mount.unmounter().unmount(floe_keeper::Detach::Lazily).expect("it is mounted");
     assert!(matches!(within(|| mount.wait()), Ended::Unmounted));
 }
 
@@ -135,8 +139,7 @@ fn the_permission_of_another_connection_is_not_used() {
     flock(&other, FlockOperation::LockExclusive).expect("it is free");
     parameter.set("Y");
     let rings = Rings::new().expect("the kernel has io_uring");
-    let options = MountOptions { rings: Some(rings), ..MountOptions::default() };
-    let mut mount = TestMount::new(tree, &options);
+    let mut mount = TestMount::new(tree, with_rings(rings));
     parameter.set("N");
     drop(other);
     let path = mount.file("file");

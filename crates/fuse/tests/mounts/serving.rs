@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use floe_fuse::{MountOptions, Readdir, RequestKind};
+use floe_fuse::{KernelOptions, MountOptions, Readdir, RequestKind};
 use floe_image::{DeviceNumber, FileType};
 use floe_testkit::{
     KernelCaches, drop_kernel_caches, keep_kernel_caches,
@@ -259,7 +259,8 @@ fn modes_and_access_lists_decide_who_reads() {
             let index = tree.file(name, b"data");
             tree.attr_mut(index).permissions = mode;
         }
-        let mount = TestMount::new(tree, &MountOptions { acl: Some(acl), ..MountOptions::default() });
+        let kernel = KernelOptions { acl: Some(acl), ..KernelOptions::default() };
+        let mount = TestMount::new(tree, &MountOptions { kernel, ..MountOptions::default() });
         // Without access control lists, only the mode bits count.
         for (name, can_read) in [("denied", !acl), ("allowed", acl), ("open", true), ("closed", false)] {
             let output = std::process::Command::new("setpriv")

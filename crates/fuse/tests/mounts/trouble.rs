@@ -14,8 +14,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_fuse::{Detach, Ended, Mount, MountError, MountOptions, Mountpoint, UnmountError, unmount};
+use floe_fuse::{Ended, Mount, MountError, MountHooks, MountOptions, MountSetup, Mountpoint};
 use floe_image::Nid;
+use floe_keeper::{Detach, KernelFlags, KernelOptions, MountTable, UnmountReason, unmount};
 
 use crate::support::{Gate, Numbering, TestMount, TreeFileSystem, can_mount, reader};
 
@@ -37,6 +38,14 @@ fn errno<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
 
+/// Hooks that count faults.
+fn counting(count: Arc<AtomicU64>) -> MountHooks {
+    let faults = move |_: &_| {
+        count.fetch_add(1, Relaxed);
+    };
+    MountHooks { faults: Some(Arc::new(faults)), ..MountHooks::default() }
+}
+
 fn with_deadline(milliseconds: u64) -> MountOptions {
     MountOptions { deadline: Some(Duration::from_millis(milliseconds)), ..MountOptions::default() }
 }
@@ -56,13 +65,8 @@ fn a_broken_source_gives_eio_and_is_tried_again() {
     let gate = Arc::new(Gate::default());
     let faults = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&faults);
-    let options = MountOptions {
-        faults: Some(Arc::new(move |_| {
-            count.fetch_add(1, Relaxed);
-        })),
-        ..MountOptions::default()
-    };
-    let mount = TestMount::gated(tree(2), &gate, &options);
+    let setup = MountSetup { hooks: counting(count), ..MountSetup::default() };
+    let mount = TestMount::gated(tree(2), &gate, setup);
     gate.fail();
     assert_eq!(errno(fs::read(mount.file("0"))), Some(libc::EIO));
     assert!(faults.load(Relaxed) > 0, "the fault is reported");
@@ -80,14 +84,9 @@ fn failed_readahead_behind_a_front_is_no_fault() {
         let gate = Arc::new(Gate::default());
         let faults = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&faults);
-        let options = MountOptions {
-            direct_io,
-            faults: Some(Arc::new(move |_| {
-                count.fetch_add(1, Relaxed);
-            })),
-            ..MountOptions::default()
-        };
-        let mount = TestMount::gated(tree(1), &gate, &options);
+        let options = MountOptions { direct_io, ..MountOptions::default() };
+        let setup = MountSetup { hooks: counting(count), ..MountSetup::from(&options) };
+        let mount = TestMount::gated(tree(1), &gate, setup);
         gate.fail();
         let file = fs::File::open(mount.file("0")).expect("a file");
         // The kernel reads ahead, and then the page alone.
@@ -243,7 +242,7 @@ fn an_unmount_ends_reads_in_progress() {
     thread::sleep(Duration::from_millis(200));
     let unmounter = mount.unmounter();
     while let Err(error) = unmounter.unmount(Detach::Never) {
-        assert!(matches!(error, UnmountError::Busy(_)), "{error}");
+        assert!(matches!(error.reason, UnmountReason::Busy), "{error}");
     }
     let mount = mount.take();
     assert!(matches!(within(PATIENCE, move || mount.wait()), Ended::Unmounted));
@@ -267,7 +266,7 @@ fn a_covered_mount_is_mounted_and_its_cover_is_left_alone() {
     let result = unmounter.unmount(Detach::Lazily);
     rustix::mount::unmount(mount.path(), rustix::mount::UnmountFlags::empty()).expect("the cover is still there");
     assert!(is_mounted);
-    assert!(matches!(result, Err(UnmountError::Covered(_))), "{result:?}");
+    assert!(result.as_ref().is_err_and(|error| matches!(error.reason, UnmountReason::Covered)), "{result:?}");
     assert!(fs::exists(mount.file("0")).expect("the mount is served"));
     unmounter.unmount(Detach::Never).expect("nothing covers it any more");
     assert!(!unmounter.is_mounted());
@@ -282,10 +281,10 @@ fn a_lazy_unmount_lets_open_files_be_read_and_then_ends() {
     let mut mount = TestMount::new(tree(1), &MountOptions::default());
     let file = fs::File::open(mount.file("0")).expect("a file");
     let unmounter = mount.unmounter();
-    assert!(matches!(unmounter.unmount(Detach::Never), Err(UnmountError::Busy(_))));
+    assert!(unmounter.unmount(Detach::Never).is_err_and(|error| matches!(error.reason, UnmountReason::Busy)));
     unmounter.unmount(Detach::Lazily).expect("it is detached");
     assert!(!unmounter.is_mounted());
-    assert!(matches!(unmounter.unmount(Detach::Never), Err(UnmountError::NotMounted(_))));
+    assert!(unmounter.unmount(Detach::Never).is_err_and(|error| matches!(error.reason, UnmountReason::NotMounted)));
     let mut bytes = vec![0; FILE_BYTES];
     file.read_exact_at(&mut bytes, 0).expect("the mount is served as long as it is in use");
     assert!(bytes == vec![1; FILE_BYTES]);
@@ -356,7 +355,7 @@ fn an_aborted_connection_leaves_no_dead_mount_though_the_source_is_stuck() {
     let mount = mount.take();
     let ended = within(PATIENCE, move || mount.wait());
     assert!(matches!(ended, Ended::Stuck), "{ended:?}");
-    let table = floe_fuse::MountTable::read().expect("a table");
+    let table = MountTable::read().expect("a table");
     assert!(table.on(&path).is_none(), "a dead mount is left");
     gate.open();
 }
@@ -366,7 +365,7 @@ fn an_aborted_connection_leaves_no_dead_mount_though_the_source_is_stuck() {
 fn unmount_unused(path: &Path) {
     let start = Instant::now();
     while let Err(error) = unmount(path, Detach::Never) {
-        assert!(matches!(error, UnmountError::Busy(_)) && start.elapsed() < PATIENCE, "{error}");
+        assert!(matches!(error.reason, UnmountReason::Busy) && start.elapsed() < PATIENCE, "{error}");
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -395,7 +394,7 @@ fn a_mount_is_served_through_a_given_descriptor() {
     let refused = mount.unmounter().unmount(Detach::Never);
     unmount_unused(directory.path());
     assert!(result.expect("data") == vec![1; FILE_BYTES]);
-    assert!(matches!(refused, Err(UnmountError::NotMounted(_))), "it is not ours to unmount");
+    assert!(refused.is_err_and(|error| matches!(error.reason, UnmountReason::NotMounted)), "it is not ours to unmount");
     assert!(matches!(within(PATIENCE, move || mount.wait()), Ended::Unmounted));
 }
 
@@ -407,7 +406,8 @@ fn invalid_mountpoints_are_reported() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("file");
     fs::write(&file, "").expect("a file");
-    let mount = TestMount::new(tree(1), &MountOptions { source: "/a b,c".to_owned(), ..MountOptions::default() });
+    let kernel = KernelOptions { source: "/a b,c".to_owned(), ..KernelOptions::default() };
+    let mount = TestMount::new(tree(1), &MountOptions { kernel, ..MountOptions::default() });
     let null = fs::File::open("/dev/null").expect("a device");
     for (path, expected) in [
         (directory.path().join("missing"), "No such file or directory"),
@@ -458,14 +458,15 @@ fn mounts_appear_in_the_table() {
     if !can_mount() {
         return;
     }
-    let options = MountOptions {
+    let kernel = KernelOptions {
         source: "/images/a b,c\\d".to_owned(),
-        flags: floe_fuse::KernelFlags { nosuid: true, nodev: true, noexec: true, nosymfollow: false },
+        flags: KernelFlags { nosuid: true, nodev: true, noexec: true, nosymfollow: false },
         read_ahead_bytes: Some(1 << 20),
-        ..MountOptions::default()
+        ..KernelOptions::default()
     };
+    let options = MountOptions { kernel, ..MountOptions::default() };
     let mut mount = TestMount::new(tree(1), &options);
-    let table = floe_fuse::MountTable::read().expect("a table");
+    let table = MountTable::read().expect("a table");
     let entry = table.on(mount.path()).expect("the mount").clone();
     assert_eq!((entry.file_system.as_str(), entry.source.to_str()), ("fuse.floe", Some("/images/a b,c\\d")));
     let text = fs::read_to_string("/proc/self/mountinfo").expect("a table");
@@ -486,8 +487,9 @@ fn readers_get_errors_after_all_session_threads_failed() {
     }
     let reads: Arc<dyn Fn(Nid, u64, u32) + Send + Sync> = Arc::new(|_, _, _| panic!("this panic is part of the test"));
     let threads = NonZero::new(1).expect("not 0");
-    let options = MountOptions { threads, reads: Some(reads), ..MountOptions::default() };
-    let mount = TestMount::new(tree(3), &options);
+    let options = MountOptions { threads, ..MountOptions::default() };
+    let hooks = MountHooks { reads: Some(reads), ..MountHooks::default() };
+    let mount = TestMount::new(tree(3), MountSetup { hooks, ..MountSetup::from(&options) });
     for name in ["0", "1", "2"] {
         let path = mount.path().join(name);
         let result = within(PATIENCE, move || fs::read(path));

@@ -12,8 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_fuse::{Abandoner, Detach, Keeper, UnmountError, Unmounter};
+use floe_fuse::{Abandoner, Unmounter};
 use floe_image::{ShownName, start_error};
+use floe_keeper::{Detach, Keeper, UnmountError, UnmountReason};
 use signal_hook::iterator::Signals;
 
 use crate::{exit::Exit, mount::Mounted};
@@ -165,7 +166,7 @@ impl SignalledEnd {
     fn unmount(&self) -> State {
         let directory = self.directory.shown();
         let result = match self.unmounter.unmount(Detach::Never) {
-            Err(UnmountError::Busy(_)) => {
+            Err(UnmountError { reason: UnmountReason::Busy, .. }) => {
                 let users = self.users();
                 say!("floe: {directory} is in use {users}; still serving current users; signal again to stop now");
                 self.unmounter.unmount(Detach::Lazily).map(|()| State::Detached)
@@ -174,14 +175,16 @@ impl SignalledEnd {
         };
         match result {
             Ok(state) => state,
-            Err(UnmountError::NotMounted(_)) => State::Unmounted,
-            Err(UnmountError::Covered(_)) => {
+            Err(UnmountError { reason: UnmountReason::NotMounted, .. }) => State::Unmounted,
+            Err(UnmountError { reason: UnmountReason::Covered, .. }) => {
                 say!(
                     "floe: {directory} is covered by another mount; still serving until it is uncovered; signal again to stop now"
                 );
                 State::Covered
             }
-            Err(UnmountError::Failed { error, .. }) if error.kind() == io::ErrorKind::BrokenPipe => {
+            Err(UnmountError { reason: UnmountReason::Failed { error }, .. })
+                if error.kind() == io::ErrorKind::BrokenPipe =>
+            {
                 say!(
                     "floe: the process that unmounts has ended: run floe umount {directory}, or signal again to stop now"
                 );

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_fuse::{Detach, MountEntry, MountTable, Rings, unmount};
+use floe_keeper::{Detach, MountEntry, MountTable, RingPermission, unmount};
 use rustix::{fs::statfs, io::Errno};
 
 use crate::control::ServingProcess;
@@ -32,7 +32,7 @@ impl UnprovenMount {
 
     /// Waits until the keeper of the failed process has unmounted, and otherwise unmounts what is left if it is dead.
     pub(super) fn clear(&self) {
-        Rings::restore_permission();
+        RingPermission::restore();
         let Some(directory) = &self.directory else { return };
         let until = Instant::now() + KEEPER_TIME_MAX;
         // The kernel may end the connection of a killed process a moment after the process.

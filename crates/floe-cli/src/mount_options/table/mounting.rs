@@ -1,6 +1,7 @@
 //! Options of the mount.
 
-use floe_fuse::{Access, Readdir};
+use floe_fuse::Readdir;
+use floe_keeper::Access;
 
 use crate::mount_options::row::{OptionRow, Value, put, row, text};
 
@@ -49,7 +50,7 @@ pub(super) const MOUNT: &[OptionRow] = &[
     row(
         "access",
         text("auto|private|allow-root|allow-other", |to, value| {
-            to.mount.access = match value.replace('_', "-").as_str() {
+            to.mount.kernel.access = match value.replace('_', "-").as_str() {
                 "auto" => None,
                 "private" => Some(Access::Owner),
                 "allow-root" => Some(Access::OwnerAndRoot),
@@ -62,7 +63,7 @@ pub(super) const MOUNT: &[OptionRow] = &[
     )
     .default("auto")
     .shown(|now| {
-        match now.mount.access {
+        match now.mount.kernel.access {
             None => "auto",
             Some(Access::Owner) => "private",
             Some(Access::OwnerAndRoot) => "allow-root",
@@ -72,11 +73,11 @@ pub(super) const MOUNT: &[OptionRow] = &[
     }),
     row(
         "acl",
-        Value::OnOff(|to, is_on| to.mount.acl = Some(is_on)),
+        Value::OnOff(|to, is_on| to.mount.kernel.acl = Some(is_on)),
         "apply access control lists of the image, for which the kernel requests the list of each file",
     )
     .default_is("on if all users may enter")
-    .shown(|now| if now.mount.applies_acls() { "on" } else { "off" }.to_owned()),
+    .shown(|now| if now.mount.kernel.applies_acls() { "on" } else { "off" }.to_owned()),
     row(
         "uid",
         Value::Count { min: 0, max: u32::MAX as u64, set: |to, id| to.mount.uid = u32::try_from(id).ok() },
@@ -103,16 +104,20 @@ pub(super) const MOUNT: &[OptionRow] = &[
 
 /// Names that mount(8), fstab and libfuse define.
 pub(super) const STANDARD: &[OptionRow] = &[
-    row("allow-other", Value::Flag(|to| to.mount.access = Some(Access::All)), "same as access=allow-other"),
-    row("allow-root", Value::Flag(|to| to.mount.access = Some(Access::OwnerAndRoot)), "same as access=allow-root"),
+    row("allow-other", Value::Flag(|to| to.mount.kernel.access = Some(Access::All)), "same as access=allow-other"),
+    row(
+        "allow-root",
+        Value::Flag(|to| to.mount.kernel.access = Some(Access::OwnerAndRoot)),
+        "same as access=allow-root",
+    ),
     row(
         "default-permissions",
-        Value::Flag(|to| to.mount.checks_permissions = true),
+        Value::Flag(|to| to.mount.kernel.checks_permissions = true),
         "check modes and owners of the image; always on, except under the names erofsfuse and squashfuse",
     ),
     row(
         "auto-unmount",
-        Value::Flag(|to| to.mount.auto_unmount = true),
+        Value::Flag(|to| to.mount.kernel.auto_unmount = true),
         "unmount when the serving process dies; without the kernel's EROFS in front, this needs fusermount3",
     ),
     row(
@@ -127,7 +132,7 @@ pub(super) const STANDARD: &[OptionRow] = &[
     row(
         "subtype",
         text("NAME", |to, value| {
-            value.clone_into(&mut to.mount.subtype);
+            value.clone_into(&mut to.mount.kernel.subtype);
             Ok(())
         }),
         "type in the mount table, after \"fuse.\"",
@@ -135,21 +140,25 @@ pub(super) const STANDARD: &[OptionRow] = &[
     .default("floe"),
     row(
         "suid",
-        Value::OnOff(|to, is_on| to.mount.flags.nosuid = !is_on),
+        Value::OnOff(|to, is_on| to.mount.kernel.flags.nosuid = !is_on),
         "honour set-user-id bits of the image, in root's mounts; in fstab and for mount(8), write suid=on",
     )
     .default("off"),
     row(
         "dev",
-        Value::OnOff(|to, is_on| to.mount.flags.nodev = !is_on),
+        Value::OnOff(|to, is_on| to.mount.kernel.flags.nodev = !is_on),
         "honour device files of the image, in root's mounts; in fstab and for mount(8), write dev=on",
     )
     .default("off"),
-    row("exec", Value::OnOff(|to, is_on| to.mount.flags.noexec = !is_on), "permit execution of programs in the image")
-        .default("on"),
+    row(
+        "exec",
+        Value::OnOff(|to, is_on| to.mount.kernel.flags.noexec = !is_on),
+        "permit execution of programs in the image",
+    )
+    .default("on"),
     row(
         "symfollow",
-        Value::OnOff(|to, is_on| to.mount.flags.nosymfollow = !is_on),
+        Value::OnOff(|to, is_on| to.mount.kernel.flags.nosymfollow = !is_on),
         "follow symbolic links in the image",
     )
     .default("on"),

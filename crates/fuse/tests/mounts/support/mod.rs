@@ -10,7 +10,7 @@ use std::{
 };
 
 use floe_engine::{Engine, EngineOptions, Reader};
-use floe_fuse::{Detach, Mount, MountOptions, Mountpoint, RequestCounts, Unmounter};
+use floe_fuse::{Detach, Mount, MountSetup, Mountpoint, RequestCounts, Unmounter};
 use floe_testkit::skip::{Need, ready};
 pub(crate) use gate::{Gate, GatedSource};
 pub(crate) use tree::{Fault, Numbering, TreeFileSystem};
@@ -31,17 +31,17 @@ pub(crate) struct TestMount {
 }
 
 impl TestMount {
-    pub(crate) fn new(tree: TreeFileSystem, options: &MountOptions) -> Self {
-        Self::gated(tree, &Arc::new(Gate::default()), options)
+    pub(crate) fn new(tree: TreeFileSystem, setup: impl Into<MountSetup>) -> Self {
+        Self::gated(tree, &Arc::new(Gate::default()), setup)
     }
 
     /// Mounts a tree whose data come through a gate.
-    pub(crate) fn gated(tree: TreeFileSystem, gate: &Arc<Gate>, options: &MountOptions) -> Self {
+    pub(crate) fn gated(tree: TreeFileSystem, gate: &Arc<Gate>, setup: impl Into<MountSetup>) -> Self {
         let directory = tempfile::Builder::new().prefix("floe-fuse-").tempdir().expect("a directory");
         let tree = Arc::new(tree);
         let reader = reader(&tree, gate);
         let mountpoint = Mountpoint::find(directory.path()).expect("a directory to mount on");
-        let mount = Mount::new(reader.clone(), mountpoint, options).expect("a mount");
+        let mount = Mount::new(reader.clone(), mountpoint, setup).expect("a mount");
         Self { unmounter: mount.unmounter(), mount: Some(mount), directory: Some(directory), tree, reader }
     }
 

@@ -1,0 +1,103 @@
+//! The connection of a mount to the kernel, before it is served.
+
+use std::{io, num::NonZero, os::fd::OwnedFd, path::PathBuf};
+
+use floe_fuse_wire::{Agreement, Channel};
+use floe_keeper::{AutoUnmount, Mounted, Place};
+
+use super::{
+    MountStart,
+    error::MountError,
+    handover::{Inherited, PausedConnection},
+    mountpoint::Mountpoint,
+};
+use crate::{MountOptions, MountSetup};
+
+/// A mount that is not served yet.
+pub(super) struct Connected {
+    pub(super) link: Link,
+    /// `None` if another program has mounted, and for a front that is still to be mounted.
+    pub(super) place: Option<Place>,
+    pub(super) auto_unmount: Option<AutoUnmount>,
+    /// The directory on which a front is to be mounted once the connection is served.
+    pub(super) front_directory: Option<PathBuf>,
+}
+
+/// The descriptors of a connection to the kernel.
+pub(super) struct Link {
+    pub(super) channel: Channel,
+    /// Additional channels for session threads with their own descriptors.
+    pub(super) of_threads: Vec<Channel>,
+    /// Additional channels that no thread uses.
+    spare: Vec<Channel>,
+    /// The terms, if another process has agreed upon them.
+    pub(super) agreement: Option<Agreement>,
+}
+
+impl Link {
+    /// A new connection.
+    fn new(device: OwnedFd) -> Self {
+        Self { channel: Channel::new(device), of_threads: Vec::new(), spare: Vec::new(), agreement: None }
+    }
+
+    /// The connection of another process.
+    fn inherited(devices: Vec<OwnedFd>, agreement: Agreement, options: &MountOptions) -> Result<Self, MountError> {
+        let mut channels = devices.into_iter().map(Channel::new);
+        let none = || MountError::Handshake(io::Error::other("no descriptor of /dev/fuse was passed on"));
+        let channel = channels.next().ok_or_else(none)?;
+        let thread_count = if options.clone_fd { NonZero::get(options.threads) } else { 0 };
+        let of_threads = channels.by_ref().take(thread_count).collect();
+        Ok(Self { channel, of_threads, spare: channels.collect(), agreement: Some(agreement) })
+    }
+
+    /// What stays of it until it is served.
+    pub(super) fn paused(&self) -> PausedConnection {
+        PausedConnection { channel: self.channel.clone(), _spare: self.spare.clone() }
+    }
+}
+
+/// Mounts, or takes the connection over.
+///
+/// # Errors
+/// The mount is refused.
+pub(super) fn connect(start: MountStart, setup: &MountSetup) -> Result<Connected, MountError> {
+    let MountSetup { options, handles, .. } = setup;
+    let permit_rings = |is_given| handles.rings.iter().for_each(|rings| rings.permit(is_given));
+    let new = |device| Connected { link: Link::new(device), place: None, auto_unmount: None, front_directory: None };
+    match start {
+        MountStart::Mountpoint(mountpoint) => {
+            // Only a hidden mount gets a permission of its own.
+            permit_rings(false);
+            let directory = match mountpoint {
+                Mountpoint::Descriptor(device) => return Ok(new(device)),
+                Mountpoint::Directory(directory) => directory,
+            };
+            let mounted = match &handles.keeper {
+                Some(keeper) => keeper.mount(directory.path()),
+                None => Mounted::on(&directory, &options.kernel),
+            };
+            let Mounted { device, auto_unmount, place } =
+                mounted.map_err(|failure| MountError::of(directory.path(), failure))?;
+            Ok(Connected { place: Some(place), auto_unmount, ..new(device) })
+        }
+        MountStart::Inherited(Inherited { devices, auto_unmount, directory, terms }) => {
+            let place = match &handles.keeper {
+                Some(keeper) => {
+                    keeper.adopt(&directory).map_err(|error| MountError::Refused { path: directory.clone(), error })?
+                }
+                None => Place::with_id(None, &directory),
+            };
+            let link = Link::inherited(devices, terms.agreement(), options)?;
+            let auto_unmount = auto_unmount.map(AutoUnmount::new);
+            Ok(Connected { link, place: Some(place), auto_unmount, front_directory: None })
+        }
+        MountStart::Front { directory, .. } => {
+            let no_keeper = || MountError::Front("it needs a keeper, a process that mounts it".to_owned().into());
+            let keeper = handles.keeper.as_ref().ok_or_else(no_keeper)?;
+            let hidden = keeper.mount_hidden(handles.rings.is_some());
+            let (device, has_permission) = hidden.map_err(|failure| MountError::of(&directory, failure))?;
+            permit_rings(has_permission);
+            Ok(Connected { front_directory: Some(directory), ..new(device) })
+        }
+    }
+}

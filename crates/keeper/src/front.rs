@@ -1,0 +1,210 @@
+//! The kernel's EROFS, mounted from a file that Floe serves over a hidden FUSE mount.
+
+use std::{
+    fs, io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::fs::symlink,
+    },
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::{
+    fs::{CWD, Mode, OFlags, open},
+    io::Errno,
+    mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag,
+        fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+    },
+};
+
+use crate::{
+    directory::Directory,
+    front_transfer::{FrontReadahead, FrontTransfer, front_transfer},
+    options::{KernelFlags, KernelOptions},
+    place::Place,
+    private_namespace_sys::in_private_namespace,
+    serving_thread::may_wait_for_mount,
+    table::FRONT_PREFIX,
+};
+
+/// The name of the file in the hidden mount that the kernel's EROFS is mounted from.
+const IMAGE_NAME: &str = "image";
+
+/// The name of the file in the hidden mount with the data of large files: an extra device of the EROFS image.
+const LARGE_NAME: &str = "large";
+
+/// The path of the hidden mount while the front is being mounted, in a private mount namespace.
+const HIDDEN_DIRECTORY: &str = "/.floe";
+
+/// The maximum length of a kernel message that explains an error, in bytes.
+const REASON_BYTES_MAX: usize = 1024;
+
+/// A FUSE mount outside the directory tree. It ends when this is dropped, unless the front uses it.
+#[derive(Debug)]
+pub(crate) struct HiddenMount {
+    mount: OwnedFd,
+}
+
+impl HiddenMount {
+    /// Creates the mount for an open `/dev/fuse`, after a check that this process can mount the kernel's EROFS.
+    ///
+    /// # Errors
+    /// This process may not mount, or the kernel has no EROFS or no FUSE.
+    pub(crate) fn new(device: BorrowedFd<'_>) -> io::Result<Self> {
+        check_erofs()?;
+        let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+        let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        for (key, value) in [
+            ("source", "floe".to_owned()),
+            ("subtype", "floe".to_owned()),
+            ("fd", device.as_raw_fd().to_string()),
+            ("rootmode", format!("{:o}", libc::S_IFDIR)),
+            ("user_id", uid.as_raw().to_string()),
+            ("group_id", gid.as_raw().to_string()),
+        ] {
+            fsconfig_set_string(&context, key, value)?;
+        }
+        // The front's reads have the credentials of its readers.
+        fsconfig_set_flag(&context, "allow_other")?;
+        fsconfig_set_flag(&context, "ro")?;
+        fsconfig_create(&context).map_err(|error| explained(context.as_fd(), error))?;
+        let strict = KernelFlags { nosuid: true, nodev: true, noexec: true, nosymfollow: true };
+        let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(strict))?;
+        Ok(Self { mount })
+    }
+
+    /// Mounts the kernel's EROFS from the file in the hidden mount on `directory`. The hidden mount must be served already.
+    /// Returns the place of the front, and both ends of the transfer of file data into it. The calling process must not be the one that serves the
+    /// hidden mount.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(crate) fn put_front(
+        self,
+        directory: &Directory,
+        options: &KernelOptions,
+    ) -> io::Result<(Place, Option<(FrontTransfer, FrontReadahead)>)> {
+        may_wait_for_mount();
+        let (front, image) = in_private_namespace(|| self.front(options))?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        let clone = open_tree(&front, "", flags).ok();
+        let transfer = front_transfer(clone.as_ref(), image);
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        move_mount(&front, "", directory, "", flags)?;
+        Ok((Place::on(directory), transfer.ok()))
+    }
+
+    /// Creates the front, not yet attached to a directory, and opens the file that it is mounted from.
+    ///
+    /// The kernel opens the source of an EROFS mount by its path, and the mount table shows this path. To make it show the
+    /// path of the image, this thread changes to a private root directory in which the file has that path.
+    fn front(self, options: &KernelOptions) -> io::Result<(OwnedFd, OwnedFd)> {
+        let world = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&world)?;
+        let world = fsmount(&world, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        move_mount(&world, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        rustix::process::fchdir(&world)?;
+        rustix::process::chroot(".")?;
+        fs::create_dir(HIDDEN_DIRECTORY)?;
+        move_mount(&self.mount, "", CWD, HIDDEN_DIRECTORY, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        let hidden_image = Path::new(HIDDEN_DIRECTORY).join(IMAGE_NAME);
+        let open_image = || open(&hidden_image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+        // The first close of a file makes the kernel send FLUSH; the refusal ends such requests. A process that is
+        // killed closes its files, and would wait for its own reply.
+        drop(open_image()?);
+        let image = open_image()?;
+        let source = source_shown(&options.source);
+        if let Some(parent) = source.parent() {
+            fs::create_dir_all(Path::new("/").join(parent))?;
+        }
+        symlink(&hidden_image, Path::new("/").join(&source))?;
+
+        let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_set_string(&context, "source", &source)?;
+        fsconfig_set_string(&context, "device", Path::new(HIDDEN_DIRECTORY).join(LARGE_NAME))?;
+        fsconfig_set_flag(&context, "ro")?;
+        if options.front_direct_io {
+            // Older kernels do not have this option.
+            let _ = fsconfig_set_flag(&context, "directio");
+        }
+        if !options.applies_acls() {
+            fsconfig_set_flag(&context, "noacl").map_err(|error| explained(context.as_fd(), error))?;
+        }
+        for option in &options.others {
+            let set = match option.split_once('=') {
+                Some((key, value)) => fsconfig_set_string(&context, key, value),
+                None => fsconfig_set_flag(&context, option.as_str()),
+            };
+            set.map_err(|error| explained(context.as_fd(), error))?;
+        }
+        fsconfig_create(&context).map_err(|error| explained(context.as_fd(), error))?;
+        Ok((fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(options.flags))?, image))
+    }
+}
+
+/// Checks that the kernel has EROFS and lets this process mount it. In that case the mount fails only because it has no
+/// source (`EINVAL`).
+fn check_erofs() -> io::Result<()> {
+    let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    match fsconfig_create(&context) {
+        Err(Errno::INVAL) | Ok(()) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The source that the mount table shows: the program and the image, in the form that FUSE uses without subtypes.
+fn source_shown(source: &str) -> PathBuf {
+    let shown = format!("{FRONT_PREFIX}{}", source.replace('\0', ""));
+    // A path with `..` has no place beneath the root.
+    let is_plain = |component| matches!(component, Component::Normal(_));
+    if Path::new(&shown).components().all(is_plain) { shown.into() } else { shown.replace('/', "|").into() }
+}
+
+fn attributes(flags: KernelFlags) -> MountAttrFlags {
+    let mut attributes = MountAttrFlags::MOUNT_ATTR_RDONLY;
+    for (is_set, attribute) in [
+        (flags.nosuid, MountAttrFlags::MOUNT_ATTR_NOSUID),
+        (flags.nodev, MountAttrFlags::MOUNT_ATTR_NODEV),
+        (flags.noexec, MountAttrFlags::MOUNT_ATTR_NOEXEC),
+        (flags.nosymfollow, MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW),
+    ] {
+        attributes.set(attribute, is_set);
+    }
+    attributes
+}
+
+/// The error with the kernel's explanation, if there is one.
+fn explained(context: BorrowedFd<'_>, error: Errno) -> io::Error {
+    let error = io::Error::from(error);
+    if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENODEV | libc::ENOTBLK)) {
+        return error;
+    }
+    let mut message = vec![0; REASON_BYTES_MAX];
+    // Each read returns one message: a letter for its severity, a space, and the text.
+    match rustix::io::read(context, &mut message[..]) {
+        Ok(len) if len > 2 => {
+            let text = String::from_utf8_lossy(&message[2..len]).trim().to_owned();
+            io::Error::other(format!("{text} ({error})"))
+        }
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_show_program_and_image() {
+        for (source, expected) in [
+            ("/images/a.erofs", "floe#/images/a.erofs"),
+            ("a name", "floe#a name"),
+            ("../a", "floe#../a"),
+            ("a/../b", "floe#a|..|b"),
+            ("", "floe#"),
+        ] {
+            assert_eq!(source_shown(source), Path::new(expected), "{source}");
+        }
+    }
+}

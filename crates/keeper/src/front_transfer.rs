@@ -1,0 +1,392 @@
+//! Transfers file data from the page cache of a hidden image into that of its front.
+//!
+//! EROFS copies the bytes that it reads from the hidden image into the pages of its own files. The pages of the hidden
+//! image are then a second copy. A thread that serves no requests reads ahead in the front, and drops second copies. It
+//! reads through a private clone of the mount, because open files in the users' mount would make it busy, and drops the
+//! clone when the users' mount is gone.
+//!
+//! The thread belongs to the keeper: a process that is killed while one of its own threads waits for its replies would never end.
+
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io,
+    num::NonZero,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Mutex, PoisonError},
+};
+
+use floe_image::ByteRange;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{Advice, AtFlags, StatxFlags, fadvise, statx},
+    io::Errno,
+    net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair},
+};
+
+use crate::{
+    codec::{encoded, receive, send},
+    front_files_sys::FrontFiles,
+    mount_id_sys::DONT_SYNC,
+    place::Place,
+    serving_thread::may_wait_for_mount,
+    settings::{KeeperThread, Schedule},
+    table::TABLE_PATH,
+};
+
+/// The maximum number of records in a message.
+const RECORDS_MAX: usize = 64;
+
+/// The maximum number of records that wait to be sent. If there are more, the bytes of the oldest stay in the hidden image's
+/// page cache until they are read or the kernel needs their memory.
+const WAITING_RECORDS_MAX: usize = 1 << 12;
+
+/// Records are sent when they cover this many bytes.
+const SENT_BYTES: u64 = 1 << 20;
+
+/// The number of bytes that the kernel is asked to read at a time: it reads no more than its readahead window at once.
+const STEP_BYTES: u64 = 128 << 10;
+
+/// The maximum size of all second copies in bytes. Data that the kernel has read ahead of a reader is among them.
+const SECOND_COPIES_BYTES_MAX: u64 = 8 << 20;
+
+/// The maximum number of ranges that have a second copy.
+const SECOND_COPIES_MAX: usize = 1 << 14;
+
+/// The time without a record after which all second copies are dropped.
+const QUIET: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// A range of a file of a front.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrontRange {
+    /// The inode number in the front's EROFS.
+    pub nid: u64,
+    /// The bytes of that file.
+    pub range: ByteRange,
+    /// The offset of the first of these bytes in the hidden image.
+    pub image_offset: u64,
+}
+
+/// The sending end. It never blocks.
+#[derive(Debug)]
+pub struct FrontTransfer {
+    socket: OwnedFd,
+    /// The id of the thread that reads ahead; 0 if nothing is read ahead.
+    thread: u32,
+    waiting: Mutex<Waiting>,
+}
+
+/// Records that are not sent yet.
+#[derive(Default, Debug)]
+struct Waiting {
+    records: VecDeque<Record>,
+    bytes: u64,
+    /// The number of records that the full socket has refused; 0 if there was room.
+    refused: usize,
+}
+
+/// The receiving end.
+#[derive(Debug)]
+pub(crate) struct FrontReadahead {
+    socket: OwnedFd,
+    /// `None` if nothing is to be read ahead.
+    files: Option<FrontFiles>,
+    /// The hidden image.
+    image: OwnedFd,
+}
+
+encoded! {
+    /// What the thread is told about bytes.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(crate) enum Record {
+        /// The page cache of the hidden image has the bytes of a file of the front. The file must read them, which makes this the
+        /// second copy.
+        1 => Copy { nid: u64, range: ByteRange, image_offset: u64 },
+        /// A file of the front must read the range, which gets no second copy.
+        2 => Read {
+            nid: u64,
+            range: ByteRange,
+            /// Whether CPUs are short, so that the readers of the file would otherwise run first.
+            is_urgent: bool,
+        },
+        /// The front reads this range of the hidden image, whose page cache then has a second copy.
+        3 => Copied { image_range: ByteRange },
+    }
+}
+
+/// The ranges of the hidden image that have a second copy, the oldest first.
+#[derive(Default)]
+struct SecondCopies {
+    ranges: VecDeque<ByteRange>,
+    bytes: u64,
+}
+
+/// Creates both ends of the transfer for the front of `image`. `clone` is a private clone of its mount; without one, or
+/// if its files cannot be opened by number, nothing is read ahead.
+///
+/// # Errors
+/// There is no socket.
+pub(crate) fn front_transfer(clone: Option<&OwnedFd>, image: OwnedFd) -> io::Result<(FrontTransfer, FrontReadahead)> {
+    let files = clone.and_then(|clone| FrontFiles::new(clone.as_fd()).ok());
+    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    Ok((FrontTransfer::new(ours, 0), FrontReadahead { socket: theirs, files, image }))
+}
+
+impl FrontTransfer {
+    /// `thread` is the id of the thread that reads ahead; 0 if nothing is read ahead.
+    pub(crate) fn new(socket: OwnedFd, thread: u32) -> Self {
+        Self { socket, thread, waiting: Mutex::default() }
+    }
+
+    /// The id of the thread that reads ahead; 0 if nothing is read ahead.
+    pub fn thread(&self) -> u32 {
+        self.thread
+    }
+
+    pub(crate) fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
+    /// Asks the front to read these ranges, which the page cache of the hidden image has.
+    pub fn copy(&self, ranges: &[FrontRange]) {
+        let records = ranges.iter().map(|FrontRange { nid, range, image_offset }| Record::Copy {
+            nid: *nid,
+            range: *range,
+            image_offset: *image_offset,
+        });
+        self.note(records);
+    }
+
+    /// Asks the front to read these ranges at once, which have no second copy. If it `is_urgent`, this comes before the
+    /// readers of the files.
+    pub fn read(&self, ranges: &[FrontRange], is_urgent: bool) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        for FrontRange { nid, range, .. } in ranges {
+            waiting.add(Record::Read { nid: *nid, range: *range, is_urgent });
+        }
+        if waiting.refused == 0 {
+            self.send(&mut waiting);
+        }
+    }
+
+    /// Notes that the front reads these ranges of the hidden image.
+    pub fn note_read(&self, ranges: impl Iterator<Item = ByteRange>) {
+        self.note(ranges.map(|image_range| Record::Copied { image_range }));
+    }
+
+    fn note(&self, records: impl Iterator<Item = Record>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        records.for_each(|record| waiting.add(record));
+        if waiting.is_due() {
+            self.send(&mut waiting);
+        }
+    }
+
+    /// Sends the records that wait, unless the socket is full.
+    fn send(&self, waiting: &mut Waiting) {
+        while !waiting.records.is_empty() {
+            let len = waiting.records.len().min(RECORDS_MAX);
+            let message: Vec<Record> = waiting.records.iter().take(len).copied().collect();
+            if send(&self.socket, &message, &[], SendFlags::DONTWAIT).is_err() {
+                waiting.remove(waiting.records.len().saturating_sub(WAITING_RECORDS_MAX));
+                waiting.refused = waiting.records.len();
+                return;
+            }
+            waiting.remove(len);
+        }
+        waiting.refused = 0;
+    }
+}
+
+impl Waiting {
+    /// Whether there is enough to send, and room for it is likely.
+    fn is_due(&self) -> bool {
+        match self.refused {
+            0 => self.records.len() >= RECORDS_MAX || self.bytes >= SENT_BYTES,
+            refused => self.records.len() >= refused + RECORDS_MAX,
+        }
+    }
+
+    fn add(&mut self, record: Record) {
+        self.bytes += record.len();
+        self.records.push_back(record);
+    }
+
+    fn remove(&mut self, count: usize) {
+        self.bytes -= self.records.drain(..count).map(|record| record.len()).sum::<u64>();
+    }
+}
+
+impl FrontReadahead {
+    /// The name of the thread that runs this.
+    pub(crate) const THREAD: &str = "floe-front";
+
+    /// The device number of the hidden mount, if the kernel tells it without asking the process that serves it.
+    pub(crate) fn hidden_device(&self) -> Option<(u32, u32)> {
+        let stat = statx(&self.image, "", AtFlags::EMPTY_PATH | DONT_SYNC, StatxFlags::empty()).ok()?;
+        Some((stat.stx_dev_major, stat.stx_dev_minor))
+    }
+
+    /// Executes messages, which read ranges in the front and drop second copies, until the other end is closed or the
+    /// mount is gone. `schedule` schedules the calling thread for each message.
+    ///
+    /// If it fell behind the readers, they would request the bytes of each message page by page, which costs more CPU time and
+    /// puts it further behind.
+    pub(crate) fn run(self, mount: &Place, schedule: &Schedule) {
+        let mut is_urgent = false;
+        schedule(KeeperThread::Readahead { is_urgent });
+        may_wait_for_mount();
+        let Ok(table) = File::open(TABLE_PATH) else { return };
+        let mut open: Option<(u64, OwnedFd)> = None;
+        let mut copies = SecondCopies::default();
+        while mount.is_mounted() {
+            loop {
+                let mut waiting =
+                    [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&table, PollFlags::PRI | PollFlags::ERR)];
+                match poll(&mut waiting, (copies.bytes > 0).then_some(&QUIET)) {
+                    Ok(0) => self.drop_copies(&mut copies, 0),
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(_) => return,
+                }
+                let [has_message, has_other_mounts] = waiting.map(|waiting| !waiting.revents().is_empty());
+                if has_message {
+                    match receive::<Vec<Record>>(&self.socket, RecvFlags::DONTWAIT) {
+                        Ok(Some((records, _))) => {
+                            if is_urgent != records.iter().any(Record::is_urgent) {
+                                is_urgent = !is_urgent;
+                                schedule(KeeperThread::Readahead { is_urgent });
+                            }
+                            self.execute(&records, &mut open, &mut copies);
+                        }
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        Ok(None) | Err(_) => return,
+                    }
+                }
+                if has_other_mounts {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Executes the records of a message. `open` is the file that was read last.
+    fn execute(&self, records: &[Record], open: &mut Option<(u64, OwnedFd)>, copies: &mut SecondCopies) {
+        for record in records {
+            match *record {
+                Record::Copy { nid, range, image_offset } => {
+                    self.read(nid, range, open);
+                    copies.add(ByteRange::new(image_offset, range.len()));
+                }
+                Record::Read { nid, range, .. } => self.read(nid, range, open),
+                Record::Copied { image_range } => copies.add(image_range),
+            }
+        }
+        if copies.bytes > SECOND_COPIES_BYTES_MAX || copies.ranges.len() > SECOND_COPIES_MAX {
+            self.drop_copies(copies, SECOND_COPIES_BYTES_MAX / 2);
+        }
+    }
+
+    /// Reads a range of a file in the front. Errors are ignored: a reader of the same range receives them.
+    fn read(&self, nid: u64, range: ByteRange, open: &mut Option<(u64, OwnedFd)>) {
+        let Some(files) = &self.files else { return };
+        if open.as_ref().is_none_or(|(other, _)| *other != nid) {
+            *open = files.open(nid).ok().map(|file| (nid, file));
+        }
+        let Some((_, file)) = open else { return };
+        let mut offset = range.offset();
+        while let Some(len) = NonZero::new(range.end().saturating_sub(offset).min(STEP_BYTES)) {
+            let _ = fadvise(&*file, offset, Some(len), Advice::WillNeed);
+            offset += len.get();
+        }
+    }
+
+    /// Drops the oldest second copies until at most `bytes_max` bytes are left.
+    fn drop_copies(&self, copies: &mut SecondCopies, bytes_max: u64) {
+        while copies.bytes > bytes_max
+            && let Some(range) = copies.take_oldest()
+        {
+            // Pages that are just being read stay.
+            let _ = fadvise(&self.image, range.offset(), NonZero::new(range.len()), Advice::DontNeed);
+        }
+    }
+}
+
+impl SecondCopies {
+    /// Adds a range, or extends the last range if the new one follows it.
+    fn add(&mut self, range: ByteRange) {
+        self.bytes += range.len();
+        match self.ranges.back_mut() {
+            Some(last) if last.end() == range.offset() => *last = ByteRange::between(last.offset(), range.end()),
+            _ => self.ranges.push_back(range),
+        }
+    }
+
+    fn take_oldest(&mut self) -> Option<ByteRange> {
+        let range = self.ranges.pop_front()?;
+        self.bytes -= range.len();
+        Some(range)
+    }
+}
+
+impl Record {
+    /// The number of bytes.
+    fn len(&self) -> u64 {
+        match self {
+            Self::Copy { range, .. } | Self::Read { range, .. } | Self::Copied { image_range: range } => range.len(),
+        }
+    }
+
+    fn is_urgent(&self) -> bool {
+        matches!(self, Self::Read { is_urgent: true, .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_records_are_sent_later() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
+        let transfer = FrontTransfer::new(ours, 0);
+        let waiting = || transfer.waiting.lock().expect("no panic").records.len();
+        let nid = |record: &Record| match record {
+            Record::Copy { nid, .. } => *nid,
+            record => panic!("{record:?}"),
+        };
+        let mut asked = 0;
+        let mut ask = || {
+            asked += 1;
+            transfer.copy(&[FrontRange { nid: asked, range: ByteRange::new(0, SENT_BYTES), image_offset: 1 << 20 }]);
+            asked
+        };
+        while waiting() == 0 {
+            ask();
+        }
+        assert_eq!(
+            (waiting(), ask(), waiting()),
+            (1, nid(&transfer.waiting.lock().expect("no panic").records[0]) + 1, 2)
+        );
+        let mut received = Vec::new();
+        let mut receive_all = || {
+            while let Ok(Some((records, _))) = receive::<Vec<Record>>(&theirs, RecvFlags::DONTWAIT) {
+                received.extend(records.iter().map(nid));
+            }
+        };
+        receive_all();
+        let last = std::iter::repeat_with(&mut ask).find(|_| waiting() == 0).expect("there is room");
+        receive_all();
+        assert_eq!(received, (1..=last).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn adjacent_ranges_are_merged() {
+        let mut copies = SecondCopies::default();
+        for (offset, len) in [(0, 4096), (4096, 4096), (16384, 4096)] {
+            copies.add(ByteRange::new(offset, len));
+        }
+        assert_eq!((copies.ranges.len(), copies.bytes), (2, 12288));
+        assert_eq!((copies.take_oldest(), copies.bytes), (Some(ByteRange::new(0, 8192)), 4096));
+    }
+}

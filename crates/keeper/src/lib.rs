@@ -1,0 +1,51 @@
+//! Mounting and unmounting: as root, through fusermount3, or through a [`Keeper`] for a process that is confined.
+//!
+//! [`Mounted::on`] mounts on a [`Directory`], [`unmount`] unmounts, and a [`Place`] follows one mount through the mount table. A
+//! [`Keeper`] is a process that does so for another one, which reads an image and therefore has no rights. It also mounts the
+//! kernel's EROFS in front of a FUSE mount, reads ahead there ([`FrontTransfer`]), and looks up the names of a launch
+//! ([`LaunchWalk`]).
+//!
+//! The crate serves no requests: a mount that it has made works once another crate serves its connection.
+
+mod abort;
+mod caller;
+mod codec;
+mod directory;
+mod failure;
+mod fork_sys;
+mod front;
+mod front_files_sys;
+mod front_transfer;
+mod fusermount;
+mod keeper;
+mod launch_walk;
+mod messages;
+mod mount;
+mod mount_id_sys;
+mod options;
+mod parent_sys;
+mod place;
+mod private_namespace_sys;
+mod relay;
+mod ring_permission;
+mod serving_thread;
+mod settings;
+mod table;
+mod unmount;
+
+pub use caller::is_administrator;
+pub use directory::Directory;
+pub use failure::{FrontRefusal, MountFailure, UnmountError, UnmountReason};
+pub use front_transfer::{FrontRange, FrontTransfer};
+pub use fusermount::AutoUnmount;
+pub use keeper::Keeper;
+pub use launch_walk::{LaunchWalk, WalkAction, WalkBatch, Walked};
+pub use mount::{Mounted, set_read_ahead};
+pub use options::{Access, KernelFlags, KernelOptions};
+pub use place::{Detach, Place};
+pub use relay::{Permits, Relay};
+pub use ring_permission::RingPermission;
+pub use serving_thread::{mark_serving_thread, may_wait_for_mount};
+pub use settings::{KeeperSettings, KeeperThread, Schedule, UsersOf};
+pub use table::{MountEntry, MountTable};
+pub use unmount::{unmount, unmount_within};
