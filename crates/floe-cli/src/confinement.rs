@@ -5,19 +5,15 @@ use std::{
     io,
     os::{fd::OwnedFd, unix::fs::DirBuilderExt},
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use clap::Args;
-use floe::{
-    ExtractOptions, ExtractTarget, ImageFiles, NamedFiles, OpenError, OpenOptions, XattrSelection,
-    remote::RemoteProcess,
-};
-use floe_sandbox::{Access, Calls, Capability, Enforced, Mode, Policy, Remover, Sandbox, SandboxError};
+use floe::{ExtractOptions, ExtractTarget, OpenError, OpenOptions, XattrSelection};
+use floe_mount::confinement::open_from;
+pub(crate) use floe_mount::confinement::{Opened, reading};
+use floe_sandbox::{Calls, Capability, Mode, Policy, Remover};
 use rustix::fs::OFlags;
 
-#[cfg(debug_assertions)]
-use crate::compromised;
 use crate::{fail::Fail, fake, remote};
 
 /// Whether the process that reads the image is confined.
@@ -31,12 +27,6 @@ pub(crate) struct SandboxArguments {
 impl SandboxArguments {
     pub(crate) fn mode(self) -> Mode {
         self.sandbox
-    }
-}
-
-impl From<SandboxError> for Fail {
-    fn from(error: SandboxError) -> Self {
-        Self::failed(error.to_string())
     }
 }
 
@@ -59,18 +49,6 @@ pub(crate) fn take_mode(arguments: &[std::ffi::OsString]) -> Result<(Mode, Vec<s
     Ok((mode, rest))
 }
 
-/// The rights of a process that reads an image and writes only to open files.
-pub(crate) fn reading() -> Policy {
-    let mut policy = Policy::default();
-    // Files that the engine reads to learn about the machine.
-    policy.allow("/proc/self", Access::Read);
-    for path in ["/proc/loadavg", "/proc/meminfo", "/proc/pressure/memory"] {
-        policy.allow(path, Access::Read);
-    }
-    policy.allow("/dev/null", Access::ReadWrite);
-    policy
-}
-
 /// The rights of a process that extracts an image.
 pub(crate) fn extracting(target: &mut Target, options: &ExtractOptions) -> Policy {
     let mut policy = reading();
@@ -86,26 +64,6 @@ pub(crate) fn extracting(target: &mut Target, options: &ExtractOptions) -> Polic
     policy
 }
 
-/// The open files of an image in a confined process.
-pub(crate) struct Opened {
-    pub(crate) files: ImageFiles,
-    /// The directory of an extraction.
-    pub(crate) tree: Option<OwnedFd>,
-    pub(crate) enforced: Enforced,
-    /// The process that fetches the image, if it is remote.
-    pub(crate) remote: Option<Arc<RemoteProcess>>,
-}
-
-impl Opened {
-    /// The files of the image, and the directory of an extraction.
-    pub(crate) fn split(opened: Result<Self, OpenError>) -> (Result<ImageFiles, OpenError>, Option<OwnedFd>) {
-        match opened {
-            Ok(Self { files, tree, .. }) => (Ok(files), tree),
-            Err(error) => (Err(error), None),
-        }
-    }
-}
-
 /// Opens the files of an image and confines the process to `policy`. The outer error is the sandbox's.
 ///
 /// # Errors
@@ -118,38 +76,7 @@ pub(crate) fn open(
 ) -> Result<Result<Opened, OpenError>, Fail> {
     // The fetching process is started first: it needs the network, and a confined process cannot start another.
     let remote = remote::start(path, &options.remote)?;
-    open_from(remote, path, options, policy, mode)
-}
-
-/// As [`open`], with the process that fetches the image, if it is remote.
-///
-/// # Errors
-/// As [`open`].
-pub(crate) fn open_from(
-    remote: Option<Arc<RemoteProcess>>,
-    path: &Path,
-    options: &OpenOptions,
-    mut policy: Policy,
-    mode: Mode,
-) -> Result<Result<Opened, OpenError>, Fail> {
-    if let Some(directory) = &options.device_directory {
-        policy.allow_opening(directory, Access::Read);
-    }
-    #[cfg(debug_assertions)]
-    compromised::prepare();
-    let (mut sandbox, named) = Sandbox::enter(policy, beside_fake(mode)?, || match &remote {
-        Some(process) => Ok(remote::named_files(process, options)),
-        None => NamedFiles::open(path, options),
-    })?;
-    let files = match named.and_then(|named| ImageFiles::of_named(named, options)) {
-        Ok(files) => files,
-        Err(error) => return Ok(Err(error)),
-    };
-    let tree = sandbox.take_tree();
-    let enforced = sandbox.seal()?;
-    #[cfg(debug_assertions)]
-    compromised::on_a_thread();
-    Ok(Ok(Opened { files, tree, enforced, remote }))
+    Ok(open_from(remote, path, options, policy, beside_fake(mode)?)?)
 }
 
 /// The mode in which the process can be confined. A fake talks to its own process, and ends this one if it cannot.

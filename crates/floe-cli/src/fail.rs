@@ -5,6 +5,8 @@ use std::fmt;
 use floe::{Error, OpenError};
 use floe_fuse::MountError;
 use floe_keeper::UnmountError;
+use floe_mount::Failure;
+use floe_sandbox::SandboxError;
 
 use crate::exit::Exit;
 
@@ -82,6 +84,23 @@ impl From<MountError> for Fail {
             _ => Exit::Failed,
         };
         Self::new(error.to_string(), exit)
+    }
+}
+
+impl From<Failure> for Fail {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Usage(message) => Self::usage(message),
+            Failure::Open(error) => error.into(),
+            Failure::Mount(error) => error.into(),
+            other => Self::failed(other.to_string()),
+        }
+    }
+}
+
+impl From<SandboxError> for Fail {
+    fn from(error: SandboxError) -> Self {
+        Self::failed(error.to_string())
     }
 }
 

@@ -16,7 +16,7 @@ const LINES_MAX: usize = 500;
 const EMPTY_NAMES: [&str; 9] = ["util", "utils", "common", "helper", "helpers", "manager", "misc", "shared", "stuff"];
 
 /// The crates without unsafe code, which must say so to the compiler.
-const SAFE_CRATES: [&str; 6] = ["image", "erofs", "squashfs", "mkfs", "floe", "floe-cli"];
+const SAFE_CRATES: [&str; 7] = ["image", "erofs", "squashfs", "mkfs", "floe", "mount", "floe-cli"];
 
 /// The formats, whose reader and writer share only `format.rs`.
 const FORMATS: [&str; 2] = ["erofs", "squashfs"];

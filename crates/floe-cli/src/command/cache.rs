@@ -12,8 +12,9 @@ use floe_remote_cache::{Cache, CacheOptions, CheckReport, Digest, ObjectReport};
 use indicatif::HumanBytes;
 use serde::Serialize;
 
-use crate::{exit::Exit, fail::Fail, output::Output, quantity};
+use crate::{exit::Exit, fail::Fail, output::Output};
 use floe_image::{Shown, ShownName};
+use floe_mount::quantity;
 
 /// List, verify and remove the content of the cache of remote images
 #[derive(Args)]

@@ -29,11 +29,11 @@ use crate::{
     fail::Fail,
     fake,
     output::Output,
-    quantity,
     root_hash_file::{StaleRootHashes, root_hash_paths},
     source_date_epoch,
 };
 use floe_image::ShownName;
+use floe_mount::quantity;
 
 /// How long a build may continue after a signal before it checks for cancellation.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);

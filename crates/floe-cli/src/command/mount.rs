@@ -3,7 +3,7 @@
 mod signalled_end;
 mod unproven_mount;
 
-use std::{path::PathBuf, process};
+use std::{path::PathBuf, process, sync::Arc};
 
 use floe::Offset;
 use floe_fuse::MountError;
@@ -16,22 +16,24 @@ use signal_hook::{
 use self::{signalled_end::SignalledEnd, unproven_mount::UnprovenMount};
 use crate::{
     confinement::SandboxArguments,
-    daemon::{self, Report, Role},
     ending_signals::unless_ignored,
     exit::Exit,
     fail::Fail,
+    output::{Output, remark},
+    remote::RemoteArguments,
+};
+use floe_mount::{
+    Ended, Request,
+    daemon::{self, Report, Role},
     handover::is_upgrade,
     launch::ProfileChoice,
-    mount::{Ended, Request},
-    mount_options::{self, Settings, Strictness},
-    output::{Output, remark},
+    options::{self, Settings, Strictness},
     quantity,
-    remote::RemoteArguments,
 };
 
 /// Mount an image on a directory until it is unmounted or interrupted
 #[derive(clap::Args)]
-#[command(override_usage = "floe mount [OPTIONS] IMAGE DIR", after_help = format!("{}\n{HELP}", mount_options::help()))]
+#[command(override_usage = "floe mount [OPTIONS] IMAGE DIR", after_help = format!("{}\n{HELP}", options::help()))]
 pub(crate) struct Arguments {
     /// The image: a file, a block device, or a URL (https://, s3://, gs://, az://, oci://)
     #[arg(value_name = "IMAGE")]
@@ -42,11 +44,11 @@ pub(crate) struct Arguments {
     /// Serve in the background; the command returns when the mount works
     #[arg(short = 'd', long)]
     daemon: bool,
-    #[arg(long, value_name = "SIZE|auto", value_parser = offset, help = mount_options::about("offset"))]
+    #[arg(long, value_name = "SIZE|auto", value_parser = offset, help = options::about("offset"))]
     offset: Option<Offset>,
-    #[arg(long, value_name = "FILE", help = mount_options::about("device"))]
+    #[arg(long, value_name = "FILE", help = options::about("device"))]
     device: Vec<PathBuf>,
-    #[arg(long, value_name = "DIR", help = mount_options::about("device-directory"))]
+    #[arg(long, value_name = "DIR", help = options::about("device-directory"))]
     device_directory: Option<PathBuf>,
     /// Record the first launch, and replay it in later mounts: -o profile=learn
     #[arg(long)]
@@ -78,8 +80,8 @@ Exit codes:
 pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     for list in &arguments.options {
         match list.as_str() {
-            "help" => return Output::print(mount_options::help()),
-            "help=markdown" => return Output::print(mount_options::page()),
+            "help" => return Output::print(options::help()),
+            "help=markdown" => return Output::print(options::page()),
             _ => {}
         }
     }
@@ -111,17 +113,24 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
 /// # Errors
 /// The image cannot be mounted.
 pub(crate) fn fulfil(request: Request, says_ready: bool) -> Result<u8, Fail> {
+    let request = Request { remarks: Arc::new(|message| say!("floe: {message}")), ..request };
     let in_background = request.in_background || is_upgrade();
     RingPermission::restore();
     let unproven = UnprovenMount::watch(&request.directory);
-    let role = in_background.then(|| daemon::start(request.files(), says_ready)).transpose();
-    if matches!(role, Err(_) | Ok(Some(Role::Foreground(1..)))) {
+    let role = in_background.then(|| daemon::start(request.files())).transpose();
+    if matches!(role, Err(_) | Ok(Some(Role::Failed(_)))) {
         unproven.clear();
     }
     match role? {
         None => serve(request, None, says_ready).map(Exit::code),
         Some(Role::Background(report)) => serve(request, Some(report), says_ready).map(Exit::code),
-        Some(Role::Foreground(code)) => Ok(code),
+        Some(Role::Failed(code)) => Ok(code),
+        Some(Role::Foreground(message)) => {
+            if says_ready {
+                remark(format_args!("{message}\n"));
+            }
+            Ok(Exit::Done.code())
+        }
     }
 }
 

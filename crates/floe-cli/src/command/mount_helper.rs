@@ -7,18 +7,14 @@ use floe::Offset;
 use floe_sandbox::Mode;
 
 use super::mount::fulfil;
-use crate::{
-    control::{Answer, Mounted, Question},
-    daemon,
-    exit::Exit,
-    fail::Fail,
-    fake,
-    mount::Request,
-    mount_options::{self, Settings, Strictness},
-    output::remark,
-    remote,
-};
+use crate::{exit::Exit, fail::Fail, fake, output::remark, remote};
 use floe_image::{ShownName, json_name};
+use floe_mount::{
+    Request,
+    control::{Answer, Client, Question},
+    daemon,
+    options::{self, Settings, Strictness},
+};
 
 /// The option for the offset of an image, under this name and those of FUSE programs.
 pub(crate) const OFFSET_OPTION: &str = "-o offset=";
@@ -50,7 +46,7 @@ Exit codes: those of mount
 /// The helper returns when the mount works. A process in the background serves it until it is unmounted. If the image is
 /// mounted on the directory already, the helper does nothing: so `mount -a` can be run again.
 #[derive(Parser)]
-#[command(name = NAMES[0], version, override_usage = "mount.floe IMAGE DIR [-fnsv] [-o OPTIONS]", after_help = format!("{}\n{HELP}", mount_options::help()))]
+#[command(name = NAMES[0], version, override_usage = "mount.floe IMAGE DIR [-fnsv] [-o OPTIONS]", after_help = format!("{}\n{HELP}", options::help()))]
 struct Arguments {
     /// The image
     image: OsString,
@@ -103,7 +99,7 @@ pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let strictness = if arguments.sloppy { Strictness::Sloppy } else { Strictness::MountHelper };
     let mut settings = Settings { sandbox, ..Settings::default() };
     for list in &arguments.options {
-        settings.take_list(list, strictness).map_err(|fail| fail.with_exit(Exit::Failed))?;
+        settings.take_list(list, strictness).map_err(|failure| Fail::from(failure).with_exit(Exit::Failed))?;
     }
     if arguments.fake {
         return Ok(Exit::Done.code());
@@ -128,7 +124,7 @@ pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
 /// by their source in the mount table, which differs with the kernel's EROFS in front, with `fsname=`, and for a URL with
 /// credentials.
 fn is_mounted(request: &Request) -> bool {
-    let answer = Mounted::find(&request.directory).and_then(|mounted| mounted.ask(&Question::Status));
+    let answer = Client::find(&request.directory).and_then(|mounted| mounted.ask(&Question::Status));
     let Ok(Answer::Status(report)) = answer else { return false };
     let is_at = match request.settings.open.offset {
         Offset::None => report.image.offset_bytes == 0,

@@ -22,9 +22,9 @@ use crate::{
     exit::Exit,
     fail::Fail,
     output::Output,
-    quantity,
     remote::{self, NetworkArguments},
 };
+use floe_mount::quantity;
 
 /// The default of `--size-max`. A small layer can decompress to any size.
 const SIZE_MAX_DEFAULT: u64 = 64 << 30;

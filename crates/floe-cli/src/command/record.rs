@@ -17,13 +17,10 @@ use floe_image::ShownName;
 use floe_keeper::{Access, Detach, Directory, MountEntry, MountTable};
 
 use self::launch::Launch;
-use crate::{
-    exit::Exit,
-    fail::Fail,
+use crate::{exit::Exit, fail::Fail, remote, report_file::ReportFile};
+use floe_mount::{
     launch::Recorder,
-    mount_options::{Settings, Strictness},
-    remote,
-    report_file::ReportFile,
+    options::{Settings, Strictness},
 };
 
 /// Record which names and parts of an image a command needs, in order

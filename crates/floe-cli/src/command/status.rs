@@ -7,11 +7,9 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    control::{Answer, Mounted, Question},
-    exit::Exit,
-    fail::Fail,
-    output::Output,
+use crate::{exit::Exit, fail::Fail, output::Output};
+use floe_mount::{
+    control::{Answer, Client, Question},
     status::{Exposition, Report, SCHEMA, add_report, write_text},
 };
 
@@ -56,7 +54,7 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 /// # Errors
 /// The mount does not answer.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
-    let mounted = Mounted::find(&arguments.directory)?;
+    let mounted = Client::find(&arguments.directory)?;
     let Some(interval) = arguments.watch else {
         let report = ask(&mounted)?;
         return Output::run(|writer| write(writer, &report, arguments).map(|()| Exit::Done.code()));
@@ -86,7 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     }
 }
 
-fn ask(mounted: &Mounted) -> Result<Report, Fail> {
+fn ask(mounted: &Client) -> Result<Report, Fail> {
     match mounted.ask(&Question::Status)? {
         Answer::Status(report) if report.schema == SCHEMA => Ok(*report),
         _ => Err(Fail::failed("the mount is served by another version of Floe: use the program that serves it")),

@@ -2,12 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::{
-    control::{Answer, Mounted, Question},
-    exit::Exit,
-    fail::Fail,
-    output::Output,
-};
+use crate::{exit::Exit, fail::Fail, output::Output};
+use floe_mount::control::{Answer, Client, Question};
 
 /// Change options of a running mount; without KEY=VALUE, list them
 #[derive(clap::Args)]
@@ -40,9 +36,10 @@ Exit codes:
 /// # Errors
 /// The mount does not answer, or refuses the change.
 pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
-    let mounted = Mounted::find(&arguments.directory)?;
+    let mounted = Client::find(&arguments.directory)?;
     if !arguments.changes.is_empty() {
-        return mounted.ask(&Question::Tune(arguments.changes)).map(|_| Exit::Done.code());
+        mounted.ask(&Question::Tune(arguments.changes))?;
+        return Ok(Exit::Done.code());
     }
     let Answer::Options(options) = mounted.ask(&Question::Options)? else {
         return Err(Fail::failed("the mount is served by another version of Floe: use the program that serves it"));

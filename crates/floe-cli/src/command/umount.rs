@@ -8,11 +8,10 @@ use std::{
 use floe_image::ShownName;
 use floe_keeper::{Detach, RingPermission, UnmountError, UnmountReason, unmount_within};
 
-use crate::{
+use crate::{exit::Exit, fail::Fail};
+use floe_mount::{
+    MountUsers,
     control::{ProcessEnd, ServingProcess},
-    exit::Exit,
-    fail::Fail,
-    mount_users::MountUsers,
 };
 
 /// How long one unmount may take, with the end of the process that has served the mount. Such a process gives up requests that

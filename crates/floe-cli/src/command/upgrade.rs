@@ -2,14 +2,12 @@
 
 use std::path::PathBuf;
 
-use crate::{
-    control::Mounted,
-    exit::Exit,
-    fail::Fail,
-    handover::{ServiceManager, start_successor},
-    own_program::own_program,
-};
+use crate::{exit::Exit, fail::Fail, own_program::own_program};
 use floe_image::ShownName;
+use floe_mount::{
+    control::Client,
+    handover::{ServiceManager, start_successor},
+};
 
 /// Replace the process that serves a mount, for example by a newer version; the mount stays
 #[derive(clap::Args)]
@@ -44,7 +42,7 @@ Exit codes:
 /// # Errors
 /// The mount does not answer, or the new process fails.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
-    let mounted = Mounted::find(&arguments.directory)?;
+    let mounted = Client::find(&arguments.directory)?;
     let shown = arguments.directory.shown();
     let invocation = mounted.invocation()?;
     if invocation.is_service && !ServiceManager::is_present() {

@@ -11,10 +11,11 @@ use crate::{
     exit::Exit,
     fail::Fail,
     fake,
-    front::Front,
-    mount::{Request, notify},
-    mount_options::{Settings, Strictness},
     output::{Output, remark},
+};
+use floe_mount::{
+    Front, Request, notify,
+    options::{Settings, Strictness},
 };
 
 /// A program of libfuse.
@@ -290,6 +291,6 @@ impl FuseOptions {
                 _ => kept.push(option),
             }
         }
-        settings.take_list(&kept.join(","), Strictness::MountHelper)
+        Ok(settings.take_list(&kept.join(","), Strictness::MountHelper)?)
     }
 }

@@ -20,7 +20,7 @@ use floe_keeper::MountTable;
 use rustix::process::geteuid;
 
 use super::of_user::{MountMetrics, ask_all};
-use crate::{
+use floe_mount::{
     control::Endpoint,
     status::{Exposition, Kind},
 };

@@ -9,7 +9,7 @@ use std::{
 
 use floe_keeper::MountTable;
 
-use crate::{
+use floe_mount::{
     control::{Answer, AnswerLimits, Endpoint, Question},
     status::{Exposition, SCHEMA, add_report},
 };

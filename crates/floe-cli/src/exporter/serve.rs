@@ -18,7 +18,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{net::TcpListener, sync::watch, time::timeout};
 
 use super::{collect::Collector, connections::Connections, peer::Peer};
-use crate::{output::remark, status::MEDIA_TYPE};
+use crate::output::remark;
+use floe_mount::status::MEDIA_TYPE;
 
 /// How long a connection may last, so that idle ones make room.
 const CONNECTION_TIME_MAX: Duration = Duration::from_secs(60);

@@ -17,7 +17,8 @@ use floe_image::{ShownName, start_error};
 use floe_keeper::{Detach, Keeper, UnmountError, UnmountReason};
 use signal_hook::iterator::Signals;
 
-use crate::{exit::Exit, mount::Mounted};
+use crate::exit::Exit;
+use floe_mount::Mounted;
 
 /// How often to look for a second signal, and whether a mount is still covered.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);

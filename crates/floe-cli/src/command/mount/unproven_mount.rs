@@ -9,7 +9,7 @@ use std::{
 use floe_keeper::{Detach, MountEntry, MountTable, RingPermission, unmount};
 use rustix::{fs::statfs, io::Errno};
 
-use crate::control::ServingProcess;
+use floe_mount::control::ServingProcess;
 
 /// How long the keeper of the failed process has to unmount. It may have to wait until the threads of that process have ended.
 const KEEPER_TIME_MAX: Duration = Duration::from_secs(2);

@@ -19,13 +19,10 @@ use floe_mkfs::{Profile, ProfileStep};
 use floe_sandbox::{Mode, Sandbox};
 use floe_source::FileSource;
 
-use crate::{
-    confinement, daemon,
-    exit::Exit,
-    fail::Fail,
+use crate::{confinement, exit::Exit, fail::Fail, output::Output, own_program::own_program};
+use floe_mount::{
+    daemon,
     launch::{Footprint, replayed_range},
-    output::Output,
-    own_program::own_program,
 };
 
 /// The name of the command that finds the parts, for another floe process.

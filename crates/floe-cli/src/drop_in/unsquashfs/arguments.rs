@@ -17,11 +17,9 @@ use super::{
     pattern::{self, Matching},
     progress, time,
 };
-use crate::{
-    output::{Output, remark},
-    quantity,
-};
+use crate::output::{Output, remark};
 use floe_image::{Shown, ShownName};
+use floe_mount::quantity;
 
 pub(crate) const HELP: &str = "\
 SYNTAX: unsquashfs [OPTIONS] FILESYSTEM [files to extract, to exclude (with -excludes) or to print (with -cat)]

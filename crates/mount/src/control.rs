@@ -1,0 +1,22 @@
+//! Control of a running mount, over a socket that only its user can access, in a directory that nobody else can take.
+//!
+//! A question is one line of JSON, and so is its answer. The socket is named after the mount's device number, so that a
+//! client need not access the mount itself, which may hang.
+
+mod client;
+mod endpoint;
+mod leftovers;
+mod line;
+mod message;
+mod server;
+mod serving_process;
+mod socket_path;
+
+pub use client::{AnswerLimits, Client};
+pub use endpoint::Endpoint;
+pub(crate) use line::{
+    DESCRIPTORS_MAX, read_answer, read_answer_with_descriptors, read_question, write_line, write_line_with,
+};
+pub use message::{Answer, Question};
+pub(crate) use server::{Prepared, Server, Service};
+pub use serving_process::{ProcessEnd, ServingProcess};

@@ -1,0 +1,145 @@
+//! The server side of the control socket.
+
+use std::{
+    fs::{self, Permissions},
+    hash::{BuildHasher, Hasher, RandomState},
+    io,
+    os::{
+        fd::BorrowedFd,
+        unix::{
+            fs::{MetadataExt, PermissionsExt},
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use floe_image::start_error;
+use rustix::{net::sockopt::socket_peercred, process::geteuid};
+
+use super::{
+    Answer, Question, leftovers,
+    line::{QUESTION_BYTES_MAX, read_line},
+    socket_path, write_line, write_line_with,
+};
+
+/// How long a client may take to send a question, and to receive the answer.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The pause after a connection could not be accepted, usually because no descriptors are left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The operations of a mount for its clients.
+pub(crate) trait Service: Send + Sync {
+    /// The sealed file that tells how this process was started, or the reason for a refusal.
+    fn invocation(&self) -> Result<BorrowedFd<'_>, String>;
+
+    /// Answers any other question.
+    fn answer(&self, question: Question) -> Answer;
+
+    /// Hands the mount over to the process at the other end of the connection. Runs on its own thread.
+    fn hand_over(&self, connection: UnixStream);
+}
+
+/// A listening socket without its final name. The mount whose number names the socket does not exist yet; once it does,
+/// this process can no longer create sockets.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    server: Server,
+    listener: UnixListener,
+}
+
+/// The socket of a mount. It is removed when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    path: PathBuf,
+    /// Distinguishes this socket from one that another mount put in its place.
+    inode: (u64, u64),
+}
+
+impl Prepared {
+    /// Creates a socket in the user's directory for sockets, which is created if it is missing. Removes the sockets there that
+    /// killed mounts left behind.
+    ///
+    /// # Errors
+    /// No directory is suitable for the socket.
+    pub(crate) fn new() -> io::Result<Self> {
+        let directory = socket_path::for_new(geteuid().as_raw())?;
+        // A process with the same number may be in another process namespace.
+        let path = directory.join(socket_path::name_of_new(RandomState::new().build_hasher().finish()));
+        leftovers::remove(geteuid().as_raw());
+        let listener = UnixListener::bind(&path)?;
+        let metadata = fs::symlink_metadata(&path)?;
+        let server = Server { path, inode: (metadata.dev(), metadata.ino()) };
+        fs::set_permissions(&server.path, Permissions::from_mode(0o600))?;
+        Ok(Self { server, listener })
+    }
+
+    /// The directory of the socket.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        self.server.path.parent()
+    }
+}
+
+impl Server {
+    /// Names the socket after the device number of the mount, and answers questions on its own thread. A leftover
+    /// socket of an earlier mount with that number is replaced.
+    ///
+    /// # Errors
+    /// The socket cannot be renamed, or no thread can be started.
+    pub(crate) fn start(prepared: Prepared, device: (u32, u32), service: Arc<dyn Service>) -> io::Result<Self> {
+        let Prepared { mut server, listener } = prepared;
+        let path = server.path.with_file_name(socket_path::name(device));
+        fs::rename(&server.path, &path)?;
+        server.path = path;
+        let thread = thread::Builder::new().name("floe-control".to_owned());
+        thread.spawn(move || serve(&listener, &service)).map_err(start_error)?;
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // From now on, connections would only be refused.
+        let _ = leftovers::remove_own(&self.path, self.inode);
+    }
+}
+
+fn serve(listener: &UnixListener, service: &Arc<dyn Service>) {
+    for connection in listener.incoming() {
+        match connection {
+            // A client that disconnects or sends nonsense does not affect other clients.
+            Ok(connection) => drop(converse(connection, service)),
+            Err(_) => thread::sleep(ACCEPT_PAUSE),
+        }
+    }
+}
+
+fn converse(connection: UnixStream, service: &Arc<dyn Service>) -> io::Result<()> {
+    connection.set_read_timeout(Some(CLIENT_PATIENCE))?;
+    connection.set_write_timeout(Some(CLIENT_PATIENCE))?;
+    // Reads the question even of a client that will be refused: closing the socket with unread data would cut the
+    // answer off.
+    let line = read_line(&connection, QUESTION_BYTES_MAX)?;
+    let user = socket_peercred(&connection)?.uid;
+    let answer = match serde_json::from_str(&line) {
+        // Root collects metrics of all users, and unmounts their mounts.
+        Ok(question @ (Question::Status | Question::Connection)) if user.is_root() => service.answer(question),
+        _ if user != geteuid() => Answer::Refused("only the user who mounted the image can query it".to_owned()),
+        Ok(Question::HandOver) => {
+            let service = Arc::clone(service);
+            let thread = thread::Builder::new().name("floe-handover".to_owned());
+            return thread.spawn(move || service.hand_over(connection)).map(drop);
+        }
+        Ok(Question::Invocation) => match service.invocation() {
+            Ok(sealed) => return write_line_with(&connection, &Answer::Invocation, &[sealed]),
+            Err(reason) => Answer::Refused(reason),
+        },
+        Ok(question) => service.answer(question),
+        Err(_) => Answer::Refused(format!("floe {} does not support this request", env!("CARGO_PKG_VERSION"))),
+    };
+    write_line(&connection, &answer)
+}

@@ -1,0 +1,192 @@
+//! The front of a mount: the kernel's EROFS, or FUSE alone.
+
+use std::{fmt, path::Path, str::FromStr, sync::Arc};
+
+use floe::{Image, Reader};
+use floe_engine::Blocking;
+use floe_front::{FrontPart, VirtualImage};
+use floe_fuse::{FrontImage, Mount, MountError, MountOptions, MountSetup, MountStart, Mountpoint};
+use floe_image::{ByteRange, FileSystem, Nid};
+use floe_keeper::{Access, FrontRange};
+use serde::{Deserialize, Serialize};
+
+use crate::owners::Owners;
+
+/// The value of `front=`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Front {
+    /// The kernel's EROFS if possible, else FUSE alone.
+    #[default]
+    Auto,
+    /// The kernel's EROFS.
+    Kernel,
+    /// FUSE alone.
+    Fuse,
+}
+
+/// A mounted image.
+pub(crate) struct Fronted {
+    pub(crate) mount: Mount,
+    /// The reader that serves the mount.
+    pub(crate) reader: Reader,
+    /// The image behind the kernel's EROFS, if that is in front.
+    pub(crate) virtual_image: Option<Arc<VirtualImage>>,
+    pub(crate) report: FrontReport,
+}
+
+/// The front of a mount, and the reason for it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+pub struct FrontReport {
+    /// `kernel` or `fuse`.
+    pub kind: String,
+    /// The reason, in one line.
+    pub reason: String,
+}
+
+impl fmt::Display for Front {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Auto => "auto",
+            Self::Kernel => "kernel",
+            Self::Fuse => "fuse",
+        })
+    }
+}
+
+impl FromStr for Front {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "kernel" => Ok(Self::Kernel),
+            "fuse" => Ok(Self::Fuse),
+            _ => Err(format!("'{text}' is not auto, kernel or fuse")),
+        }
+    }
+}
+
+impl Front {
+    /// Mounts an image.
+    ///
+    /// # Errors
+    /// The image cannot be mounted, or `front=kernel` was given and the kernel's EROFS cannot be in front.
+    pub(crate) fn mount(self, image: &Image, mountpoint: Mountpoint, setup: MountSetup) -> Result<Fronted, MountError> {
+        let obstacle = match (self, &mountpoint) {
+            (Self::Fuse, _) => Obstacle::Requested,
+            (_, Mountpoint::Descriptor(_)) => Obstacle::Options("another program mounts (/dev/fd/N)"),
+            (_, Mountpoint::Directory(_)) if !matches!(setup.options.kernel.access, None | Some(Access::All)) => {
+                Obstacle::Options("the kernel's EROFS lets all users in, unlike private and allow_root")
+            }
+            (_, Mountpoint::Directory(directory)) => match virtual_image(image, &setup.options) {
+                Ok((_, rendered)) if self == Self::Auto && !rendered.0.keeps_directory_sizes() => {
+                    Obstacle::Options("directories would have other sizes (front=kernel permits that)")
+                }
+                Ok((reader, rendered)) => match in_front(&reader, directory.path(), &setup, &rendered) {
+                    Ok(mount) => {
+                        let virtual_image = Some(Arc::clone(&rendered.0));
+                        return Ok(Fronted { mount, reader, virtual_image, report: FrontReport::kernel(self) });
+                    }
+                    Err(MountError::Front(refusal)) => Obstacle::Refused(refusal.to_string()),
+                    // fusermount3 may be able to open it.
+                    Err(MountError::Device(error)) => Obstacle::Refused(format!("cannot open /dev/fuse: {error}")),
+                    Err(error) if self == Self::Auto && error.is_no_memory() => Obstacle::Refused(error.to_string()),
+                    Err(error) => return Err(error),
+                },
+                Err(error) => Obstacle::Refused(error.to_string()),
+            },
+        };
+        if self == Self::Kernel {
+            return Err(MountError::Front(obstacle.to_string().into()));
+        }
+        let reader = image.reader().clone();
+        let mount = Mount::new(reader.clone(), mountpoint, setup)?;
+        Ok(Fronted { mount, reader, virtual_image: None, report: FrontReport::fuse(&obstacle) })
+    }
+}
+
+fn in_front(
+    reader: &Reader,
+    directory: &Path,
+    setup: &MountSetup,
+    rendered: &Arc<Rendered>,
+) -> Result<Mount, MountError> {
+    let image: Arc<dyn FrontImage> = Arc::clone(rendered) as Arc<dyn FrontImage>;
+    Mount::new(reader.clone(), MountStart::Front { directory: directory.to_owned(), image }, setup.clone())
+}
+
+/// Creates the virtual image that the kernel mounts, and its reader.
+fn virtual_image(image: &Image, options: &MountOptions) -> floe_image::Result<(Reader, Arc<Rendered>)> {
+    let engine = image.reader().engine();
+    let owners = Owners { uid: options.uid, gid: options.gid };
+    let original = owners.of(Arc::clone(image.file_system()));
+    let (waiting, non_blocking) = (engine.block_reader(Blocking::Allowed), engine.block_reader(Blocking::Never));
+    let rendered = Arc::new(VirtualImage::open(original, &waiting, non_blocking)?);
+    let reader = Reader::new(Arc::clone(engine), Arc::clone(&rendered) as Arc<dyn FileSystem>);
+    Ok((reader, Arc::new(Rendered(rendered))))
+}
+
+/// The virtual image, as the mount uses it.
+struct Rendered(Arc<VirtualImage>);
+
+impl FrontImage for Rendered {
+    fn large_file(&self) -> Nid {
+        VirtualImage::LARGE_NID
+    }
+
+    fn address(&self, nid: Nid, offset: u64) -> u64 {
+        VirtualImage::address(nid, offset)
+    }
+
+    fn files_in(&self, range: ByteRange) -> Option<Vec<FrontRange>> {
+        let parts = self.0.files_in(range).ok()??;
+        let front_range =
+            |part: FrontPart| FrontRange { nid: part.nid, range: part.range, image_offset: part.image_offset };
+        Some(parts.into_iter().map(front_range).collect())
+    }
+
+    fn file_data_in(&self, range: ByteRange) -> Vec<ByteRange> {
+        self.0.file_data_in(range)
+    }
+
+    fn originals_in(&self, range: ByteRange) -> Vec<(Nid, ByteRange)> {
+        let parts = self.0.files_in(range).ok().flatten().unwrap_or_default();
+        parts.into_iter().map(|part| (part.original, part.range)).collect()
+    }
+
+    fn metadata_ahead(&self, range: ByteRange) -> Option<Box<dyn Iterator<Item = ByteRange> + Send>> {
+        self.0.metadata_ahead(range)
+    }
+}
+
+impl FrontReport {
+    fn kernel(front: Front) -> Self {
+        let reason =
+            if front == Front::Kernel { Obstacle::Requested.to_string() } else { "the kernel supports it".to_owned() };
+        Self { kind: "kernel".to_owned(), reason }
+    }
+
+    fn fuse(obstacle: &Obstacle) -> Self {
+        Self { kind: "fuse".to_owned(), reason: obstacle.to_string() }
+    }
+}
+
+/// The reason why the kernel's EROFS is not in front.
+enum Obstacle {
+    /// `front=fuse` was given.
+    Requested,
+    /// Other options exclude it.
+    Options(&'static str),
+    /// The kernel refuses.
+    Refused(String),
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Requested => "requested by an option",
+            Self::Options(reason) => reason,
+            Self::Refused(reason) => reason,
+        })
+    }
+}

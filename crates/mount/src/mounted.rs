@@ -1,0 +1,236 @@
+//! A mount that this process serves.
+
+use std::{
+    fs::OpenOptions,
+    io::{self, Write},
+    mem,
+    path::Path,
+    sync::Arc,
+    time::Instant,
+};
+
+use floe_fuse::{Abandoner, Mount, Unmounter};
+use floe_image::ShownName;
+use floe_keeper::{Detach, Keeper};
+
+use crate::{
+    confined::Confined,
+    control,
+    failure::Failure,
+    front::Fronted,
+    handover::{Giver, is_upgrade},
+    held::Held,
+    idle::unmount_when_idle,
+    launch,
+    prepared::Mounting,
+    status,
+    target::Target,
+};
+
+/// A mount that this process serves.
+pub struct Mounted {
+    pub(crate) mount: Mount,
+    pub(crate) source: Arc<status::Source>,
+    /// The control socket, until it is served; `None` if another program has mounted.
+    prepared: Option<io::Result<control::Prepared>>,
+    control: Option<control::Server>,
+    pub(crate) held: Held,
+}
+
+/// How a mount ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// It was unmounted.
+    Unmounted,
+    /// Another process serves it. This one should exit: it cleans nothing up.
+    HandedOver,
+    /// It was unmounted, but the source of the image is stuck. Only the exit of this process ends the threads that wait for it.
+    Stuck,
+}
+
+impl Confined {
+    /// Mounts the image and begins to serve it, or takes its mount over.
+    ///
+    /// # Errors
+    /// The image cannot be mounted or taken over.
+    pub fn mount(self) -> Result<Mounted, Failure> {
+        let Self { image, enforced, remote, mounting, held } = self;
+        let Mounting { settings, shown_image, target, setup, transport, launch, control, invocation, state_file } =
+            mounting;
+        let mountpoint = target.shown().to_owned();
+        let (fronted, tuned) = match target {
+            Target::Taken(taken) => {
+                let (reader, report) = (image.reader().clone(), taken.state.front.clone());
+                let tuned = taken.state.tuned.clone();
+                (Fronted { mount: taken.mount(&image, setup)?, reader, virtual_image: None, report }, tuned)
+            }
+            Target::New(mountpoint, _) => (settings.front.mount(&image, mountpoint, setup)?, Vec::new()),
+        };
+        let Fronted { mount, reader, virtual_image, report: front } = fronted;
+        let transport = transport.report(&mount)?;
+        if let Some(refusal) = mount.read_ahead_refusal() {
+            held.log.remark(format_args!("cannot change the kernel's read-ahead: {refusal}"));
+        }
+        if let Some(refusal) = image.reader().engine().spill_file_refusal() {
+            held.log.remark(format_args!(
+                "continuing without a spill file: {refusal}; name another directory with -o spill-file=SIZE:DIR"
+            ));
+        }
+        let unmounter = mount.unmounter();
+        let device = unmounter.device();
+        let giver =
+            device.and_then(|device| Giver::of(&mount, &image, device, front.clone(), &mountpoint, tuned, state_file));
+        if let (Some(manager), Some(giver)) = (&held.manager, &giver) {
+            giver.store(manager);
+        }
+        let launches = launch.start(launch::Mounted {
+            image: image.clone(),
+            reader: reader.clone(),
+            virtual_image,
+            keeper: Arc::clone(&held.keeper),
+            requests: mount.request_counts(),
+        });
+        let source = Arc::new(status::Source {
+            devices: image.device_paths().to_vec(),
+            image,
+            reader,
+            path: shown_image,
+            mountpoint,
+            device: device.unwrap_or_default(),
+            settings: settings.into(),
+            front,
+            transport,
+            requests: mount.request_counts(),
+            unmounter,
+            launches,
+            started: Instant::now(),
+            enforced,
+            remote,
+            invocation,
+            giver,
+        });
+        let prepared = device.is_some().then_some(control);
+        Ok(Mounted { mount, source, prepared, control: None, held })
+    }
+}
+
+impl Mounted {
+    /// The mountpoint: absolute and without links.
+    pub fn directory(&self) -> &Path {
+        &self.source.mountpoint
+    }
+
+    /// A handle that unmounts from any thread.
+    pub fn unmounter(&self) -> Unmounter {
+        self.mount.unmounter()
+    }
+
+    /// A handle that gives up on the requests of an unmounted mount.
+    pub fn abandoner(&self) -> Abandoner {
+        self.mount.abandoner()
+    }
+
+    /// The process that mounts and unmounts for this one.
+    pub fn keeper(&self) -> &Arc<Keeper> {
+        &self.held.keeper
+    }
+
+    /// Whether standard output is the journal, which has the message that the mount works already.
+    pub fn logs_to_output(&self) -> bool {
+        self.held.log.has_standard_output()
+    }
+
+    /// Answers questions on the control socket, waits for the replay of a launch that has a bundle, and reports that the mount works:
+    /// to the caller by `say`, to the journal, the service manager and the pipe of the request. From the report on, the mount outlives
+    /// this process.
+    ///
+    /// # Errors
+    /// `say` fails; the mount is unmounted then.
+    pub fn announce(&mut self, say: impl FnOnce(&str) -> io::Result<()>) -> Result<(), Failure> {
+        // After the threads that the caller needs: the mount works without this one.
+        self.control = self.prepared.take().and_then(|prepared| self.start_control(prepared));
+        let Self { source, held, .. } = self;
+        source.launches.wait_for_replay();
+        // Without a keeper, the signal that ends the mount says so.
+        let _ = held.keeper.confirm_mount();
+        let (format, directory) = (source.image.format(), source.mountpoint.shown());
+        say(&format!("{} ({format}) is mounted on {directory}", held.image.shown())).map_err(|error| {
+            let _ = source.unmounter.unmount(Detach::Lazily);
+            Failure::failed(format!("the foreground process is gone: {error}"))
+        })?;
+        held.log.event(&format!("{} ({format}) is mounted on {directory}", source.path.shown()));
+        if let Some(manager) = &held.manager {
+            manager.ready();
+        }
+        if let Some(idle) = held.idle {
+            unmount_when_idle(source.image.clone(), source.unmounter.clone(), idle, &held.log);
+        }
+        if let Some(pipe) = &held.notify_pipe {
+            notify(pipe.path(), true);
+        }
+        Ok(())
+    }
+
+    /// Answers questions on the control socket. Without it, the mount works too.
+    fn start_control(&self, prepared: io::Result<control::Prepared>) -> Option<control::Server> {
+        let source = Arc::clone(&self.source);
+        let control = prepared.and_then(|prepared| control::Server::start(prepared, source.device, source));
+        let remark = |error: &io::Error| {
+            let log = &self.held.log;
+            log.remark(format_args!("the mount works, but floe status and floe tune will not: {error}"));
+        };
+        control.inspect_err(remark).ok()
+    }
+
+    /// Serves until the mount ends.
+    ///
+    /// # Errors
+    /// The connection to the kernel is lost.
+    pub fn wait(self) -> Result<Ended, Failure> {
+        // The keeper, which is held, ends last.
+        let held = self.held;
+        let (mount, source, control) = (self.mount, self.source, self.control);
+        let ended = mount.wait();
+        source.launches.end();
+        source.image.reader().engine().close();
+        let directory = source.mountpoint.shown();
+        if matches!(ended, floe_fuse::Ended::HandedOver) {
+            // The control socket and the mount are the other process's now.
+            mem::forget(control);
+            held.log.event(&format!("{directory} is served by another process"));
+            return Ok(Ended::HandedOver);
+        }
+        if let Some(manager) = &held.manager {
+            manager.forget();
+        }
+        drop(control);
+        if let Some(remote) = &source.remote {
+            remote.end_and_wait();
+        }
+        match ended {
+            floe_fuse::Ended::Unmounted | floe_fuse::Ended::HandedOver => {
+                held.log.event(&format!("{directory} is unmounted"));
+                Ok(Ended::Unmounted)
+            }
+            floe_fuse::Ended::Stuck => {
+                let image = source.path.shown();
+                held.log.error(&format!("{image}: the source of the image is stuck; waiting requests are abandoned"));
+                Ok(Ended::Stuck)
+            }
+            floe_fuse::Ended::Failed(error) => {
+                Err(Failure::failed(format!("lost the connection to the kernel: {error}")))
+            }
+        }
+    }
+}
+
+/// Reports the result to a process that reads from the pipe. Waits for such a process, as squashfuse does.
+pub fn notify(pipe: &Path, works: bool) {
+    if is_upgrade() {
+        // The reader got its message long ago; opening the pipe would wait for another one.
+        return;
+    }
+    if let Ok(mut pipe) = OpenOptions::new().write(true).open(pipe) {
+        let _ = pipe.write_all(if works { b"s" } else { b"f" });
+    }
+}

@@ -1,0 +1,218 @@
+//! A mount with all that it needs from outside the sandbox.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use floe::{OpenOptions, remote::RemoteProcess};
+use floe_engine::{Priority, reschedule_this_thread, schedule_this_thread};
+use floe_fuse::{MountHandles, MountHooks, MountOptions, MountSetup};
+use floe_image::ShownName;
+use floe_keeper::{Keeper, KeeperSettings, KeeperThread, KernelOptions, Relay, Schedule};
+use floe_sandbox::{Access, Calls, Capability, Mode, Policy};
+
+use crate::{
+    Request, confinement, control,
+    failure::Failure,
+    front::Front,
+    handover::{SealedInvocation, ServiceManager, StateFile, is_upgrade},
+    held::Held,
+    launch::{LaunchPlan, ProfileChoice},
+    log::MountLog,
+    options::Settings,
+    reachable_path::ReachablePath,
+    remote,
+    spill_directory::SpillDirectory,
+    target::Target,
+    transport::{Continuity, TransportPlan},
+    users::MountUsers,
+};
+
+/// A mount with all that it needs from outside the sandbox: open files, sockets, and the processes that mount and fetch for it.
+pub struct Prepared {
+    pub(crate) image: PathBuf,
+    /// The options to open the image with.
+    pub(crate) open: OpenOptions,
+    /// The process that fetches the image, if it is remote.
+    pub(crate) remote: Option<Arc<RemoteProcess>>,
+    pub(crate) policy: Policy,
+    /// The file for a line after each decode.
+    pub(crate) decode_marks: Option<File>,
+    pub(crate) mounting: Mounting,
+    pub(crate) held: Held,
+}
+
+/// What the stages after the confinement need to mount and to serve.
+pub(crate) struct Mounting {
+    pub(crate) settings: Settings,
+    /// The image as users see it: an absolute path, or a URL without credentials.
+    pub(crate) shown_image: PathBuf,
+    pub(crate) target: Target,
+    pub(crate) setup: MountSetup,
+    pub(crate) transport: TransportPlan,
+    pub(crate) launch: LaunchPlan,
+    /// The control socket.
+    pub(crate) control: io::Result<control::Prepared>,
+    /// How this process was started; `None` if there was no memory for it.
+    pub(crate) invocation: Option<SealedInvocation>,
+    /// The memory file for the state of the mount, which its next process gets.
+    pub(crate) state_file: Option<File>,
+}
+
+impl Request {
+    /// Acquires all that the mount needs from outside the sandbox.
+    ///
+    /// # Errors
+    /// The directory, the image or a file that the settings name cannot be used, or a process cannot be started.
+    pub fn prepare(self) -> Result<Prepared, Failure> {
+        let request = self;
+        // The service manager knows a process in the foreground only.
+        let mut manager = if request.in_background && !is_upgrade() { None } else { ServiceManager::connect() };
+        let invocation = SealedInvocation::of_this_process(manager.is_some()).ok();
+        let mut target = Target::find(&request.directory, manager.as_ref())?;
+        let settings = request.effective_settings(&target)?;
+        let shown_image = request.shown_image();
+        let mut log =
+            MountLog::open(&shown_image, target.shown(), request.in_background || is_upgrade(), request.remarks);
+        let continuity = target.continuity(manager.as_ref());
+        let control = control::Prepared::new();
+        // If the pipe is missing, nobody waits for the message.
+        let notify_pipe = request.notify_pipe.as_deref().and_then(|pipe| ReachablePath::new(pipe).ok());
+        let (engine, spill_directory) = SpillDirectory::create(&request.image, settings.open.engine.clone(), &log);
+        let is_confined = settings.sandbox != Mode::Off;
+        let relays = if is_confined { relays(&mut log, manager.as_mut())? } else { Vec::new() };
+        let keeper = start_keeper(&settings, &target, continuity, spill_directory.as_ref(), relays)?;
+        let held = Held {
+            image: remote::without_credentials(&request.image),
+            keeper,
+            log: Arc::new(log),
+            manager,
+            notify_pipe,
+            idle: request.idle,
+            _spill_directory: spill_directory,
+        };
+        // After the start of the keeper, which must share no memory with the rings.
+        let transport = TransportPlan::new(settings.transport, &settings.mount, continuity, settings.front)?;
+        let state_file = match target.take_state_file() {
+            None if held.manager.is_some() => StateFile::create().ok(),
+            file => file,
+        };
+        let decode_marks = settings.decode_marks.as_deref().map(open_marks).transpose()?;
+        let remote = remote::start(&request.image, &settings.open.remote)?;
+        let launch = LaunchPlan::prepare(&request.image, &settings, remote.as_deref(), &held.log)?;
+        let mut policy = Policy::default();
+        if is_confined {
+            policy = serving(&held, control.as_ref().ok());
+            policy.calls.rings = transport.rings().is_some();
+            launch.allow(&mut policy);
+        }
+        let open = OpenOptions { engine: launch.engine_options(engine), ..settings.open.clone() };
+        let setup = mount_setup(&settings, &held, &transport, &launch);
+        let mounting =
+            Mounting { settings, shown_image, target, setup, transport, launch, control, invocation, state_file };
+        Ok(Prepared { image: request.image, open, remote, policy, decode_marks, mounting, held })
+    }
+}
+
+/// Takes the datagram sockets of a process away that is going to be confined. The relays are for the keeper.
+fn relays(log: &mut MountLog, manager: Option<&mut ServiceManager>) -> Result<Vec<Relay>, Failure> {
+    let to_manager = manager.map(ServiceManager::relay).transpose()?;
+    Ok([log.relay(), to_manager].into_iter().flatten().collect())
+}
+
+/// Starts the keeper, which does only what the settings ask for. It is started without a sandbox too: a process whose own thread
+/// waits in an unmount could not end.
+fn start_keeper(
+    settings: &Settings,
+    target: &Target,
+    continuity: Continuity,
+    spill_directory: Option<&SpillDirectory>,
+    relays: Vec<Relay>,
+) -> Result<Arc<Keeper>, Failure> {
+    let Settings { mount: options, front, transport, profile, .. } = settings;
+    let (mountpoint, taken) = (target.directory(), target.taken());
+    let schedule = schedule_of(settings.open.engine.priority);
+    let keeper_settings = KeeperSettings {
+        directory: mountpoint.map(|directory| directory.path()).or(taken.map(|taken| taken.directory())),
+        mountpoint,
+        options: &options.kernel,
+        users_of: |directory| MountUsers::of(directory).to_string(),
+        schedule: &schedule,
+        temporary_directory: spill_directory.map(|directory| directory.made.as_path()),
+        adopted: taken.map(|taken| taken.state.device),
+        may_have_front: *front != Front::Fuse && taken.is_none(),
+        must_have_front: *front == Front::Kernel,
+        may_permit_rings: transport.may_use_rings(options, continuity),
+        may_walk: *profile != ProfileChoice::Off,
+    };
+    let keeper = Keeper::start(keeper_settings, relays);
+    keeper.map_err(|error| Failure::failed(format!("cannot start the mounting process: {error}")))
+}
+
+/// The rights of a process that serves a mount.
+fn serving(held: &Held, control: Option<&control::Prepared>) -> Policy {
+    let mut policy = confinement::reading();
+    policy.calls = Calls { serve: true, ..Calls::default() };
+    policy.capabilities = vec![Capability::SysNice, Capability::IpcLock];
+    // Session threads open the device to join the connection. A process without the right to mount gains nothing by opening it.
+    policy.allow("/dev/fuse", Access::ReadWrite);
+    if let Some(directory) = &held._spill_directory {
+        policy.allow(directory.path(), Access::ReadWrite);
+    }
+    if let Some(directory) = control.and_then(control::Prepared::directory) {
+        policy.allow(directory, Access::Sockets);
+    }
+    if let Some(pipe) = &held.notify_pipe {
+        policy.allow(pipe.path(), Access::Write);
+    }
+    if let Some(group) = fs::read_to_string("/proc/self/cgroup").ok().as_deref().and_then(group_of) {
+        policy.allow(format!("/sys/fs/cgroup{group}/memory.pressure"), Access::Read);
+    }
+    policy
+}
+
+/// The path of the control group, if version 2 is in use.
+fn group_of(groups: &str) -> Option<&str> {
+    groups.lines().find_map(|line| line.strip_prefix("0::"))
+}
+
+/// What the mount is made with: the options of the user, and the parts of this process that the mount uses.
+fn mount_setup(settings: &Settings, held: &Held, transport: &TransportPlan, launch: &LaunchPlan) -> MountSetup {
+    let options = settings.mount.clone();
+    #[cfg(debug_assertions)]
+    let reads = crate::compromised::read_sink();
+    #[cfg(not(debug_assertions))]
+    let reads = None;
+    MountSetup {
+        options: MountOptions {
+            // The profile of a launch is made from the image, after the unmount at the latest.
+            closes_image: settings.profile != ProfileChoice::Learn,
+            kernel: KernelOptions { front_direct_io: launch.is_learning(), ..options.kernel },
+            ..options
+        },
+        hooks: MountHooks { faults: Some(held.log.faults()), reads, accesses: launch.access_sink() },
+        handles: MountHandles {
+            keeper: Some(Arc::clone(&held.keeper)),
+            rings: transport.rings().cloned(),
+            pauses_metadata: launch.holds_metadata(),
+        },
+    }
+}
+
+/// Schedules the keeper's threads like those of an engine with this priority.
+fn schedule_of(priority: Priority) -> Schedule {
+    Arc::new(move |thread| {
+        match (thread, priority) {
+            (KeeperThread::Readahead { is_urgent }, Priority::Auto) => reschedule_this_thread(is_urgent),
+            (KeeperThread::Walk | KeeperThread::Readahead { .. }, _) => schedule_this_thread(priority),
+        };
+    })
+}
+
+fn open_marks(path: &Path) -> Result<File, Failure> {
+    let marks = fs::OpenOptions::new().write(true).open(path);
+    marks.map_err(|error| Failure::failed(format!("cannot open {}: {error}", path.shown())))
+}
