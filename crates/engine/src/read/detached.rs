@@ -27,12 +27,14 @@ use crate::{
     },
 };
 
+/// Called once, with the bytes of the read or an error.
+pub(crate) type Completion = Box<dyn FnOnce(Result<&[u8]>) + Send>;
+
 /// The reply to a read.
 pub(crate) struct Reply {
     /// When the read was requested.
     pub(crate) asked: Instant,
-    /// Called once, with the bytes of the read or an error.
-    pub(crate) completion: Box<dyn FnOnce(Result<&[u8]>) + Send>,
+    pub(crate) completion: Completion,
 }
 
 /// The steps of a mapped read whose blocks were looked up.
