@@ -24,15 +24,13 @@ use std::{
     fs::{self, File},
     io::Write,
     path::PathBuf,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
 
 use clap::ValueEnum;
+use floe_sync::Mutex;
 use floe_testkit::{corpus::Corpus, target_dir};
 use seed::Seeds;
 use supervisor::WorkerProcess;
@@ -172,7 +170,7 @@ impl Campaign<'_> {
                     return Ok(());
                 }
                 self.examine(first, to.min(first + WORKER_IMAGES))?;
-                let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut told = told.lock();
                 if told.elapsed() > NEWS {
                     *told = Instant::now();
                     eprintln!("{:>5.0} s  {}", started.elapsed().as_secs_f64(), self.tally().line());
@@ -189,8 +187,8 @@ impl Campaign<'_> {
         self.report()
     }
 
-    fn tally(&self) -> std::sync::MutexGuard<'_, Tally> {
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tally(&self) -> floe_sync::MutexGuard<'_, Tally> {
+        self.tally.lock()
     }
 
     /// Lets workers examine the images from `first` up to `to`; a new worker continues where one ended.

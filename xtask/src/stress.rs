@@ -8,14 +8,12 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Command,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
 
+use floe_sync::Mutex;
 use floe_testkit::{Random, corpus::Corpus, skip::Need, target_dir, workspace_root};
 use round::Round;
 
@@ -102,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
                 is_over.store(true, Relaxed);
             }
             outcome?;
-            let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut tally = tally.lock();
             tally.add(&added);
             if tally.rounds.is_multiple_of(20) {
                 eprintln!("{:>4.0} s  {tally:?}", started.elapsed().as_secs_f64());
@@ -116,7 +114,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         let ended = jobs.into_iter().map(|job| job.join().unwrap_or(Err(TaskError::new("a job panicked"))));
         ended.fold(Ok(()), Outcome::and)
     })?;
-    let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let tally = tally.into_inner();
     match hung_before.zip(hung_tasks()) {
         None => eprintln!("this kernel does not count hung tasks"),
         Some((before, after)) if before < after => {

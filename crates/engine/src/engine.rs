@@ -10,7 +10,7 @@ pub(crate) mod tuning;
 use std::{
     fs::File,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
@@ -20,6 +20,7 @@ use floe_image::{
     BlockReader, Bytes, DecodeError, DecodedBlock, Decompressor, DeviceId, Error, ImageSource, Place, Result,
     StoredBlock, StoredLen, start_error,
 };
+use floe_sync::Mutex;
 
 use crate::{
     Blocking, Counters, EngineOptions, LatencySummary, MetadataCacheDesign, Stage, WorkerStatus,

@@ -7,11 +7,11 @@ use std::{
     fs,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
+use floe_sync::{Mutex, MutexGuard};
 use floe_testkit::{
     check_rows,
     corpus::Corpus,
@@ -35,7 +35,7 @@ impl Parameter {
     /// Sets it; says on stderr if the kernel does not have it.
     fn set(value: &str) -> Option<Self> {
         static ONE: Mutex<()> = Mutex::new(());
-        let only = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let only = ONE.lock();
         if !ready(&[Need::Root, Need::Fuse]) {
             return None;
         }

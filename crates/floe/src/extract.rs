@@ -17,7 +17,7 @@ use std::{
     fmt, io,
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::AtomicBool,
         mpsc::{Receiver, sync_channel},
     },
@@ -25,6 +25,7 @@ use std::{
 };
 
 use floe_image::{ShownName, start_error};
+use floe_sync::Mutex;
 
 use crate::{
     Attr, FileType, Image, Nid, Timestamp, WalkEntry,
@@ -300,7 +301,7 @@ impl Drop for EndOnPanic<'_> {
 }
 
 fn next(receiver: &Mutex<Receiver<Task>>) -> Option<Task> {
-    receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+    receiver.lock().recv().ok()
 }
 
 impl fmt::Display for ExtractError {

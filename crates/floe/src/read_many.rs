@@ -2,14 +2,12 @@
 
 use std::{
     num::NonZero,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
     thread,
 };
 
 use floe_image::{Nid, Result};
+use floe_sync::Mutex;
 
 use crate::Image;
 
@@ -46,7 +44,7 @@ impl Image {
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some(run) = runs.get(next.fetch_add(1, Relaxed)) {
-                for (request, result) in run.lock().unwrap_or_else(PoisonError::into_inner).iter_mut() {
+                for (request, result) in run.lock().iter_mut() {
                     **result = self.read_at(request.nid, request.offset, request.output);
                 }
             }

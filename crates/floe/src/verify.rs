@@ -4,10 +4,7 @@ use std::{
     num::NonZeroUsize,
     ops::ControlFlow,
     path::Path,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     thread,
     time::Duration,
 };
@@ -15,6 +12,7 @@ use std::{
 use floe_engine::{EngineOptions, WorkerMode};
 use floe_image::{ByteRange, ExtentData, Nid, Shown, start_error};
 use floe_mkfs::{Expected, Phase, PieceDigest, Progress, Verified, Verifier, VerifyError};
+use floe_sync::Mutex;
 use xxhash_rust::xxh64::xxh64;
 
 use crate::{Image, Offset, OpenError, OpenOptions, memory_limit::memory_limit_bytes};
@@ -353,7 +351,7 @@ fn on_threads<Item: Sync>(
                 }
                 if let Err(error) = compare(item, &mut buffer) {
                     stop.store(true, Relaxed);
-                    first_fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    first_fault.lock().get_or_insert(error);
                     return;
                 }
                 done.fetch_add(len(item), Relaxed);
@@ -384,7 +382,7 @@ fn on_threads<Item: Sync>(
             thread::sleep(REPORT_INTERVAL.min(Duration::from_millis(1 + total / (32 << 20))));
         }
     });
-    match first_fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    match first_fault.into_inner() {
         Some(fault) => Err(fault),
         None => told.map(|()| total),
     }

@@ -1,9 +1,8 @@
 //! The addresses of data in the virtual image.
 
-use std::{
-    collections::HashMap,
-    sync::{PoisonError, RwLock},
-};
+use std::collections::HashMap;
+
+use floe_sync::RwLock;
 
 use crate::geometry::{BLOCK_BYTES, DATA_BLOCK, LARGE_BLOCK, LARGE_BLOCK_COUNT, META_BLOCK};
 
@@ -156,22 +155,22 @@ impl Region {
     }
 
     fn assign(&self, wanted: &[Wanted]) -> Vec<Option<u32>> {
-        let known = self.given.read().unwrap_or_else(PoisonError::into_inner).known(wanted);
+        let known = self.given.read().known(wanted);
         if known.iter().all(Option::is_some) {
             return known;
         }
-        let mut given = self.given.write().unwrap_or_else(PoisonError::into_inner);
+        let mut given = self.given.write();
         let known = given.known(wanted);
         wanted.iter().zip(known).map(|(data, known)| known.or_else(|| given.add(data, self.end))).collect()
     }
 
     fn of(&self, metadata_block: u64) -> Vec<Run> {
-        let given = self.given.read().unwrap_or_else(PoisonError::into_inner);
+        let given = self.given.read();
         given.runs_of(metadata_block).filter_map(|(index, _)| given.run(self.base, index as usize)).collect()
     }
 
     fn retire(&self, start: u64, end: u64) -> bool {
-        let mut given = self.given.write().unwrap_or_else(PoisonError::into_inner);
+        let mut given = self.given.write();
         let free = self.base + u64::from(given.free);
         if start < free {
             // Another thread has assigned or retired them meanwhile.
@@ -186,7 +185,7 @@ impl Region {
     }
 
     fn find(&self, block: u64) -> Option<Run> {
-        let given = self.given.read().unwrap_or_else(PoisonError::into_inner);
+        let given = self.given.read();
         let block = u32::try_from(block.checked_sub(self.base)?).ok().filter(|block| *block < given.free)?;
         let run = given.runs.partition_point(|run| run.start <= block).checked_sub(1)?;
         given.run(self.base, run)

@@ -21,10 +21,10 @@ mod runs;
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
     ops::Range,
-    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use floe_image::DIRECTORY_DEPTH_MAX;
+use floe_sync::Mutex;
 
 use self::runs::{Runs, WINDOW_MAX, WINDOW_MIN};
 
@@ -159,7 +159,7 @@ impl MetadataReadahead {
     /// Notes that the entries of a listing have their inodes in these blocks, in the order of the entries. Blocks that are known
     /// keep their positions.
     pub(crate) fn note_listed(&self, blocks: impl Iterator<Item = u64>) {
-        let listed = &mut *lock(&self.listed);
+        let listed = &mut *self.listed.lock();
         for block in blocks {
             let next = listed.start + listed.blocks.len() as u64;
             let Entry::Vacant(vacant) = listed.positions.entry(block) else { continue };
@@ -176,7 +176,7 @@ impl MetadataReadahead {
     /// Notes a request for a block with inodes, and returns the blocks to read ahead if the requests follow the order of the
     /// listings, or that of the image.
     pub(crate) fn note_inodes(&self, block: u64) -> Option<Ahead> {
-        let mut guard = lock(&self.listed);
+        let mut guard = self.listed.lock();
         let listed = &mut *guard;
         let Some(position) = listed.positions.get(&block) else {
             drop(guard);
@@ -189,7 +189,7 @@ impl MetadataReadahead {
 
     /// Notes a request for a block, and returns the blocks to read ahead if the request continues a run along the image.
     pub(crate) fn note_block(&self, block: u64) -> Option<Ahead> {
-        let (run, range) = lock(&self.runs).note(block, u64::MAX, 0)?;
+        let (run, range) = self.runs.lock().note(block, u64::MAX, 0)?;
         Some(Ahead { is_listed: false, run, range, batch: VecDeque::new() })
     }
 
@@ -197,13 +197,13 @@ impl MetadataReadahead {
     pub(crate) fn take_blocks(&self, ahead: &mut Ahead) -> Option<Range<u64>> {
         let Ahead { is_listed, run, range, batch } = ahead;
         if !*is_listed {
-            range.start = ahead_of(lock(&self.runs).reader(*run)?, range.start);
+            range.start = ahead_of(self.runs.lock().reader(*run)?, range.start);
             let blocks = range.start..range.end.min(range.start + STEP_BLOCKS);
             range.start = blocks.end;
             return (!blocks.is_empty()).then_some(blocks);
         }
         if batch.is_empty() {
-            let listed = lock(&self.listed);
+            let listed = self.listed.lock();
             range.start = ahead_of(listed.runs.reader(*run)?, range.start);
             let positions = range.start..range.end.min(range.start + BATCH_BLOCKS);
             range.start = positions.end;
@@ -215,7 +215,7 @@ impl MetadataReadahead {
     /// Notes a request for the block of a directory, and returns the window to read ahead if the request begins a walk or is
     /// for the marker of one.
     pub(crate) fn note_directory(&self, number: u64) -> Option<Window> {
-        let mut guard = lock(&self.tree);
+        let mut guard = self.tree.lock();
         let tree = &mut *guard;
         tree.demanded.push_front(number);
         tree.demanded.truncate(DEMANDED_MAX);
@@ -242,7 +242,7 @@ impl MetadataReadahead {
 
     /// The action for a directory in the newest window of a walk. The first one becomes the marker of the window.
     pub(crate) fn step(&self, walk: WalkId, number: u64) -> Step {
-        let mut guard = lock(&self.tree);
+        let mut guard = self.tree.lock();
         let tree = &mut *guard;
         let is_demanded = tree.demanded.contains(&number);
         if is_demanded && tree.walks.iter().any(|other| other.begin == number && other.id != walk) {
@@ -263,7 +263,7 @@ impl MetadataReadahead {
     /// Notes that the newest window of a walk was read ahead, up to `number`, and returns the next one if its marker was
     /// asked for meanwhile.
     pub(crate) fn note_read(&self, walk: WalkId, number: u64) -> Option<Window> {
-        let mut tree = lock(&self.tree);
+        let mut tree = self.tree.lock();
         let walk = tree.walks.iter_mut().find(|other| other.id == walk)?;
         if walk.state != WalkState::Wanted {
             walk.state = WalkState::Read(number);
@@ -276,12 +276,12 @@ impl MetadataReadahead {
 
     /// Whether the subdirectories of a directory are known.
     pub(crate) fn knows(&self, number: u64) -> bool {
-        lock(&self.tree).children.contains_key(&number)
+        self.tree.lock().children.contains_key(&number)
     }
 
     /// Notes the subdirectories of a directory, in the order of its listing.
     pub(crate) fn note_children(&self, number: u64, children: Vec<u64>) {
-        let mut tree = lock(&self.tree);
+        let mut tree = self.tree.lock();
         let added = 1 + children.len();
         if tree.places.len() + children.len() > PLACES_MAX || tree.known + added > KNOWN_MAX {
             tree.children.clear();
@@ -297,7 +297,7 @@ impl MetadataReadahead {
 
     /// The next directory of a walk after this one, as far as the tree is known.
     pub(crate) fn next_directory(&self, number: u64) -> Option<u64> {
-        let tree = lock(&self.tree);
+        let tree = self.tree.lock();
         if let Some(first) = tree.children.get(&number).and_then(|children| children.first()) {
             return Some(*first);
         }
@@ -348,10 +348,6 @@ fn contiguous_parts(mut blocks: Vec<u64>) -> VecDeque<Range<u64>> {
         }
     }
     parts
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

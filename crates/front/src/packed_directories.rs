@@ -1,13 +1,10 @@
 //! Directories whose blocks are packed anew.
 
-use std::{
-    collections::HashMap,
-    ops::ControlFlow,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, ops::ControlFlow, sync::Arc};
 
 use floe_erofs::format::{Dirent as RawDirent, NAME_LEN};
 use floe_image::{DirectoryCursor, Error, FileSystem, Nid, Place, Result};
+use floe_sync::Mutex;
 
 use crate::geometry::BLOCK_BYTES;
 
@@ -60,12 +57,12 @@ pub(crate) struct Sorted<'name> {
 impl PackedDirectories {
     /// The index of a directory, if it is kept.
     pub(crate) fn kept(&self, nid: Nid) -> Option<Arc<PackedDirectory>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).directories.get(&nid).cloned()
+        self.kept.lock().directories.get(&nid).cloned()
     }
 
     /// Keeps the index of a directory, and drops all others if they have too many block starts together.
     pub(crate) fn keep(&self, nid: Nid, directory: &Arc<PackedDirectory>) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         if kept.start_count + directory.starts.len() > STARTS_MAX {
             *kept = Kept::default();
         }

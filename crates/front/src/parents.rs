@@ -1,9 +1,8 @@
 //! The parents of directories.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::HashMap;
+
+use floe_sync::Mutex;
 
 /// The directory that contains each directory. A directory always belongs to the first one whose rendered listing names
 /// it; others show a placeholder in its place. So even a corrupt image shows no cycles.
@@ -18,7 +17,7 @@ pub(crate) struct Parents {
 impl Parents {
     /// Makes `parent` the parent of directory `number`, unless it has one. Returns whether `parent` is its parent now.
     pub(crate) fn claim(&self, number: u64, parent: u64) -> bool {
-        let mut parents = self.parents.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parents = self.parents.lock();
         *parents.entry(number).or_insert(parent) == parent
     }
 }

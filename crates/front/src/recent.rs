@@ -1,6 +1,6 @@
 //! A small cache of values that never change.
 
-use std::sync::{Mutex, PoisonError};
+use floe_sync::Mutex;
 
 /// The number of entries. Requests of the kernel's readahead touch some dozens of files at a time.
 const ENTRY_COUNT: usize = 1 << 12;
@@ -26,12 +26,12 @@ impl<V: Copy> Recent<V> {
         let Some(entry) = self.entries.get((number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize) else {
             return compute();
         };
-        let remembered = *entry.lock().unwrap_or_else(PoisonError::into_inner);
+        let remembered = *entry.lock();
         match remembered {
             Some((other, value)) if other == number => Ok(value),
             _ => {
                 let value = compute()?;
-                *entry.lock().unwrap_or_else(PoisonError::into_inner) = Some((number, value));
+                *entry.lock() = Some((number, value));
                 Ok(value)
             }
         }

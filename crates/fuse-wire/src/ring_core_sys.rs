@@ -5,13 +5,14 @@ use std::{
     fmt, io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     thread::{self, ThreadId},
     time::Duration,
 };
 
+use floe_sync::Mutex;
 use io_uring::{IoUring, cqueue, opcode, register::Restriction, squeue, types::Fd};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -116,7 +117,7 @@ impl Core {
 
     /// Gives the kernel one more slot of a queue.
     pub(crate) fn add_slot(&self, queue: u16, payload_bytes: usize) -> io::Result<()> {
-        let mut slots = lock(&self.slots);
+        let mut slots = self.slots.lock();
         let slot = Slot::new(slots.len(), queue, payload_bytes)?;
         slots.push(None);
         self.give(&mut slots, slot, REGISTER).map_err(|(error, _)| error)
@@ -131,7 +132,7 @@ impl Core {
         if errno == Errno::NOMEM {
             thread::sleep(MEMORY_PAUSE);
         }
-        self.give(&mut lock(&self.slots), slot, command).map_err(|(error, _)| error)
+        self.give(&mut self.slots.lock(), slot, command).map_err(|(error, _)| error)
     }
 
     /// The next completion, if there is one. Called by the thread that has started the ring.
@@ -144,13 +145,13 @@ impl Core {
     fn commit(&self, slot: Slot) {
         let is_owner = self.started.get().is_some_and(|(_, owner)| *owner == thread::current().id());
         if is_owner {
-            if let Err((_, slot)) = self.give(&mut lock(&self.slots), slot, COMMIT_AND_FETCH) {
+            if let Err((_, slot)) = self.give(&mut self.slots.lock(), slot, COMMIT_AND_FETCH) {
                 // The owner tries again before it waits, and learns of the error then.
-                lock(&self.returned).push_back(slot);
+                self.returned.lock().push_back(slot);
             }
             return;
         }
-        lock(&self.returned).push_back(slot);
+        self.returned.lock().push_back(slot);
         if self.is_waiting.swap(false, SeqCst) {
             // A counter that is full wakes the owner too.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
@@ -160,9 +161,9 @@ impl Core {
     /// Commits the replies of other threads.
     pub(crate) fn commit_returned(&self) -> io::Result<()> {
         loop {
-            let Some(slot) = lock(&self.returned).pop_front() else { return Ok(()) };
-            if let Err((error, slot)) = self.give(&mut lock(&self.slots), slot, COMMIT_AND_FETCH) {
-                lock(&self.returned).push_front(slot);
+            let Some(slot) = self.returned.lock().pop_front() else { return Ok(()) };
+            if let Err((error, slot)) = self.give(&mut self.slots.lock(), slot, COMMIT_AND_FETCH) {
+                self.returned.lock().push_front(slot);
                 return Err(error);
             }
         }
@@ -218,7 +219,7 @@ impl Core {
     pub(crate) fn wait(&self) -> io::Result<()> {
         self.is_waiting.store(true, SeqCst);
         // `commit` stores and loads in the opposite order, so one of the two sees the other.
-        let is_returned = !lock(&self.returned).is_empty();
+        let is_returned = !self.returned.lock().is_empty();
         let waited = if is_returned { Ok(()) } else { retry_on_interrupt(|| self.io.submit_and_wait(1)) };
         self.is_waiting.store(false, SeqCst);
         pause_in_shortage(waited)
@@ -226,7 +227,7 @@ impl Core {
 
     /// Takes a slot back from the kernel.
     pub(crate) fn take(&self, index: u64) -> Option<Slot> {
-        lock(&self.slots).get_mut(usize::try_from(index).ok()?)?.take()
+        self.slots.lock().get_mut(usize::try_from(index).ok()?)?.take()
     }
 }
 
@@ -289,10 +290,6 @@ fn retry_on_interrupt(submit: impl Fn() -> io::Result<usize>) -> io::Result<()> 
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use floe_testkit::skip::skipped;
@@ -318,7 +315,7 @@ mod tests {
     fn slots(core: &Core, count: usize) -> Vec<Slot> {
         let null = std::fs::File::options().read(true).write(true).open("/dev/null").expect("it is there");
         core.started.set((Channel::new(null.into()), thread::current().id())).expect("once");
-        lock(&core.slots).resize_with(count, || None);
+        core.slots.lock().resize_with(count, || None);
         (0..count).map(|index| Slot::new(index, 0, READ_BUFFER_BYTES_MIN).expect("memory")).collect()
     }
 
@@ -419,7 +416,7 @@ mod tests {
             });
             core.wait().expect("it is woken");
         });
-        assert_eq!(lock(&core.returned).len(), 1);
+        assert_eq!(core.returned.lock().len(), 1);
         // With a reply there, the owner does not wait.
         core.wait().expect("it does not wait");
     }

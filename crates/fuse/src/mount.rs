@@ -15,7 +15,7 @@ use std::{
     num::NonZero,
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::Ordering::Relaxed,
         mpsc::{Receiver, Sender},
     },
@@ -23,6 +23,7 @@ use std::{
 
 use floe_engine::{Reader, Sink};
 use floe_keeper::{Detach, set_read_ahead};
+use floe_sync::Mutex;
 
 use self::{
     error::MountError,
@@ -208,7 +209,7 @@ impl Mount {
 
     /// Waits until the mount is unmounted or handed over.
     pub fn wait(self) -> Ended {
-        self.ended.lock().unwrap_or_else(PoisonError::into_inner).recv().unwrap_or(Ended::Stuck)
+        self.ended.lock().recv().unwrap_or(Ended::Stuck)
     }
 }
 

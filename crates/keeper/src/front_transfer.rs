@@ -13,10 +13,10 @@ use std::{
     io,
     num::NonZero,
     os::fd::{AsFd, OwnedFd},
-    sync::{Mutex, PoisonError},
 };
 
 use floe_image::ByteRange;
+use floe_sync::Mutex;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{Advice, AtFlags, StatxFlags, fadvise, statx},
@@ -160,7 +160,7 @@ impl FrontTransfer {
     /// Asks the front to read these ranges at once, which have no second copy. If it `is_urgent`, this comes before the
     /// readers of the files.
     pub fn read(&self, ranges: &[FrontRange], is_urgent: bool) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         for FrontRange { nid, range, .. } in ranges {
             waiting.add(Record::Read { nid: *nid, range: *range, is_urgent });
         }
@@ -175,7 +175,7 @@ impl FrontTransfer {
     }
 
     fn note(&self, records: impl Iterator<Item = Record>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         records.for_each(|record| waiting.add(record));
         if waiting.is_due() {
             self.send(&mut waiting);
@@ -350,7 +350,7 @@ mod tests {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
         let transfer = FrontTransfer::new(ours, 0);
-        let waiting = || transfer.waiting.lock().expect("no panic").records.len();
+        let waiting = || transfer.waiting.lock().records.len();
         let nid = |record: &Record| match record {
             Record::Copy { nid, .. } => *nid,
             record => panic!("{record:?}"),
@@ -364,10 +364,7 @@ mod tests {
         while waiting() == 0 {
             ask();
         }
-        assert_eq!(
-            (waiting(), ask(), waiting()),
-            (1, nid(&transfer.waiting.lock().expect("no panic").records[0]) + 1, 2)
-        );
+        assert_eq!((waiting(), ask(), waiting()), (1, nid(&transfer.waiting.lock().records[0]) + 1, 2));
         let mut received = Vec::new();
         let mut receive_all = || {
             while let Ok(Some((records, _))) = receive::<Vec<Record>>(&theirs, RecvFlags::DONTWAIT) {

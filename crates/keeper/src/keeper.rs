@@ -10,11 +10,12 @@ use std::{
     fmt, io,
     os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
     path::Path,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
+use floe_sync::Mutex;
 use rustix::{
     fs::{Mode, OFlags, open},
     net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair},
@@ -248,7 +249,7 @@ impl Keeper {
 
     /// Asks the keeper, or, if it was killed, its standby.
     fn ask(&self, request: Request) -> io::Result<(Answer, Vec<OwnedFd>)> {
-        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sockets = self.sockets.lock();
         while let Some(socket) = sockets.front() {
             match ask_over(socket, request)? {
                 Some(answer) => return Ok(answer),

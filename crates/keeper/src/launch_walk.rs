@@ -14,10 +14,11 @@ use std::{
     io,
     mem::MaybeUninit,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use floe_sync::{Condvar, Mutex, MutexGuard};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{CWD, Mode, OFlags, RawDir, ResolveFlags, fstat, openat, openat2, readlinkat},
@@ -310,7 +311,7 @@ impl WalkPause {
     }
 
     fn lock(&self) -> MutexGuard<'_, WalkState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -4,7 +4,6 @@ use std::{
     collections::BTreeMap,
     num::NonZeroUsize,
     sync::{
-        Mutex,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -12,6 +11,7 @@ use std::{
 };
 
 use floe_image::start_error;
+use floe_sync::Mutex;
 use rustix::process::Resource;
 
 use crate::error::{Error, Result};
@@ -44,9 +44,7 @@ pub(crate) fn run<Job: Send, Output: Send, Worker: FnMut(Job) -> Result<Output>>
             let started = thread::Builder::new().spawn_scoped(scope, move || {
                 let mut work: Option<Worker> = None;
                 loop {
-                    // A poisoned lock means that another worker panicked; the scope reports the panic.
-                    let Ok(received) = job_receiver.lock().map(|receiver| receiver.recv()) else { return };
-                    let Ok((number, job)) = received else { return };
+                    let Ok((number, job)) = job_receiver.lock().recv() else { return };
                     if stopped.load(Ordering::Relaxed) {
                         return;
                     }

@@ -1,16 +1,12 @@
 //! The log of a mount: remarks to the caller, or systemd's journal.
 
-use std::{
-    collections::HashSet,
-    fmt, io,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashSet, fmt, io, path::Path, sync::Arc};
 
 use floe::Error;
 use floe_fuse::FaultSink;
 use floe_image::ShownName;
 use floe_keeper::Relay;
+use floe_sync::Mutex;
 
 use crate::journal::{self, Journal, Priority};
 
@@ -73,7 +69,7 @@ impl MountLog {
         let logged: Mutex<HashSet<String>> = Mutex::new(HashSet::new());
         let log = Arc::clone(self);
         Arc::new(move |error| {
-            let mut logged = logged.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut logged = logged.lock();
             if logged.len() < FAULTS_MAX && logged.insert(error.to_string()) {
                 log.fault(error);
                 if logged.len() == FAULTS_MAX {

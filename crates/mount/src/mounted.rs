@@ -97,7 +97,7 @@ impl Confined {
             path: shown_image,
             mountpoint,
             device: device.unwrap_or_default(),
-            settings: settings.into(),
+            settings: floe_sync::Mutex::new(settings),
             front,
             transport,
             requests: mount.request_counts(),

@@ -5,12 +5,13 @@ use std::{
     io,
     os::unix::fs::FileExt,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use floe_sync::Mutex;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
@@ -118,7 +119,7 @@ impl Budget {
 
     /// Evicts until at most `goal_bytes` are in use, or nothing more can be evicted. Returns the bytes in use.
     pub(crate) fn shrink_to(&self, goal_bytes: u64) -> io::Result<u64> {
-        let _alone = self.eviction.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.eviction.lock();
         let _lock = FileLock::wait(&self.state, EVICTION_BYTE, Exclusion::Exclusive, PATIENCE, || false)?;
         self.shrink(goal_bytes)
     }
@@ -137,7 +138,7 @@ impl Budget {
     }
 
     fn evict_for(&self, bytes: u64) -> io::Result<()> {
-        let _alone = self.eviction.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.eviction.lock();
         let lock = FileLock::wait(&self.state, EVICTION_BYTE, Exclusion::Exclusive, PATIENCE, || false)?;
         let is_needed = self.read().is_none_or(|state| state.used_bytes.saturating_add(bytes) > self.size_bytes_max);
         if lock.is_some() && is_needed {
@@ -169,7 +170,7 @@ impl Budget {
     /// Changes the state and returns its previous value. An invalid state is created anew. Returns `None` if the lock
     /// is not available, for example because its holder was stopped.
     fn change(&self, change: impl FnOnce(&mut State)) -> io::Result<Option<State>> {
-        let _alone = self.content.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.content.lock();
         let lock = FileLock::wait(&self.state, CONTENT_BYTE, Exclusion::Exclusive, PATIENCE, || false)?;
         if lock.is_none() {
             return Ok(None);

@@ -3,12 +3,13 @@
 use std::{
     collections::VecDeque,
     io,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use bytes::Bytes;
 use floe_image::ByteRange;
+use floe_sync::Mutex;
 
 use crate::{
     Cache, Cause, FetchError, FetchFault, ObjectKey, RangeFetcher,
@@ -198,14 +199,14 @@ pub(crate) struct RecentChunks {
 
 impl RecentChunks {
     pub(crate) fn find(&self, index: ChunkIndex) -> Option<Bytes> {
-        let chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        let chunks = self.chunks.lock();
         chunks.iter().find(|(kept, _)| *kept == index).map(|(_, bytes)| bytes.clone())
     }
 
     /// Stores a copy, so that one chunk does not keep a whole request in memory.
     pub(crate) fn keep(&self, index: ChunkIndex, bytes: &[u8]) {
         let bytes = Bytes::copy_from_slice(bytes);
-        let mut chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chunks = self.chunks.lock();
         chunks.retain(|(kept, _)| *kept != index);
         if chunks.len() >= RECENT_CHUNKS_MAX {
             chunks.pop_front();
@@ -214,6 +215,6 @@ impl RecentChunks {
     }
 
     pub(crate) fn forget(&self, index: ChunkIndex) {
-        self.chunks.lock().unwrap_or_else(PoisonError::into_inner).retain(|(kept, _)| *kept != index);
+        self.chunks.lock().retain(|(kept, _)| *kept != index);
     }
 }

@@ -3,8 +3,10 @@
 use std::{
     fmt,
     io::{self, Read},
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
 };
+
+use floe_sync::Mutex;
 
 use crate::{DIGEST_BYTES, Digest};
 
@@ -204,7 +206,7 @@ impl TableRoot {
         if let Some(table) = self.known() {
             return Ok(table);
         }
-        let load = self.inner.load.lock().unwrap_or_else(PoisonError::into_inner);
+        let load = self.inner.load.lock();
         if let Some(table) = self.known() {
             return Ok(table);
         }

@@ -1,12 +1,9 @@
 //! Single flight for chunks: one thread of the process fetches a chunk, and others wait for it.
 
-use std::{
-    collections::HashMap,
-    io,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, io, sync::Arc};
 
 use bytes::Bytes;
+use floe_sync::{Condvar, Mutex, MutexGuard};
 
 use crate::{Cause, FetchError, layout::ChunkIndex};
 
@@ -73,7 +70,7 @@ impl Flights {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ChunkIndex, Arc<Flight>>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 }
 
@@ -85,13 +82,13 @@ impl Flight {
 
     /// Waits for the end of the flight.
     pub(crate) fn wait(&self) -> Outcome {
-        let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = self.outcome.lock();
         let outcome = self.has_ended.wait_while(outcome, |outcome| outcome.is_none());
-        outcome.unwrap_or_else(PoisonError::into_inner).clone().unwrap_or(Outcome::Abandoned)
+        outcome.clone().unwrap_or(Outcome::Abandoned)
     }
 
     fn end(&self, outcome: Outcome) {
-        let mut place = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = self.outcome.lock();
         if place.is_none() {
             *place = Some(outcome);
             self.has_ended.notify_all();

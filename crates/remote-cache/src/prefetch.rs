@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
@@ -11,6 +11,7 @@ use std::{
 };
 
 use floe_image::ByteRange;
+use floe_sync::{Condvar, Mutex, MutexGuard};
 
 use crate::{Cause, cached_object::CachedObject, flights::Role, layout::ChunkIndex, verity::Attempt};
 
@@ -156,7 +157,7 @@ impl Hints {
                 return None;
             }
             queue.idle += 1;
-            let (back, timeout) = self.has_work.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
+            let (back, timeout) = self.has_work.wait_timeout(queue, IDLE);
             queue = back;
             queue.idle -= 1;
             if timeout.timed_out() && queue.hints.is_empty() {
@@ -167,7 +168,7 @@ impl Hints {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }
 
@@ -190,7 +191,7 @@ struct Reader {
 impl SequentialReaders {
     /// Notes a read of the chunks from `first` to `last`. Returns the first and the last chunk to fetch now, if any.
     fn read(&self, first: ChunkIndex, last: ChunkIndex) -> Option<(ChunkIndex, ChunkIndex)> {
-        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut readers = self.readers.lock();
         let is_at = |reader: &Reader| first == reader.next || (first < reader.next && first + 1 >= reader.next);
         let Some(place) = readers.iter().position(is_at) else {
             if readers.len() == READERS_MAX {

@@ -4,14 +4,11 @@ mod bearer;
 mod challenge;
 mod credentials;
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Instant,
-};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use docker_credential::DockerCredential;
+use floe_sync::Mutex;
 use http::{HeaderValue, StatusCode, header};
 use url::Url;
 
@@ -130,7 +127,7 @@ impl Authenticator {
     }
 
     fn slot(&self, space: &ProtectionSpace) -> Arc<Slot> {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.lock();
         Arc::clone(slots.entry((space.base.to_string(), space.scope.clone())).or_default())
     }
 }

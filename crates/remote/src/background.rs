@@ -1,8 +1,9 @@
 //! Background requests in progress: prefetch that becomes demand when a reader waits for it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use floe_image::ByteRange;
+use floe_sync::Mutex;
 
 use crate::host_limit::{HostLimit, Slot};
 
@@ -36,14 +37,14 @@ impl BackgroundRequests {
     /// Adds a request for `range`.
     pub(crate) fn add(&self, range: ByteRange) -> BackgroundRequest<'_> {
         let request = Arc::new(Background { range, state: Mutex::default() });
-        lock(&self.requests).push(Arc::clone(&request));
+        self.requests.lock().push(Arc::clone(&request));
         BackgroundRequest { list: self, request }
     }
 
     /// Makes the requests for parts of `range` urgent, and all their further attempts.
     pub(crate) fn promote(&self, range: ByteRange) {
-        for request in lock(&self.requests).iter().filter(|request| !request.range.intersection(range).is_empty()) {
-            let mut state = lock(&request.state);
+        for request in self.requests.lock().iter().filter(|request| !request.range.intersection(range).is_empty()) {
+            let mut state = request.state.lock();
             state.is_urgent = true;
             if let Some((limit, id)) = &state.attempt {
                 limit.promote(*id);
@@ -55,7 +56,7 @@ impl BackgroundRequests {
 impl BackgroundRequest<'_> {
     /// Puts an attempt in the queue of a host.
     pub(crate) fn queue(&self, limit: &Arc<HostLimit>) -> Slot {
-        let mut state = lock(&self.request.state);
+        let mut state = self.request.state.lock();
         let place = limit.queue(state.is_urgent);
         state.attempt = Some((Arc::clone(limit), place.id()));
         place
@@ -64,12 +65,8 @@ impl BackgroundRequest<'_> {
 
 impl Drop for BackgroundRequest<'_> {
     fn drop(&mut self) {
-        lock(&self.list.requests).retain(|request| !Arc::ptr_eq(request, &self.request));
+        self.list.requests.lock().retain(|request| !Arc::ptr_eq(request, &self.request));
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -115,6 +112,6 @@ mod tests {
         let sent = pin!(limit.acquire(place, None)).poll(&mut Context::from_waker(Waker::noop())).is_ready();
         assert!(sent && is_sent(&later, &limit));
         drop((noted, later, in_flight));
-        assert!(lock(&requests.requests).is_empty());
+        assert!(requests.requests.lock().is_empty());
     }
 }

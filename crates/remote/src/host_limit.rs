@@ -3,11 +3,12 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use floe_remote_cache::REQUEST_BYTES_MAX;
+use floe_sync::{Mutex, MutexGuard};
 use tokio::{sync::Notify, time::sleep_until};
 
 /// The initial number of requests to a host.
@@ -74,7 +75,7 @@ impl HostLimits {
 
     /// The limit of the host of this name.
     pub(crate) fn of(&self, host: &str) -> Arc<HostLimit> {
-        let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hosts = self.hosts.lock();
         let limit = hosts.entry(host.to_owned()).or_insert_with(|| Arc::new(HostLimit::new(self.window_max as f64)));
         Arc::clone(limit)
     }
@@ -225,7 +226,7 @@ impl HostLimit {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

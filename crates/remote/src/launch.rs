@@ -3,7 +3,7 @@
 use std::{
     io,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::{Duration, Instant},
@@ -14,6 +14,7 @@ use floe_image::{ByteRange, ImageSource};
 use floe_remote_cache::{
     CHUNK_BYTES, Cache, CacheCounts, CachedSource, Cause, FetchError, FetchFault, RangeFetcher, SourceOptions,
 };
+use floe_sync::Mutex;
 
 use crate::{RemoteObject, host_limit::WINDOW_AT_FIRST, launch_bundle::LaunchBundle};
 
@@ -152,7 +153,7 @@ impl Launch {
         if self.is_over.load(Relaxed) {
             return;
         }
-        let failure = self.fetcher.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let failure = self.fetcher.failure.lock().clone();
         if failure.is_none() && !self.is_quiet() {
             image.hold_prefetch(true);
             return;
@@ -225,7 +226,7 @@ impl BundleFetcher {
     /// Notes why the bundle cannot be used, unless the launch is over.
     fn failed(&self, error: &io::Error) {
         if !self.is_over.load(Relaxed) && error.kind() != io::ErrorKind::Interrupted {
-            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut failure = self.failure.lock();
             failure.get_or_insert_with(|| error.to_string());
         }
     }

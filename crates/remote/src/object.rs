@@ -3,7 +3,7 @@
 use std::{
     io,
     pin::pin,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -13,6 +13,7 @@ use floe_remote_cache::{
     Cause, Digest, DigestTable, FetchError, FetchFault, Location, OBJECT_BYTES_MAX, ObjectKey, REQUEST_BYTES_MAX,
     RangeFetcher, Trust, hand_over,
 };
+use floe_sync::Mutex;
 use tokio::sync::mpsc::unbounded_channel;
 use url::Url;
 
@@ -255,7 +256,7 @@ impl RangeFetcher for RemoteObject {
 
     fn fetch_elsewhere(&self, range: ByteRange, cause: Cause) -> io::Result<Bytes> {
         let server = self.server()?;
-        *server.head.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *server.head.lock() = None;
         server.requester.turn_away(None);
         self.fetch_now(server, range, cause)
     }
@@ -307,7 +308,7 @@ impl Server {
         if len > bytes_max {
             return Err(Fault::refused(format!("the digest table has {len} bytes, more than {bytes_max}")));
         }
-        let mut bytes = self.head.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or_default().to_vec();
+        let mut bytes = self.head.into_inner().unwrap_or_default().to_vec();
         while (bytes.len() as u64) < len {
             let offset = bytes.len() as u64;
             let range = ByteRange::new(offset, REQUEST_BYTES_MAX.min(len - offset));
@@ -319,7 +320,7 @@ impl Server {
 
     /// The bytes of `range`, if they arrived with the length.
     fn head_part(&self, range: ByteRange) -> Option<Bytes> {
-        let head = self.head.lock().unwrap_or_else(PoisonError::into_inner);
+        let head = self.head.lock();
         let head = head.as_ref()?;
         let (from, to) = (usize::try_from(range.offset()).ok()?, usize::try_from(range.end()).ok()?);
         (to <= head.len()).then(|| head.slice(from..to))

@@ -4,15 +4,13 @@ use std::{
     fs::File,
     io,
     os::unix::fs::FileExt,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     thread,
 };
 
 use floe_image::ByteRange;
 use floe_remote_cache::{Cause, RangeFetcher, Trust};
+use floe_sync::Mutex;
 
 use crate::{Network, RemoteLocation, RemoteObject, file_digests::FileDigests, registry::Layer};
 
@@ -84,7 +82,7 @@ fn fetch_all(object: &RemoteObject, file: &File, progress: &(dyn Fn(u64, u64) + 
             let fetched = object.fetch(range, Cause::Demand);
             if let Err(error) = fetched.and_then(|bytes| file.write_all_at(&bytes, offset)) {
                 is_over.store(true, Relaxed);
-                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                failure.lock().get_or_insert(error);
                 return;
             }
             progress(done.fetch_add(range.len(), Relaxed) + range.len(), len);
@@ -95,5 +93,5 @@ fn fetch_all(object: &RemoteObject, file: &File, progress: &(dyn Fn(u64, u64) + 
             scope.spawn(work);
         }
     });
-    failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    failure.into_inner().map_or(Ok(()), Err)
 }

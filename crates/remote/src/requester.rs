@@ -1,13 +1,11 @@
 //! Requests ranges of one object, with retries.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use floe_image::ByteRange;
 use floe_remote_cache::Cause;
+use floe_sync::Mutex;
 use http::{HeaderMap, HeaderValue, header};
 use tokio::time::timeout;
 
@@ -125,12 +123,12 @@ impl Requester {
 
     /// The limit of the host of the last request.
     pub(crate) fn limit(&self) -> Option<Arc<HostLimit>> {
-        let host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
+        let host = self.host.lock();
         host.as_ref().map(|host| self.shared.limits.of(host))
     }
 
     fn redirect(&self, target: Option<Target>) {
-        *self.redirected.lock().unwrap_or_else(PoisonError::into_inner) = target;
+        *self.redirected.lock() = target;
     }
 
     async fn fetch_with_retries(
@@ -216,7 +214,7 @@ impl Requester {
         asked: &mut Mirrors,
     ) -> Result<Outcome, Fault> {
         let began = Instant::now();
-        let redirected = self.redirected.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let redirected = self.redirected.lock().clone();
         let is_redirected = redirected.is_some();
         let target = match redirected {
             Some(target) => target,
@@ -226,7 +224,7 @@ impl Requester {
         self.counters.took(Stage::Resolve, began.elapsed());
         let host = host_of(&target);
         let limit = self.shared.limits.of(&host);
-        *self.host.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
+        *self.host.lock() = Some(host);
         let outcome = self.request(&target, &limit, wanted, (noted, latest), came).await;
         let Err(fault) = outcome else { return outcome };
         match &fault.kind {

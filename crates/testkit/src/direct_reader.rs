@@ -1,15 +1,13 @@
 //! A block reader without caches or threads: the simplest form of the engine.
 
-use std::{
-    io,
-    sync::{Arc, Mutex},
-};
+use std::{io, sync::Arc};
 
 use floe_codec::Decoder;
 use floe_image::{
     BlockReader, ByteRange, Bytes, DecodedBlock, Decompressor, DeviceId, Encoding, Error, Extent, ExtentData,
     FileSystem, ImageSource, Nid, Place, Result, StoredBlock, StoredLen,
 };
+use floe_sync::Mutex;
 
 /// Reads and decodes each time anew: the simple path against which faster ones are checked.
 pub struct DirectReader {
@@ -70,7 +68,7 @@ impl DirectReader {
     }
 
     fn source(&self, device: DeviceId) -> Result<Arc<dyn ImageSource>> {
-        let derived = || self.derived.lock().expect("no panic while adding").get(derived_index(device)).cloned();
+        let derived = || self.derived.lock().get(derived_index(device)).cloned();
         let source = self.sources.get(usize::from(device.0)).cloned().or_else(derived);
         source.ok_or(Error::corrupt("no such device", Place { device, ..Place::UNKNOWN }))
     }
@@ -95,7 +93,7 @@ impl DirectReader {
         let mut stored = vec![0; stored_len];
         self.fill(device, start, &mut stored)?;
         let mut output = vec![0; len];
-        let mut decoder = self.decoder.lock().expect("no panic while decoding");
+        let mut decoder = self.decoder.lock();
         let decoded = decoder
             .decode(&encoding, decoded_len, &stored, skip, &mut output)
             .map_err(|error| error.at(Place { device, nid: None, offset: Some(offset) }))?;
@@ -131,7 +129,7 @@ impl BlockReader for DirectReader {
     }
 
     fn add_derived(&self, source: Arc<dyn ImageSource>) -> Result<DeviceId> {
-        let mut derived = self.derived.lock().expect("no panic while adding");
+        let mut derived = self.derived.lock();
         derived.push(source);
         Ok(DeviceId(u16::MAX - (derived.len() - 1) as u16))
     }

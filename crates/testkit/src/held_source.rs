@@ -1,12 +1,9 @@
 //! A source that stops answering.
 
-use std::{
-    io,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
 use floe_image::ImageSource;
+use floe_sync::{Condvar, Mutex, MutexGuard};
 
 /// A source whose reads wait while it is held; non-blocking reads never succeed.
 ///
@@ -43,7 +40,7 @@ impl HeldSource {
     }
 
     fn lock(&self) -> MutexGuard<'_, bool> {
-        self.is_held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.is_held.lock()
     }
 }
 
@@ -54,7 +51,7 @@ impl ImageSource for HeldSource {
 
     fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
         let waited = self.released.wait_timeout_while(self.lock(), HELD_MAX, |is_held| *is_held);
-        let (is_held, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (is_held, _) = waited;
         let has_lapsed = *is_held;
         drop(is_held);
         if has_lapsed {

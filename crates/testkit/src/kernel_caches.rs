@@ -3,13 +3,14 @@
 use std::{
     process::{Command, Stdio},
     sync::{
-        PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicBool, Ordering::Relaxed},
         mpsc,
     },
     thread,
     time::Duration,
 };
+
+use floe_sync::{RwLock, RwLockReadGuard};
 
 use crate::skip::skipped;
 
@@ -39,7 +40,7 @@ pub enum KernelCaches {
 /// The user is not root.
 #[must_use = "a test whose caches were not dropped must return"]
 pub fn drop_kernel_caches(caches: KernelCaches) -> bool {
-    let _alone = CACHES.write().unwrap_or_else(PoisonError::into_inner);
+    let _alone = CACHES.write();
     let is_dropped = !IS_STUCK.load(Relaxed) && is_written_in_time(caches);
     if !is_dropped {
         IS_STUCK.store(true, Relaxed);
@@ -63,5 +64,5 @@ fn is_written_in_time(caches: KernelCaches) -> bool {
 /// Keeps the kernel's caches until the result is dropped: other tests of this program drop none meanwhile. The same thread
 /// must not drop caches.
 pub fn keep_kernel_caches() -> RwLockReadGuard<'static, ()> {
-    CACHES.read().unwrap_or_else(PoisonError::into_inner)
+    CACHES.read()
 }

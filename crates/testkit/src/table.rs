@@ -2,12 +2,11 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
 };
+
+use floe_sync::Mutex;
 
 /// The maximum number of failing rows that are reported in full.
 const FAILURES_TOLD_MAX: usize = 40;
@@ -28,7 +27,7 @@ pub fn check_rows<Row: Sync>(
             let outcome = catch_unwind(AssertUnwindSafe(|| check(row)));
             let complaints = outcome.unwrap_or_else(|panic| vec![format!("panicked: {}", panic_message(&*panic))]);
             if !complaints.is_empty() {
-                failures.lock().expect("no panic while held").push((name(row), complaints));
+                failures.lock().push((name(row), complaints));
             }
         }
     };
@@ -37,7 +36,7 @@ pub fn check_rows<Row: Sync>(
             scope.spawn(work);
         }
     });
-    let mut failures = failures.into_inner().expect("no panic while held");
+    let mut failures = failures.into_inner();
     failures.sort();
     if !failures.is_empty() {
         let told: Vec<String> = failures

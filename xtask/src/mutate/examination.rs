@@ -5,16 +5,14 @@ use std::{
     fs,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
 use floe::{
     CheckOptions, EngineOptions, ExtractEvent, ExtractOptions, ExtractWarningCause, FileType, Image,
     MetadataCacheDesign, Offset, OpenOptions, Parts, Severity, WorkerMode,
 };
+use floe_sync::Mutex;
 
 use super::{
     Stage,
@@ -52,7 +50,7 @@ pub(super) struct Examination<'a> {
 /// Records panics instead of printing them.
 pub(super) fn remember_panics() {
     std::panic::set_hook(Box::new(|panic| {
-        let mut panics = PANICS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut panics = PANICS.lock();
         panics.push(panic.to_string().replace('\n', " "));
     }));
 }
@@ -68,7 +66,7 @@ impl Examination<'_> {
         if let Ok(Err(error)) = outcome {
             verdict.faults.push(Fault::new(FaultKind::Message, error.to_string()));
         }
-        let panics = std::mem::take(&mut *PANICS.lock().unwrap_or_else(PoisonError::into_inner));
+        let panics = std::mem::take(&mut *PANICS.lock());
         verdict.faults.extend(panics.into_iter().map(|words| Fault::new(FaultKind::Panic, words)));
         verdict.cpu_ms = cpu_ms() - started;
         verdict.resident_bytes_max = resident_bytes_max();
@@ -143,7 +141,7 @@ impl Examination<'_> {
         const RULES_MAX: usize = 64;
         let found: Mutex<BTreeMap<String, Severity>> = Mutex::default();
         let tell = |finding: &floe::Finding| {
-            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut found = found.lock();
             if found.len() < RULES_MAX {
                 let rule: String = finding.rule.chars().filter(|letter| !letter.is_ascii_digit()).collect();
                 found.insert(rule, finding.severity);
@@ -158,7 +156,7 @@ impl Examination<'_> {
                 verdict.found.push(open_rule(&error));
             }
         }
-        let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let found = found.into_inner();
         let words = found.into_iter().map(|(rule, severity)| match severity {
             Severity::Error => rule,
             Severity::Warning => format!("warning: {rule}"),
@@ -181,14 +179,14 @@ impl Examination<'_> {
                     ExtractWarningCause::Image(_) => of_image.store(true, Relaxed),
                     _ => outside.store(true, Relaxed),
                 }
-                warnings.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{}", warning.cause));
+                warnings.lock().push(format!("{}", warning.cause));
             }
             _ => {}
         };
         let options = ExtractOptions { jobs: 1, ..ExtractOptions::default() };
         let outcome = floe::extract(image, Parts::All, &target, &options, &tell, &cancel);
         verdict.is_extracted = true;
-        let warnings = warnings.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let warnings = warnings.into_inner();
         warnings.iter().for_each(|words| one_line(words, verdict));
         let is_whole = !cancel.into_inner() && !outside.into_inner() && outcome.is_ok();
         if verdict.is_sound == Some(true) && of_image.into_inner() {

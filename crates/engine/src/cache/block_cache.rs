@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc, OnceLock, PoisonError, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -117,7 +117,7 @@ impl CachedBlock {
     /// Holds the block with a claim on the prefetch budget, which counts once for all concurrent holders. Returns the
     /// existing claim, or the one that `claim` makes.
     pub(crate) fn hold(&self, claim: impl FnOnce() -> Option<Arc<Unused>>) -> Option<Arc<Unused>> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock();
         if let Some(unused) = held.upgrade() {
             return Some(unused);
         }
@@ -390,7 +390,7 @@ impl BlockCache {
 
     /// Evicts a block of a shard, however lately it was used; returns whether there was one.
     fn drop_used(&self, shard: &Mutex<Shard>) -> bool {
-        let dropped = shard.lock().unwrap_or_else(PoisonError::into_inner).evict_used();
+        let dropped = shard.lock().evict_used();
         self.evictions.fetch_add(u64::from(dropped.is_some()), Relaxed);
         dropped.is_some()
     }
@@ -435,7 +435,7 @@ impl BlockCache {
     }
 
     fn evicted(&self) -> MutexGuard<'_, Evicted> {
-        self.evicted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.evicted.lock()
     }
 
     fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
@@ -443,7 +443,7 @@ impl BlockCache {
     }
 
     fn lock(&self, index: usize) -> MutexGuard<'_, Shard> {
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[index].lock()
     }
 }
 

@@ -2,10 +2,7 @@
 
 use std::{
     fmt,
-    sync::{
-        PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use floe_image::{Error, Result};
@@ -60,7 +57,7 @@ impl<T: Clone> Flight<T> {
             counters.waits.fetch_add(1, Relaxed);
             state.waiter_count += 1;
             while state.result.is_none() {
-                state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.ended.wait(state);
             }
             state.waiter_count -= 1;
             let result = state.result.clone();
@@ -111,7 +108,7 @@ impl<T: Clone> Flight<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

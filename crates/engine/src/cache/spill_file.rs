@@ -7,12 +7,13 @@ use std::{
     os::unix::fs::FileExt,
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
 use floe_image::{Error, Place, StoredBlock, metrics};
+use floe_sync::{Mutex, MutexGuard};
 use rustix::{
     fs::{Mode, OFlags, fstatfs, open},
     io::{Errno, ReadWriteFlags, preadv2},
@@ -208,7 +209,7 @@ impl SpillFile {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

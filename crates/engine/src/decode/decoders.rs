@@ -1,6 +1,6 @@
 //! The decoders of an engine and their memory budget.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use floe_codec::Decoder;
 use floe_image::{DecodedLen, Encoding};
@@ -95,7 +95,7 @@ impl Decoders {
     }
 
     fn lock(&self) -> MutexGuard<'_, Idle> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock()
     }
 }
 

@@ -2,12 +2,14 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     thread,
     time::{Duration, Instant},
 };
+
+use floe_sync::{Mutex, MutexGuard};
 
 use crate::Engine;
 
@@ -46,7 +48,7 @@ impl GrowthWatch {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Sender<()>>> {
-        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+        self.thread.lock()
     }
 }
 

@@ -1,9 +1,6 @@
 //! Changes the options of a running engine.
 
-use std::{
-    fmt,
-    sync::{Arc, PoisonError},
-};
+use std::{fmt, sync::Arc};
 
 use crate::{
     Engine, EngineOptions, MetadataCacheDesign, engine::stored_metadata_bytes, memory::page_pool::CacheSize,
@@ -42,7 +39,7 @@ impl std::error::Error for TuneError {}
 impl Engine {
     /// Returns the current options.
     pub fn options(&self) -> EngineOptions {
-        self.options.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.options.lock().clone()
     }
 
     /// Starts the growth watch if the block cache has grown beyond its budget. If no thread can be started, growth is
@@ -55,7 +52,7 @@ impl Engine {
 
     /// Shrinks the block cache to its budget if it has grown.
     pub(crate) fn shrink_cache(&self) {
-        let options = self.options.lock().unwrap_or_else(PoisonError::into_inner);
+        let options = self.options.lock();
         // If the operating system refuses the address space, the cache keeps its size.
         if self.pool.has_grown() && self.pool.set_cache_size(cache_size(&options)).is_ok() {
             self.blocks.keep_budget(&self.pool);
@@ -67,7 +64,7 @@ impl Engine {
     /// # Errors
     /// An option cannot be changed; the options changed before it keep their new values.
     pub fn tune(&self, wanted: &EngineOptions) -> Result<(), TuneError> {
-        let mut options = self.options.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut options = self.options.lock();
         if wanted.metadata_cache != options.metadata_cache {
             let (MetadataCacheDesign::Sharded { block_count }, MetadataCacheDesign::Sharded { .. }) =
                 (wanted.metadata_cache, options.metadata_cache)

@@ -3,13 +3,14 @@
 use std::{
     io,
     sync::{
-        Arc, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
 };
 
 use floe_image::{ByteRange, DeviceId, Error, ImageSource, Place, Result};
+use floe_sync::RwLock;
 
 use crate::{
     Blocking,
@@ -53,12 +54,12 @@ impl Sources {
 
     /// Adds the next extra device.
     pub(crate) fn add_device(&self, source: Arc<dyn ImageSource>) {
-        self.devices.write().unwrap_or_else(PoisonError::into_inner).push(source);
+        self.devices.write().push(source);
     }
 
     /// Closes the files of all devices; reads from now on fail. A read in progress keeps its file open until it ends.
     pub(crate) fn close(&self) {
-        let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
+        let mut devices = self.devices.write();
         let close =
             |source: &Arc<dyn ImageSource>| Arc::new(ClosedSource { len: source.len() }) as Arc<dyn ImageSource>;
         let closed = devices.iter().map(close).collect();
@@ -70,7 +71,7 @@ impl Sources {
 
     /// Whether the format derived this source from other ones.
     pub(crate) fn is_derived(&self, device: DeviceId) -> bool {
-        let derived = self.derived.read().unwrap_or_else(PoisonError::into_inner);
+        let derived = self.derived.read();
         usize::from(u16::MAX - device.0) < derived.len()
     }
 
@@ -79,7 +80,7 @@ impl Sources {
     /// # Errors
     /// `Unsupported` if there are too many.
     pub(crate) fn add_derived(&self, source: Arc<dyn ImageSource>) -> Result<DeviceId> {
-        let mut derived = self.derived.write().unwrap_or_else(PoisonError::into_inner);
+        let mut derived = self.derived.write();
         let number = u16::try_from(derived.len()).ok().and_then(|index| u16::MAX.checked_sub(index));
         let number = number.filter(|number| *number >= self.device_count());
         let number = number.ok_or(Error::unsupported("more than 65535 devices and derived sources"))?;
@@ -89,7 +90,7 @@ impl Sources {
 
     /// The number of devices, including the image itself.
     pub(crate) fn device_count(&self) -> u16 {
-        self.devices.read().unwrap_or_else(PoisonError::into_inner).len() as u16
+        self.devices.read().len() as u16
     }
 
     /// The length of a source in bytes.
@@ -151,11 +152,11 @@ impl Sources {
     /// # Errors
     /// `Corrupt` if there is no such device.
     pub(crate) fn source(&self, device: DeviceId) -> Result<Arc<dyn ImageSource>> {
-        let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+        let devices = self.devices.read();
         if let Some(source) = devices.get(usize::from(device.0)) {
             return Ok(Arc::clone(source));
         }
-        let derived = self.derived.read().unwrap_or_else(PoisonError::into_inner);
+        let derived = self.derived.read();
         let source = derived.get(usize::from(u16::MAX - device.0)).map(Arc::clone);
         source.ok_or(Error::corrupt("no such device", Place { device, ..Place::UNKNOWN }))
     }

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::{
             AtomicU64, AtomicUsize,
             Ordering::{Relaxed, SeqCst},
@@ -93,7 +93,7 @@ impl Admission {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 }
 

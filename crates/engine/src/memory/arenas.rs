@@ -1,6 +1,6 @@
 //! A resizable arena with a limit of pages in use.
 
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use crate::{PageRun, memory::page_run_sys::Arena, sync::Mutex};
 
@@ -83,7 +83,7 @@ impl Arenas {
     }
 
     fn lock(&self) -> crate::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

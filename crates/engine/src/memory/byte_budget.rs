@@ -1,7 +1,7 @@
 //! A budget of bytes, as a fair semaphore.
 
 use std::sync::{
-    Arc, PoisonError,
+    Arc,
     atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst},
 };
 
@@ -72,13 +72,13 @@ impl ByteBudget {
             return permit;
         }
         self.waits.fetch_add(1, Relaxed);
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.turns.lock();
         let own = turns.next;
         turns.next += 1;
         // Before the first check, so that every permit dropped from here on wakes the waiters.
         self.waiting.fetch_add(1, SeqCst);
         while turns.current != own || !self.reserve(bytes) {
-            turns = self.freed.wait(turns).unwrap_or_else(PoisonError::into_inner);
+            turns = self.freed.wait(turns);
         }
         turns.current += 1;
         self.waiting.fetch_sub(1, SeqCst);
@@ -131,7 +131,7 @@ impl Drop for Permit {
     fn drop(&mut self) {
         self.budget.used_bytes.fetch_sub(self.bytes, SeqCst);
         if self.budget.waiting.load(SeqCst) > 0 {
-            drop(self.budget.turns.lock().unwrap_or_else(PoisonError::into_inner));
+            drop(self.budget.turns.lock());
             self.budget.freed.notify_all();
         }
     }

@@ -3,7 +3,7 @@
 use std::{
     ops::{Deref, DerefMut},
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -57,7 +57,7 @@ impl Arena {
 
     /// The number of pages given out.
     pub(crate) fn used_count(&self) -> usize {
-        self.page_count - self.free.lock().unwrap_or_else(PoisonError::into_inner).free_count()
+        self.page_count - self.free.lock().free_count()
     }
 
     /// How many more pages must be backed so that `ahead_count` pages that were never given out are backed.
@@ -82,7 +82,7 @@ impl Arena {
     /// taken afterwards.
     pub(crate) fn retire(&self) {
         self.is_retired.store(true, Relaxed);
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = self.free.lock();
         for (first, count) in free.runs() {
             // The padding in the last machine page belongs to no run.
             let end = if first + count == self.page_count { self.mapping.page_count() } else { first + count };
@@ -92,7 +92,7 @@ impl Arena {
 
     /// Frees pages. A retired arena returns each machine page without pages in use to the operating system.
     fn release(&self, first_page: usize, page_count: usize) {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock();
         free.release(first_page, page_count);
         if !self.is_retired.load(Relaxed) {
             return;
@@ -110,7 +110,7 @@ impl Arena {
     /// Takes a run of `page_count` pages, or returns `None` if no free run is long enough. The pages contain what their
     /// last user left. They may not be backed by memory until [`PageRun::back`] is called.
     pub(crate) fn take(self: &Arc<Self>, page_count: usize) -> Option<PageRun> {
-        let first_page = self.free.lock().unwrap_or_else(PoisonError::into_inner).take(page_count)?;
+        let first_page = self.free.lock().take(page_count)?;
         self.taken_end.fetch_max(first_page + page_count, Relaxed);
         Some(PageRun { home: Home::Arena(Arc::clone(self)), first_page, page_count })
     }

@@ -3,10 +3,12 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
+
+use floe_sync::Mutex;
 
 use crate::metrics::moving_share::MovingShare;
 
@@ -50,7 +52,7 @@ impl PrefetchBudget {
     /// fill the budget.
     pub(crate) fn claim(self: &Arc<Self>, bytes: u64, feedback: &Arc<Feedback>) -> Option<Arc<Unused>> {
         let unused = self.take(bytes, Some(Arc::clone(feedback)))?;
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner).push_back(Arc::downgrade(&unused));
+        self.claims.lock().push_back(Arc::downgrade(&unused));
         Some(unused)
     }
 
@@ -66,7 +68,7 @@ impl PrefetchBudget {
             (used == 0 || all <= self.max_bytes()).then_some(all)
         };
         while self.bytes.fetch_update(Relaxed, Relaxed, fits).is_err() {
-            let oldest = self.claims.lock().unwrap_or_else(PoisonError::into_inner).pop_front()?;
+            let oldest = self.claims.lock().pop_front()?;
             if let Some(oldest) = oldest.upgrade() {
                 oldest.settle(false);
             }

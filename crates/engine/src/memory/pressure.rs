@@ -3,12 +3,11 @@
 use std::{
     fs::{self, File},
     os::unix::fs::FileExt,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::{Duration, Instant},
 };
+
+use floe_sync::Mutex;
 
 /// How long memory pressure is assumed to last after it was last observed.
 const PRESSURE_LASTS: Duration = Duration::from_millis(250);
@@ -120,7 +119,7 @@ impl MemoryPressure {
 
     /// Queries the kernel, unless a thread is doing so or just did.
     fn look(&self) {
-        let (Some(stalls), Ok(mut last)) = (&self.stalls, self.last.try_lock()) else { return };
+        let (Some(stalls), Some(mut last)) = (&self.stalls, self.last.try_lock()) else { return };
         let at = Instant::now();
         if last.is_some_and(|last| at - last.at < LOOK_INTERVAL) {
             return;

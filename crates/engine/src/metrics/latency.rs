@@ -2,13 +2,11 @@
 
 use std::{
     cell::Cell,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
+use floe_sync::Mutex;
 use hdrhistogram::Histogram;
 
 /// Significant decimal digits of recorded latencies; two mean a precision of one percent.
@@ -91,7 +89,7 @@ impl Latencies {
     /// Records how long a stage took.
     pub(crate) fn record(&self, stage: Stage, latency: Duration) {
         let latency_ns = latency.as_nanos().min(u128::from(LATENCY_NS_MAX)) as u64;
-        let mut shard = self.shards[this_thread_number() % SHARD_COUNT].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self.shards[this_thread_number() % SHARD_COUNT].lock();
         shard.stages[stage as usize].saturating_record(latency_ns);
         shard.totals_ns[stage as usize] += latency_ns;
     }
@@ -118,7 +116,7 @@ impl Latencies {
         let mut all = new_histogram();
         let mut total_ns = 0;
         for shard in &self.shards {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let shard = shard.lock();
             all += &shard.stages[stage as usize];
             total_ns += shard.totals_ns[stage as usize];
         }
@@ -137,7 +135,7 @@ impl Latencies {
     pub(crate) fn counts_up_to(&self, stage: Stage, bounds_ns: &[u64]) -> Vec<u64> {
         let mut counts = vec![0; bounds_ns.len()];
         for shard in &self.shards {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let shard = shard.lock();
             for step in shard.stages[stage as usize].iter_recorded() {
                 let first = bounds_ns.partition_point(|bound_ns| *bound_ns < step.value_iterated_to());
                 if let Some(count) = counts.get_mut(first) {
@@ -155,7 +153,7 @@ impl Latencies {
 
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
-            *shard.lock().unwrap_or_else(PoisonError::into_inner) = Shard::new();
+            *shard.lock() = Shard::new();
         }
     }
 }

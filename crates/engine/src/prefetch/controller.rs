@@ -3,13 +3,14 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use floe_image::{ByteRange, DeviceId, Nid};
+use floe_sync::Mutex;
 
 use crate::{
     EngineOptions, PrefetchKind, PrefetchSet, ReadAroundCounters,
@@ -169,7 +170,7 @@ impl Controller {
         if !self.has(PrefetchKind::Sequential) {
             return None;
         }
-        let mut sequential = lock(&self.sequential);
+        let mut sequential = self.sequential.lock();
         let reader = sequential.note(nid, range);
         if reader.run < RUN_MIN {
             return None;
@@ -190,7 +191,7 @@ impl Controller {
         if self.page_cache.get().is_none() || !self.has(PrefetchKind::Directory) {
             return Vec::new();
         }
-        let KnownWalks { walks, batches } = &mut *lock(&self.walks);
+        let KnownWalks { walks, batches } = &mut *self.walks.lock();
         let Some(arrival) = walks.note_read(nid) else { return Vec::new() };
         while arrival.is_marker && batches.front().is_some_and(|(first, _)| *first <= arrival.position) {
             batches.pop_front().into_iter().for_each(|(_, batch)| batch.note_used());
@@ -223,13 +224,13 @@ impl Controller {
     /// Notes files of a directory that were listed to readers.
     pub(crate) fn note_listed(&self, directory: Nid, is_beginning: bool, files: &[ListedFile]) {
         if self.has(PrefetchKind::Directory) {
-            lock(&self.walks).walks.note_listed(directory, is_beginning, files);
+            self.walks.lock().walks.note_listed(directory, is_beginning, files);
         }
     }
 
     /// Whether a file is still to be prefetched: no reader has reached it.
     pub(crate) fn is_wanted(&self, ahead: &AheadFile) -> bool {
-        lock(&self.walks).walks.is_wanted(ahead)
+        self.walks.lock().walks.is_wanted(ahead)
     }
 
     /// Whether recent reads of file data are near each other, so that bytes beside them are likely to be read.
@@ -371,10 +372,6 @@ impl Drop for Admitted {
 /// The window of the cluster in which a range begins.
 fn cluster_window(nid: Nid, range: ByteRange) -> Window {
     Window { owner: nid.0, number: range.offset() / CLUSTER_BYTES }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(all(test, not(feature = "shuttle")))]

@@ -3,13 +3,14 @@
 use std::{
     ops::Range,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use floe_image::{Error, Result, StoredBlock};
+use floe_sync::{Mutex, MutexGuard};
 
 use crate::{
     Blocking, PageRun,
@@ -242,7 +243,7 @@ impl DetachedRead {
     }
 
     fn end(&self) -> MutexGuard<'_, End> {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner)
+        self.end.lock()
     }
 }
 
@@ -266,7 +267,7 @@ impl Drop for WaitingRead {
 
 impl Drop for DetachedRead {
     fn drop(&mut self) {
-        let end = self.end.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let end = self.end.get_mut();
         if let Some(reply) = end.reply.take() {
             (reply.completion)(Err(end.error.take().unwrap_or(Error::Cancelled)));
         }

@@ -1,8 +1,7 @@
 //! Buffers of reads, reused by later reads.
 
-use std::sync::{Mutex, PoisonError};
-
 use floe_image::Extent;
+use floe_sync::Mutex;
 
 use super::{acquire::Step, plan::PlannedStep};
 
@@ -23,13 +22,13 @@ pub(crate) struct Workspaces {
 impl Workspaces {
     /// Runs `work` with an empty workspace.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Workspace) -> R) -> R {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.idle.lock().pop();
         let mut workspace = idle.unwrap_or_default();
         let result = work(&mut workspace);
         workspace.extents.clear();
         workspace.planned.clear();
         workspace.steps.clear();
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
+        self.idle.lock().push(workspace);
         result
     }
 }

@@ -3,12 +3,11 @@
 use std::{
     fs::File,
     os::unix::fs::FileExt,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     time::{Duration, Instant},
 };
+
+use floe_sync::Mutex;
 
 use crate::threads::scheduling_sys::allowed_cpus;
 
@@ -85,13 +84,13 @@ impl CpuPressure {
 
     /// Whether pressure was observed; false before the first query.
     pub(crate) fn was_seen_high(&self) -> bool {
-        self.is_high() && self.last.try_lock().is_ok_and(|last| last.is_some())
+        self.is_high() && self.last.try_lock().is_some_and(|last| last.is_some())
     }
 
     /// Queries the kernel, unless a thread is doing so or just did. Returns whether [`is_high`](Self::is_high) has
     /// changed.
     pub(crate) fn look(&self) -> bool {
-        let (Some(runnable), Ok(mut last)) = (&self.runnable, self.last.try_lock()) else { return false };
+        let (Some(runnable), Some(mut last)) = (&self.runnable, self.last.try_lock()) else { return false };
         let at = Instant::now();
         if last.as_ref().is_some_and(|last| at - last.at < LOOK_INTERVAL) {
             return false;

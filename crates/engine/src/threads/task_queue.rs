@@ -1,6 +1,6 @@
 //! Queues of work for the engine's threads.
 
-use std::{collections::VecDeque, sync::PoisonError, time::Instant};
+use std::{collections::VecDeque, time::Instant};
 
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
@@ -73,7 +73,7 @@ impl TaskQueue {
                 continue;
             }
             state.idle_threads += 1;
-            state = self.available.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.available.wait(state);
             state.idle_threads -= 1;
         }
     }
@@ -105,7 +105,7 @@ impl TaskQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -1,9 +1,11 @@
 //! The state of one thread of the engine.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
+
+use floe_sync::{Mutex, MutexGuard};
 
 use crate::{
     Priority,
@@ -127,7 +129,7 @@ impl WorkerRecord {
     }
 
     fn scheduled(&self) -> MutexGuard<'_, Scheduled> {
-        self.scheduled.lock().unwrap_or_else(PoisonError::into_inner)
+        self.scheduled.lock()
     }
 
     pub(super) fn is_real_time(&self) -> bool {

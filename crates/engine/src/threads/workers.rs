@@ -3,11 +3,13 @@
 use std::{
     io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
 };
+
+use floe_sync::{Mutex, MutexGuard, RwLock};
 
 use crate::{
     Priority, WorkerMode, WorkerStatus,
@@ -92,7 +94,7 @@ impl Workers {
             cpus_checked_ms: AtomicU64::new(0),
         };
         let lanes = workers.lanes_for(mode)?;
-        *workers.lanes.write().unwrap_or_else(PoisonError::into_inner) = lanes;
+        *workers.lanes.write() = lanes;
         Ok(workers)
     }
 
@@ -118,7 +120,7 @@ impl Workers {
             return Ok(());
         }
         let next = self.lanes_for(mode)?;
-        let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.lanes.write();
         let gone = std::mem::replace(&mut *lanes, next);
         self.mode.store(mode as u8, Relaxed);
         drop(lanes);
@@ -128,18 +130,18 @@ impl Workers {
 
     /// The priority of the threads.
     pub(crate) fn priority(&self) -> Priority {
-        *self.priority.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.priority.lock()
     }
 
     /// Changes the priority of all threads except `floe-around`.
     pub(crate) fn set_priority(&self, priority: Priority) {
         // Threads started from here on have the new priority already.
-        *self.priority.lock().unwrap_or_else(PoisonError::into_inner) = priority;
-        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        *self.priority.lock() = priority;
+        let lanes = self.lanes.read();
         lanes.iter().flat_map(|lane| &lane.records).for_each(|record| record.reschedule(priority));
         drop(lanes);
         for others in [&self.fetch_threads, &self.adopted_threads] {
-            let others = others.lock().unwrap_or_else(PoisonError::into_inner);
+            let others = others.lock();
             others.iter().for_each(|record| record.reschedule(priority));
         }
         self.storing.thread().iter().for_each(|record| record.reschedule(priority));
@@ -150,7 +152,7 @@ impl Workers {
     pub(crate) fn decompress(&self, work: Work) {
         self.follow_cpus();
         let task = Task::new(work);
-        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let lanes = self.lanes.read();
         let here = (lanes.len() > 1).then(rustix::thread::sched_getcpu);
         let own = lanes.iter().find(|lane| lane.cpu == here && lane.queue.has_idle_thread());
         let free = own.or_else(|| lanes.iter().find(|lane| lane.queue.has_idle_thread()));
@@ -201,7 +203,7 @@ impl Workers {
     /// Adopts the calling thread, which the engine did not start, until its record is detached.
     pub(crate) fn adopt(&self, name: String) -> Arc<WorkerRecord> {
         self.look();
-        let mut threads = self.adopted_threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = self.adopted_threads.lock();
         let record = WorkerRecord::new(name, None, self.priority(), Some(Arc::clone(&self.cpu_pressure)));
         record.attach();
         threads.retain(|record| record.is_attached());
@@ -220,7 +222,7 @@ impl Workers {
     fn look(&self) {
         if self.cpu_pressure.look() {
             for others in [&self.fetch_threads, &self.adopted_threads] {
-                let others = others.lock().unwrap_or_else(PoisonError::into_inner);
+                let others = others.lock();
                 others.iter().for_each(|record| record.follow());
             }
         }
@@ -228,10 +230,10 @@ impl Workers {
 
     /// Returns the scheduling and the counters of each thread.
     pub(crate) fn status(&self) -> Vec<WorkerStatus> {
-        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let lanes = self.lanes.read();
         let mut all: Vec<_> = lanes.iter().flat_map(|lane| &lane.records).map(|record| record.status()).collect();
         for others in [&self.fetch_threads, &self.adopted_threads] {
-            all.extend(others.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|record| record.status()));
+            all.extend(others.lock().iter().map(|record| record.status()));
         }
         all.extend(
             [&self.around, &self.storing].into_iter().filter_map(|single| Some(single.thread().as_ref()?.status())),
@@ -270,7 +272,7 @@ impl Workers {
     }
 
     fn start_fetch_thread(&self) {
-        let mut threads = self.fetch_threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut threads = self.fetch_threads.lock();
         if threads.len() >= FETCH_THREADS_MAX {
             return;
         }
@@ -302,12 +304,12 @@ impl Workers {
             return;
         }
         let cpus = allowed_cpus();
-        let lanes = self.lanes.read().unwrap_or_else(PoisonError::into_inner);
+        let lanes = self.lanes.read();
         if lanes.iter().filter_map(|lane| lane.cpu).eq(cpus.iter().copied()) {
             return;
         }
         drop(lanes);
-        let mut lanes = self.lanes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.lanes.write();
         if self.mode() != WorkerMode::PerCpu {
             return;
         }
@@ -345,7 +347,7 @@ impl LazyThread {
     }
 
     fn thread(&self) -> MutexGuard<'_, Option<Arc<WorkerRecord>>> {
-        self.thread.lock().unwrap_or_else(PoisonError::into_inner)
+        self.thread.lock()
     }
 }
 

@@ -1,8 +1,7 @@
 //! Prefix sums of stored lengths, for extents whose records consist of a length only.
 
-use std::sync::{Mutex, PoisonError};
-
 use floe_image::Nid;
+use floe_sync::Mutex;
 
 /// The number of records from one kept sum to the next.
 pub(super) const STRIDE: u64 = 1024;
@@ -23,7 +22,7 @@ pub(super) struct LengthSums {
 impl LengthSums {
     /// The last record at or before `number` with a known sum, and that sum; 0 and 0 if there is none.
     pub(super) fn before(&self, nid: Nid, number: u64) -> (u64, u64) {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.lock();
         let Some(at) = files.iter().position(|(file, _)| *file == nid) else { return (0, 0) };
         let file = files.remove(at);
         let wanted = usize::try_from(number / STRIDE).unwrap_or(usize::MAX).min(file.1.len());
@@ -35,7 +34,7 @@ impl LengthSums {
     /// Keeps the sum before record `number` if it is the next missing one.
     pub(super) fn keep(&self, nid: Nid, number: u64, sum: u64) {
         let Some(index) = (number / STRIDE).checked_sub(1).filter(|_| number.is_multiple_of(STRIDE)) else { return };
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.files.lock();
         match files.iter_mut().find(|(file, _)| *file == nid) {
             Some((_, sums)) if usize::try_from(index) == Ok(sums.len()) && sums.len() < SUMS_MAX => sums.push(sum),
             Some(_) => {}
@@ -71,6 +70,6 @@ mod tests {
         }
         assert_eq!(sums.before(Nid(1), 1024), (0, 0));
         assert_eq!(sums.before(Nid(19), 1024), (1024, 19));
-        assert_eq!(sums.files.lock().expect("no panic").len(), FILES_MAX);
+        assert_eq!(sums.files.lock().len(), FILES_MAX);
     }
 }

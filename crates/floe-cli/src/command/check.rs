@@ -4,7 +4,7 @@ use std::{
     io::{self, Write},
     num::NonZeroUsize,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
@@ -12,6 +12,7 @@ use std::{
 
 use clap::Args;
 use floe::{CheckOptions, CheckSummary, Finding, check_files};
+use floe_sync::Mutex;
 use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
 
@@ -121,12 +122,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
             }
             if told.fetch_add(1, Relaxed) < PRINTED_MAX {
                 let line = finding_line(finding, arguments.json);
-                let _ = output.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
+                let _ = output.lock().write_all(line.as_bytes());
             }
         };
         let engine_options = arguments.image.open_options().engine;
         let result = files.and_then(|files| check_files(files, &engine_options, &options, &tell, &cancel));
-        let output = output.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let output = output.into_inner();
         match result {
             Ok(summary) => {
                 verdict = exit_of(&summary);

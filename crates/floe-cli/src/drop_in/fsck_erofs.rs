@@ -4,10 +4,7 @@ use std::{
     ffi::OsString,
     io,
     path::{Path, PathBuf},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use floe::{
@@ -16,6 +13,7 @@ use floe::{
     extract,
 };
 use floe_sandbox::Mode;
+use floe_sync::Mutex;
 
 use super::erofs_tool::{ErofsTool, Options, Wanted, number};
 use crate::{
@@ -163,7 +161,7 @@ fn check_image(tool: &ErofsTool, image: &Path, order: &Order, cancel: &AtomicBoo
         if finding.severity == Severity::Warning || is_ignored {
             return;
         }
-        let mut has_errors = has_errors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut has_errors = has_errors.lock();
         *has_errors = true;
         if order.verbosity > 0 {
             let path = finding.path.as_deref().map(|path| format!(" @ {}", Shown(path))).unwrap_or_default();
@@ -181,7 +179,7 @@ fn check_image(tool: &ErofsTool, image: &Path, order: &Order, cancel: &AtomicBoo
     if summary.is_cancelled {
         return interrupted(tool);
     }
-    if has_errors.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    if has_errors.into_inner() {
         if order.verbosity > 0 {
             tool.say("Found some filesystem corruption");
         }

@@ -9,7 +9,7 @@ use std::{
     io,
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         mpsc::{self, RecvTimeoutError},
     },
     thread,
@@ -17,6 +17,7 @@ use std::{
 };
 
 use floe_keeper::MountTable;
+use floe_sync::Mutex;
 use rustix::process::geteuid;
 
 use super::of_user::{MountMetrics, ask_all};
@@ -68,7 +69,7 @@ struct Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.busy.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.user_id);
+        self.busy.lock().remove(&self.user_id);
         let _ = self.news.send(News::Done { user_id: self.user_id, is_complete: self.is_complete });
     }
 }
@@ -168,7 +169,7 @@ impl Collector {
         deadline: Instant,
         news: mpsc::Sender<News>,
     ) -> bool {
-        if !self.busy.lock().unwrap_or_else(PoisonError::into_inner).insert(user_id) {
+        if !self.busy.lock().insert(user_id) {
             return false;
         }
         let (busy, is_own) = (Arc::clone(&self.busy), geteuid().as_raw() == user_id);

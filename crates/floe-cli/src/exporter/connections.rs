@@ -2,9 +2,10 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use floe_sync::Mutex;
 use tokio::task::AbortHandle;
 
 use super::peer::Peer;
@@ -40,7 +41,7 @@ pub(super) struct Admitted {
 impl Connections {
     /// Makes room for a connection of a client.
     pub(super) fn admit(&self, peer: Peer) -> Admitted {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         if open.of_peers.get(&peer).is_some_and(|own| own.len() >= OF_PEER_MAX) {
             open.end_oldest(peer);
         } else if open.count >= CONNECTIONS_MAX {
@@ -55,7 +56,7 @@ impl Connections {
 impl Admitted {
     /// Notes the task that serves the connection.
     pub(super) fn is_served_by(&self, task: AbortHandle) {
-        let mut open = self.connections.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.connections.open.lock();
         open.count += 1;
         open.of_peers.entry(self.peer).or_default().push_back((self.number, task));
     }
@@ -63,7 +64,7 @@ impl Admitted {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        let mut open = self.connections.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.connections.open.lock();
         let Some(own) = open.of_peers.get_mut(&self.peer) else { return };
         let before = own.len();
         own.retain(|(number, _)| *number != self.number);

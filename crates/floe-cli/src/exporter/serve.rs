@@ -1,14 +1,9 @@
 //! Serves metrics over HTTP.
 
-use std::{
-    convert::Infallible,
-    io,
-    net::SocketAddr,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use floe_sync::Mutex;
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode, body::Incoming, header::CONTENT_TYPE, server::conn::http1,
@@ -103,7 +98,7 @@ impl Metrics {
     }
 
     fn in_progress(&self) -> watch::Receiver<Collected> {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         // The sender is dropped at the end of a collection.
         if current.has_changed().is_err() {
             let (sender, receiver) = watch::channel(None);

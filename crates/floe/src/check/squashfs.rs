@@ -1,13 +1,11 @@
 //! Checks SquashFS images.
 
-use std::{
-    io,
-    sync::{Mutex, PoisonError, mpsc::sync_channel},
-};
+use std::{io, sync::mpsc::sync_channel};
 
 use floe_engine::Blocking;
 use floe_image::{Encoding, Finding, StoredBlock, StoredLen};
 use floe_squashfs::{Squashfs, check};
+use floe_sync::Mutex;
 
 use super::{CheckedBytes, Run};
 
@@ -32,7 +30,7 @@ pub(super) fn check(run: &Run<'_>) -> io::Result<u64> {
     };
     let (sender, receiver) = sync_channel::<Vec<check::BlockToDecode>>(WAITING_BATCHES_MAX);
     let receiver = Mutex::new(receiver);
-    let next = || receiver.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
+    let next = || receiver.lock().recv().ok();
     let work = |bytes: &mut CheckedBytes<'_>| {
         while let Some(batch) = next() {
             for block in batch.into_iter().take_while(|_| !run.is_cancelled()) {

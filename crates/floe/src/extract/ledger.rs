@@ -2,11 +2,10 @@
 
 use std::{
     io,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
+
+use floe_sync::Mutex;
 
 use super::{
     ExtractEvent,
@@ -77,11 +76,11 @@ impl<'a> Ledger<'a> {
 
     /// Notes a special file, to look at it in the end.
     pub(super) fn note_special_file(&self, file: SpecialFile) {
-        self.special_files.lock().unwrap_or_else(PoisonError::into_inner).push(file);
+        self.special_files.lock().push(file);
     }
 
     pub(super) fn take_special_files(&self) -> Vec<SpecialFile> {
-        std::mem::take(&mut *self.special_files.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.special_files.lock())
     }
 
     pub(super) fn tell(&self, event: ExtractEvent<'_>) {
@@ -142,7 +141,7 @@ impl<'a> Ledger<'a> {
         if let ExtractWarningCause::Target(_, error) = &cause
             && is_fatal(error)
         {
-            let mut fatal = self.fatal.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut fatal = self.fatal.lock();
             if fatal.is_none() {
                 *fatal = error.raw_os_error().map(io::Error::from_raw_os_error);
             }
@@ -153,7 +152,7 @@ impl<'a> Ledger<'a> {
 
     /// Returns the results, or the error that ended the extraction; the error is `None` after cancellation.
     pub(super) fn into_summary(self) -> Result<ExtractSummary, Option<io::Error>> {
-        if let Some(error) = self.fatal.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        if let Some(error) = self.fatal.into_inner() {
             return Err(Some(error));
         }
         if self.cancel.load(Relaxed) {

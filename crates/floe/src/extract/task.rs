@@ -3,10 +3,12 @@
 use std::{
     fs::File,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize},
     },
 };
+
+use floe_sync::{Mutex, MutexGuard};
 
 use super::tree::{Identity, TreeDirectory};
 use crate::{Attr, ByteRange, ExtentData, FileType, Image};
@@ -153,7 +155,7 @@ impl CreatedNames {
     }
 
     fn lock(&self) -> MutexGuard<'_, Created> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

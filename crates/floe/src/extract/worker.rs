@@ -5,7 +5,7 @@ use std::{
     io,
     os::{fd::AsFd, unix::fs::FileExt},
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::Ordering::{AcqRel, Acquire, Relaxed},
     },
 };
@@ -229,7 +229,7 @@ impl<'a> Worker<'a> {
         if large.workers_left.fetch_sub(1, AcqRel) > 1 {
             return;
         }
-        let progress = std::mem::take(&mut *large.progress.lock().unwrap_or_else(PoisonError::into_inner));
+        let progress = std::mem::take(&mut *large.progress.lock());
         let Some(file) = progress.file else { return };
         if !large.has_failed.load(Acquire) && !self.ledger.is_over() {
             match self.metadata.finish_open(&file, &large.item.attr) {
@@ -252,7 +252,7 @@ impl<'a> Worker<'a> {
 
     /// Takes the next part of a large file that contains data. The first worker creates the file.
     fn next_part(&mut self, large: &LargeFile) -> Option<(Arc<File>, ByteRange)> {
-        let mut progress = large.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut progress = large.progress.lock();
         let Item { attr, .. } = &large.item;
         let taken = loop {
             if large.has_failed.load(Relaxed) || self.ledger.is_over() || progress.next >= attr.size {

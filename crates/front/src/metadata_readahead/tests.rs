@@ -72,7 +72,7 @@ fn inodes_are_read_ahead_in_the_order_of_listings() {
     assert_eq!(blocks(201), [], "its readahead is late");
     assert_eq!(blocks(71), [72, 73, 74, 75, 76], "the next directory continues the run, and shares a block");
     readahead.note_listed((1000..).step_by(2).take(LISTED_MAX));
-    assert_eq!(lock(&readahead.listed).positions.len(), LISTED_MAX);
+    assert_eq!(readahead.listed.lock().positions.len(), LISTED_MAX);
     assert_eq!(blocks(1000).first(), Some(&1004), "behind the marker");
     assert!(blocks(1004).is_empty(), "inside a window");
     assert!(blocks(1002).len() > 8, "the marker");
@@ -141,7 +141,7 @@ fn the_known_part_of_the_tree_has_a_limit() {
             readahead.note_children(number, children.clone());
             readahead.note_children(number, children.clone());
         }
-        let tree = lock(&readahead.tree);
+        let tree = readahead.tree.lock();
         let known: usize = tree.children.values().map(|children| 1 + children.len()).sum();
         assert!(known == tree.known && known <= KNOWN_MAX, "{known} with {} children each", children.len());
     }
@@ -170,8 +170,8 @@ fn readers_do_not_wait_for_the_end_of_a_cycle() {
         for number in 0..last {
             readahead.note_children(number + 1, vec![number]);
         }
-        lock(&readahead.tree).places.insert(last, (tail_len, 0));
-        lock(&readahead.tree).children.insert(0, vec![]);
+        readahead.tree.lock().places.insert(last, (tail_len, 0));
+        readahead.tree.lock().children.insert(0, vec![]);
         let began = clock_gettime(ClockId::ThreadCPUTime);
         for _ in 0..CALLS {
             assert_eq!(readahead.next_directory(0), None);

@@ -1,12 +1,10 @@
 //! The rings of a mount that is served over io_uring.
 
-use std::{
-    fmt, fs, io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{fmt, fs, io, sync::Arc};
 
 use floe_fuse_wire::Ring;
 use floe_keeper::RingPermission;
+use floe_sync::{Mutex, MutexGuard};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The CPUs for which the kernel has queues.
@@ -76,7 +74,7 @@ impl Rings {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -1,11 +1,9 @@
 //! Adaptive readdirplus: detects which threads use attributes of the entries that they list.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashMap;
 
 use floe_image::Nid;
+use floe_sync::{Mutex, MutexGuard};
 
 /// The initial credit of a thread, in entries with attributes. An unused inode costs the kernel about 6 µs, a lookup
 /// about 25 µs.
@@ -93,7 +91,7 @@ impl Listings {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -1,11 +1,9 @@
 //! The next parts of directories, listed before the kernel asks for them.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::VecDeque;
 
 use floe_image::Nid;
+use floe_sync::{Mutex, MutexGuard};
 
 use crate::inodes::{directory::Listed, listings::Allowance};
 
@@ -70,7 +68,7 @@ impl NextParts {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<ListedPart>> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.parts.lock()
     }
 }
 

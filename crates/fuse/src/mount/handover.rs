@@ -7,13 +7,14 @@ use std::{
     fmt, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, TryLockError, mpsc::Sender},
+    sync::{Arc, mpsc::Sender},
     thread,
     time::{Duration, Instant},
 };
 
 use floe_fuse_wire::{Agreement, Channel, InitFlags, Notifier};
 use floe_keeper::{AutoUnmount, MountTable};
+use floe_sync::{Mutex, MutexGuard};
 
 use super::{Ended, unmounter::Unmounter};
 use crate::session_pool::gate::Gate;
@@ -145,11 +146,7 @@ impl Handover {
     /// # Errors
     /// The mount is being handed over already, or requests stay in progress. The mount is served as before.
     pub fn pause(&self, patience: Duration) -> Result<Paused<'_>, PauseError> {
-        let only = match self.pausing.try_lock() {
-            Ok(only) => only,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(PauseError::Busy),
-        };
+        let Some(only) = self.pausing.try_lock() else { return Err(PauseError::Busy) };
         // Dropped on errors, which opens the gate.
         let paused = Paused { handover: self, _only: only };
         if !self.gate.close(GATE_PATIENCE) {

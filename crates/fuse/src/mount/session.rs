@@ -4,7 +4,6 @@ use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
         mpsc::{Receiver, RecvTimeoutError, Sender},
     },
@@ -13,6 +12,7 @@ use std::{
 };
 
 use floe_image::start_error;
+use floe_sync::Mutex;
 
 use super::{Ended, error::MountError, unmounter::Unmounter};
 use crate::{
@@ -88,13 +88,13 @@ impl Session {
 
     /// Keeps the first error.
     fn set_failure(&self, error: io::Error) {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        self.failure.lock().get_or_insert(error);
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let failure = self.failure.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let failure = self.failure.get_mut().take();
         let end = match failure {
             Some(error) => Ended::Failed(error),
             None if *self.is_unmounted.get_mut() => {

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{
             AtomicU64,
             Ordering::{Acquire, Relaxed, Release},
@@ -13,6 +13,7 @@ use std::{
 };
 
 use floe_fuse_wire::{Errno, Reply};
+use floe_sync::Mutex;
 
 /// The length of a deadline in ticks of the coarse clock. Deadlines are therefore exact to about an eighth.
 const TICKS_PER_DEADLINE: u64 = 8;
@@ -98,7 +99,7 @@ impl Deadlines {
         let mut overdue = Vec::new();
         for (shard, (_, answered)) in self.shards.iter().zip(&self.progress) {
             let before = overdue.len();
-            for slot in &mut lock(shard).slots {
+            for slot in &mut shard.lock().slots {
                 if slot.as_ref().is_some_and(|(since, _)| now - since > TICKS_PER_DEADLINE) {
                     overdue.extend(slot.take());
                 }
@@ -162,7 +163,7 @@ impl PendingReply {
         let reply = match std::mem::replace(&mut self.location, ReplyLocation::Taken) {
             ReplyLocation::Held(reply) => Some(reply),
             ReplyLocation::Listed(index) => {
-                let mut under_way = lock(&self.deadlines.shards[shard]);
+                let mut under_way = self.deadlines.shards[shard].lock();
                 under_way.free.push(index);
                 under_way.slots[index].take().map(|(_, reply)| reply)
             }
@@ -203,7 +204,7 @@ impl Visit<'_> {
             None => ReplyLocation::Held(reply),
             Some(_) => {
                 let entry = Some((deadlines.clock.load(Relaxed), reply));
-                let mut under_way = lock(&deadlines.shards[shard]);
+                let mut under_way = deadlines.shards[shard].lock();
                 let index = under_way.free.pop().unwrap_or(under_way.slots.len());
                 match under_way.slots.get_mut(index) {
                     Some(slot) => *slot = entry,
@@ -222,10 +223,6 @@ impl Visit<'_> {
             state.answered.load(Relaxed) == self.number
         })
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -313,7 +310,7 @@ mod tests {
             let requests = [request(&deadlines), request(&deadlines)];
             drop(requests);
         }
-        let slots: usize = deadlines.shards.iter().map(|shard| lock(shard).slots.len()).sum();
+        let slots: usize = deadlines.shards.iter().map(|shard| shard.lock().slots.len()).sum();
         assert_eq!(slots, 2);
     }
 
@@ -336,7 +333,7 @@ mod tests {
     fn without_a_deadline_nothing_is_kept() {
         let deadlines = Arc::new(Deadlines::new(None, 1));
         let (_pending, _kernel) = request(&deadlines);
-        assert!(deadlines.shards.iter().all(|shard| lock(shard).slots.is_empty()));
+        assert!(deadlines.shards.iter().all(|shard| shard.lock().slots.is_empty()));
         assert_eq!(deadlines.tick_interval(), None);
     }
 }

@@ -2,16 +2,15 @@
 
 use std::{
     fmt,
-    sync::{
-        Condvar, Mutex, PoisonError,
-        atomic::{
-            AtomicBool, AtomicI32,
-            Ordering::{Relaxed, SeqCst},
-        },
+    sync::atomic::{
+        AtomicBool, AtomicI32,
+        Ordering::{Relaxed, SeqCst},
     },
     thread,
     time::{Duration, Instant},
 };
+
+use floe_sync::{Condvar, Mutex};
 
 use super::interrupt_sys;
 
@@ -55,9 +54,9 @@ impl Gate {
         // `close` stores and loads in the opposite order, so one of the two sees the other.
         while self.is_closed.load(SeqCst) {
             state.is_receiving.store(false, SeqCst);
-            let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            let waiting = self.waiting.lock();
             let wait = self.opened.wait_while(waiting, |()| self.is_closed.load(SeqCst));
-            drop(wait.unwrap_or_else(PoisonError::into_inner));
+            drop(wait);
             state.is_receiving.store(true, SeqCst);
         }
     }
@@ -104,7 +103,7 @@ impl Gate {
 
     /// Lets the threads take requests again.
     pub(crate) fn open(&self) {
-        let _waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _waiting = self.waiting.lock();
         self.is_closed.store(false, SeqCst);
         self.opened.notify_all();
     }

@@ -2,13 +2,14 @@
 
 use std::{
     sync::{
-        Arc, Condvar, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use floe_engine::MovingShare;
+use floe_sync::{Condvar, Mutex};
 
 use crate::connection::Pending;
 
@@ -71,21 +72,21 @@ impl Listeners {
         if is_another || self.thread_count == 1 || self.is_crowded() {
             return;
         }
-        let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut resting = self.resting.lock();
         let others = self.thread_count.saturating_sub(self.serving.load(Relaxed) + *resting + 1);
         if others == 0 || self.is_over.load(Relaxed) {
             return;
         }
         *resting += 1;
         // A thread that is woken without need listens for a while; that does no harm.
-        let (mut resting, _) = self.needed.wait_timeout(resting, self.rest).unwrap_or_else(PoisonError::into_inner);
+        let (mut resting, _) = self.needed.wait_timeout(resting, self.rest);
         *resting -= 1;
     }
 
     /// Wakes a resting thread to listen, if no thread listens. Called by a thread that serves a request and is about to
     /// block on the source.
     pub(crate) fn promote(&self) {
-        let resting = *self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        let resting = *self.resting.lock();
         if resting > 0 && self.serving.load(Relaxed) + resting >= self.thread_count {
             self.needed.notify_one();
         }
@@ -93,7 +94,7 @@ impl Listeners {
 
     /// Wakes all resting threads, and lets none rest from now on: the connection has ended, and each thread has to notice it.
     pub(crate) fn end_all(&self) {
-        let resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        let resting = self.resting.lock();
         self.is_over.store(true, Relaxed);
         drop(resting);
         self.needed.notify_all();
@@ -106,7 +107,7 @@ impl Listeners {
     /// Updates the share of requests behind which others waited. Wakes a resting thread if that share is high.
     fn note(&self, others_wait: bool) {
         self.crowded_share.note(others_wait);
-        if others_wait && self.is_crowded() && *self.resting.lock().unwrap_or_else(PoisonError::into_inner) > 0 {
+        if others_wait && self.is_crowded() && *self.resting.lock() > 0 {
             self.needed.notify_one();
         }
     }
@@ -134,7 +135,7 @@ mod tests {
             resting.end(false);
             began.elapsed()
         });
-        while *listeners.resting.lock().expect("no panic") == 0 && !rests.is_finished() {
+        while *listeners.resting.lock() == 0 && !rests.is_finished() {
             thread::yield_now();
         }
         rests

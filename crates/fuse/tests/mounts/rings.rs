@@ -9,13 +9,14 @@ use std::{
     },
     path::Path,
     process::{Command, Stdio},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed, mpsc},
+    sync::{Arc, atomic::Ordering::Relaxed, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
 use floe_fuse::{Ended, MountHandles, MountOptions, MountSetup, Rings, Transport};
 use floe_fuse_wire::{Channel, Errno, InitFlags, Receipt, RequestBuffer, Ring, Terms};
+use floe_sync::{Mutex, MutexGuard};
 use floe_testkit::skip::skipped;
 use rustix::{
     fs::{FlockOperation, flock},
@@ -43,7 +44,7 @@ impl Parameter {
         if !can_mount() {
             return None;
         }
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = ALONE.lock();
         let opened = fs::read(PARAMETER).and_then(|before| {
             let file = File::options().write(true).open(PARAMETER)?;
             let parameter = Self { file, before, _alone: alone };

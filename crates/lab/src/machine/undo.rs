@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::lab_lock::LabLock;
@@ -18,6 +18,7 @@ use crate::error::ErrorContext;
 use crate::interrupt_sys::Interrupt;
 use crate::{Error, Result};
 use floe_image::ShownName;
+use floe_sync::Mutex;
 
 /// Waits for the end of its standard input, then undoes the changes listed in the file `$1`.
 const KEEPER: &str = r#"
@@ -158,7 +159,7 @@ impl Undo {
         if line.contains('\n') {
             return Err(Error::new(format!("a path with a line break cannot be used: {line:?}")));
         }
-        let mut changes = self.shared.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changes = self.shared.changes.lock();
         let number = changes.next;
         changes.next += 1;
         changes.open.insert(number, change);
@@ -169,7 +170,7 @@ impl Undo {
 
 impl Drop for PendingChange {
     fn drop(&mut self) {
-        let mut changes = self.shared.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changes = self.shared.changes.lock();
         changes.open.remove(&self.number);
         // If this fails, the change is undone a second time, which is harmless.
         let _ = self.shared.write(&changes);
@@ -197,7 +198,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let keeper = self.keeper.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let keeper = self.keeper.get_mut().take();
         if let Some((mut child, stdin)) = keeper {
             drop(stdin);
             let _ = child.wait();
@@ -285,7 +286,7 @@ mod tests {
         let kept = undo.record(Change::Setting { path: setting.clone(), value: "1".into() }).unwrap();
         let left = undo.record(Change::Directory { path: directory.clone() }).unwrap();
         // A killed process leaves the same state: no value was dropped, and the pipe is closed.
-        let keeper = undo.shared.keeper.lock().unwrap().take();
+        let keeper = undo.shared.keeper.lock().take();
         drop(keeper.map(|(child, stdin)| (drop(stdin), child)));
         assert!(wait_until(|| !directory.exists()), "the directory is still there");
         assert!(wait_until(|| fs::read_to_string(&setting).is_ok_and(|value| value == "1")));

@@ -7,8 +7,10 @@ use std::{
     io,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
+
+use floe_sync::{Condvar, Mutex, MutexGuard};
 
 use crate::error::{Error, Result};
 
@@ -55,7 +57,7 @@ impl Temporaries {
     pub fn remove(&self) -> bool {
         let is_naming = |names: &mut Names| names.stage == Stage::Naming;
         let waited = self.shared.changed.wait_while(self.lock(), is_naming);
-        let mut names = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut names = waited;
         if names.stage == Stage::Named {
             return false;
         }
@@ -107,7 +109,7 @@ impl Temporaries {
     }
 
     fn lock(&self) -> MutexGuard<'_, Names> {
-        self.shared.names.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.names.lock()
     }
 }
 

@@ -5,9 +5,9 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     os::unix::fs::FileExt,
-    sync::{Mutex, PoisonError},
 };
 
+use floe_sync::Mutex;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 
@@ -65,12 +65,12 @@ impl StateFile {
 
     /// The current state.
     pub(crate) fn state(&self) -> State {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner).state.clone()
+        self.current.lock().state.clone()
     }
 
     /// Notes changes of options by `floe tune`.
     pub(crate) fn note_tuned(&self, changes: &[String]) {
-        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.lock();
         current.state.note_tuned(changes);
         current.number += 1;
         current.number_at_end = current.number;

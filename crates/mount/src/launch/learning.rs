@@ -1,15 +1,13 @@
 //! Records the first launch of a mount, and keeps its profile.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use floe::Image;
 use floe_engine::EngineOptions;
 use floe_fuse::AccessSink;
 use floe_image::ShownName;
 use floe_sandbox::Policy;
+use floe_sync::Mutex;
 
 use super::{
     learned::LearnedPlace,
@@ -45,7 +43,7 @@ impl Learning {
 
     /// Allows a confined process to write the profile.
     pub(super) fn allow(&self, policy: &mut Policy) {
-        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = self.place.lock();
         place.iter().for_each(|place| place.allow(policy));
     }
 
@@ -61,7 +59,7 @@ impl Learning {
 
     /// Ends the recording and writes the profile, unless nothing was read.
     pub(super) fn end(&self, image: &Image) {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = self.place.lock();
         let Some(place) = place.take() else { return };
         self.recorder.end();
         self.prefetch.resume(image.reader().engine(), &self.progress);

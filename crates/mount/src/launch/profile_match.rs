@@ -2,15 +2,13 @@
 
 use std::{
     collections::HashSet,
-    sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
 
 use floe_fuse::ImageAccess;
 use floe_image::{ByteRange, Nid};
+use floe_sync::{Condvar, Mutex, MutexGuard};
 
 use super::program_reads::ProgramReads;
 
@@ -90,7 +88,7 @@ impl ProfileMatch {
     pub(super) fn wait_for_beginning(&self) -> bool {
         let state = self.lock();
         let waiting = |state: &mut MatchState| !state.has_begun && !self.is_over();
-        let mut state = self.changed.wait_while(state, waiting).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.changed.wait_while(state, waiting);
         state.early = HashSet::new();
         !self.is_over()
     }
@@ -99,7 +97,7 @@ impl ProfileMatch {
     pub(super) fn begins_within(&self, time: Duration) -> bool {
         let waiting = |state: &mut MatchState| !state.has_begun && !self.is_over();
         let waited = self.changed.wait_timeout_while(self.lock(), time, waiting);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        !waited.1.timed_out()
     }
 
     /// Waits until the mount ends, at most for `time`.
@@ -143,7 +141,7 @@ impl ProfileMatch {
     }
 
     fn lock(&self) -> MutexGuard<'_, MatchState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -2,13 +2,13 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use floe::{ByteRange, Image, Nid};
 use floe_fuse::ImageAccess;
 use floe_mkfs::{NameUsage, Profile, ProfileRange, RecordedStep};
+use floe_sync::{Condvar, Mutex, MutexGuard};
 
 use crate::failure::Failure;
 
@@ -66,15 +66,13 @@ impl Recorder {
     /// Waits until files were read and then nothing was used for `quiet`, until `time_max` has passed since the first read,
     /// or until the recording ends.
     pub fn wait_until_quiet(&self, quiet: Duration, time_max: Duration) {
-        let unpoison = PoisonError::into_inner;
         let nothing = |recording: &mut Recording| !recording.has_read && !recording.is_over;
-        let mut recording = self.changed.wait_while(self.lock(), nothing).unwrap_or_else(unpoison);
+        let mut recording = self.changed.wait_while(self.lock(), nothing);
         let begun = Instant::now();
         while !recording.is_over && begun.elapsed() < time_max {
             let count = recording.accesses.len();
             let same = |recording: &mut Recording| recording.accesses.len() == count && !recording.is_over;
-            let waited = self.changed.wait_timeout_while(recording, quiet, same);
-            let (now, result) = waited.unwrap_or_else(|error| error.into_inner());
+            let (now, result) = self.changed.wait_timeout_while(recording, quiet, same);
             recording = now;
             if result.timed_out() {
                 break;
@@ -122,7 +120,7 @@ impl Recorder {
     }
 
     fn lock(&self) -> MutexGuard<'_, Recording> {
-        self.recording.lock().unwrap_or_else(PoisonError::into_inner)
+        self.recording.lock()
     }
 }
 

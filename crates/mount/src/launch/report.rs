@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -12,6 +12,7 @@ use std::{
 
 use floe_fuse::{RequestCounts, RequestKind};
 use floe_keeper::Walked;
+use floe_sync::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::log::MountLog;
@@ -91,7 +92,7 @@ impl Progress {
     }
 
     pub(super) fn set(&self, state: LaunchState, reason: &str) {
-        *lock(&self.state) = (state, reason.to_owned());
+        *self.state.lock() = (state, reason.to_owned());
         self.changed.notify_all();
     }
 
@@ -99,11 +100,11 @@ impl Progress {
     pub(super) fn wait_for_replay(&self, time: Duration) {
         let is_running =
             |state: &mut (LaunchState, String)| matches!(state.0, LaunchState::Waiting | LaunchState::Replaying);
-        let _ = self.changed.wait_timeout_while(lock(&self.state), time, is_running);
+        let _ = self.changed.wait_timeout_while(self.state.lock(), time, is_running);
     }
 
     pub(super) fn set_source(&self, source: &str) {
-        source.clone_into(&mut lock(&self.source));
+        source.clone_into(&mut self.source.lock());
     }
 
     pub(super) fn set_steps(&self, count: u64) {
@@ -126,12 +127,12 @@ impl Progress {
     }
 
     pub(super) fn report(&self, requests: &RequestCounts, outside_files: u64) -> LaunchReport {
-        let (state, reason) = lock(&self.state).clone();
+        let (state, reason) = self.state.lock().clone();
         let walked = RequestKind::ALL.map(|kind| (kind.name().to_owned(), requests.walked_of(kind)));
         LaunchReport {
             state: state.name().to_owned(),
             reason,
-            source: lock(&self.source).clone(),
+            source: self.source.lock().clone(),
             steps: self.steps.load(Relaxed),
             found_names: self.found.load(Relaxed),
             missing_names: self.missing.load(Relaxed),
@@ -160,8 +161,4 @@ impl LaunchState {
             Self::Learned => "learned",
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,12 +2,13 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread::{Builder, JoinHandle},
     time::Duration,
 };
 
 use floe::{ByteRange, Nid};
+use floe_sync::{Condvar, Mutex, MutexGuard};
 
 use super::footprint::PAGE_BYTES;
 
@@ -88,7 +89,7 @@ impl StoreQueue {
     /// Waits for the pieces that other threads are storing, at most for `time`. Returns whether all are stored.
     pub(super) fn wait(&self, time: Duration) -> bool {
         let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), time, |state| state.storing > 0);
-        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+        !waited.1.timed_out()
     }
 }
 
@@ -108,7 +109,7 @@ impl Shared {
         let storer = (self.storer)();
         loop {
             let waiting = |state: &mut State| state.pieces.is_empty() && !state.is_closed;
-            let state = self.changed.wait_while(self.lock(), waiting).unwrap_or_else(PoisonError::into_inner);
+            let state = self.changed.wait_while(self.lock(), waiting);
             if state.is_closed {
                 return;
             }
@@ -131,7 +132,7 @@ impl Shared {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 
@@ -175,7 +176,7 @@ mod tests {
             let storing = Arc::clone(&storing);
             Box::new(move |(nid, range)| {
                 assert!(range.len() <= WHOLE_FILE_BYTES && range.offset() % PAGE_BYTES == 0);
-                *storing.lock().expect("no panic").entry(nid.0).or_default() += range.len();
+                *storing.lock().entry(nid.0).or_default() += range.len();
             })
         });
         for range in ranges {
@@ -186,7 +187,7 @@ mod tests {
         }
         while queue.store_next() {}
         assert!(queue.wait(Duration::from_secs(10)));
-        let stored = stored.lock().expect("no panic");
+        let stored = stored.lock();
         stored.clone()
     }
 

@@ -5,7 +5,7 @@ use std::{
     os::{fd::BorrowedFd, unix::net::UnixStream},
     path::PathBuf,
     process,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Instant,
 };
 
@@ -13,6 +13,7 @@ use floe::{Image, Reader, remote::RemoteProcess};
 use floe_engine::{Engine, Stage, WorkerStatus};
 use floe_fuse::{FaultKind, RequestCounts, RequestKind, Unmounter};
 use floe_sandbox::Enforced;
+use floe_sync::{Mutex, MutexGuard};
 
 use super::{
     MetricGroup,
@@ -165,7 +166,7 @@ impl Source {
 
     /// The current settings. Those of the engine may be less than was requested.
     fn settings(&self) -> MutexGuard<'_, Settings> {
-        let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut settings = self.settings.lock();
         settings.open.engine = self.engine().options();
         settings
     }

@@ -1,9 +1,10 @@
 //! A hash tree that verifies blocks of data.
 
-use std::{collections::HashMap, io, mem, sync::Mutex};
+use std::{collections::HashMap, io, mem};
 
 use bytes::Bytes;
 use floe_image::ByteRange;
+use floe_sync::Mutex;
 
 use crate::{DIGEST_BYTES, Digest, verity::Geometry};
 
@@ -102,7 +103,7 @@ impl VerityTree {
     /// Whether all hash blocks that verify `range` directly are in memory.
     pub(crate) fn is_warm(&self, range: ByteRange) -> bool {
         let leaves = self.leaves_of(range);
-        let mut verified = self.verified.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut verified = self.verified.lock();
         (leaves.offset()..leaves.end()).step_by(self.geometry.hash_block_bytes()).all(|at| verified.find(at).is_some())
     }
 
@@ -111,9 +112,7 @@ impl VerityTree {
         let place = self.geometry.levels[level];
         let len = self.geometry.hash_block_bytes();
         let range = ByteRange::new(place.offset + (index << self.geometry.superblock.hash_block_log2), len as u64);
-        if let Some(bytes) =
-            self.verified.lock().unwrap_or_else(std::sync::PoisonError::into_inner).find(range.offset())
-        {
+        if let Some(bytes) = self.verified.lock().find(range.offset()) {
             return Ok(bytes);
         }
         let expected = if level + 1 == self.geometry.levels.len() {
@@ -125,7 +124,7 @@ impl VerityTree {
         for attempt in [Attempt::First, Attempt::Again] {
             let bytes = blocks.tree_block(range, attempt)?;
             if bytes.len() == len && Digest::salted(&self.geometry.superblock.salt, &bytes) == expected {
-                let mut verified = self.verified.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                let mut verified = self.verified.lock();
                 // A copy, so that a block does not keep the whole fetch in memory.
                 verified.insert(range.offset(), Bytes::copy_from_slice(&bytes));
                 return Ok(bytes);

@@ -4,10 +4,11 @@ use std::{
     env, fmt,
     path::PathBuf,
     pin::Pin,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
+use floe_sync::Mutex;
 use http::{HeaderMap, HeaderValue, Method, header};
 use object_store::{
     ClientOptions,
@@ -134,20 +135,20 @@ impl Bucket {
     /// # Errors
     /// Credentials cannot be obtained.
     pub(super) async fn target(&self) -> Result<Target, Fault> {
-        if let Some((target, since)) = &*self.target.lock().unwrap_or_else(PoisonError::into_inner)
+        if let Some((target, since)) = &*self.target.lock()
             && since.elapsed() < SIGNATURE_USED_FOR
         {
             return Ok(target.clone());
         }
         let began = Instant::now();
         let target = self.make_target().await?;
-        *self.target.lock().unwrap_or_else(PoisonError::into_inner) = Some((target.clone(), began));
+        *self.target.lock() = Some((target.clone(), began));
         Ok(target)
     }
 
     /// Makes the next request use a new signature.
     pub(super) fn renew(&self) {
-        *self.target.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.target.lock() = None;
     }
 
     async fn make_target(&self) -> Result<Target, Fault> {

@@ -9,12 +9,12 @@ use std::{
         unix::process::CommandExt,
     },
     process::{Child, Command, Stdio},
-    sync::{Condvar, Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 use floe_image::{ImageSource, start_error};
+use floe_sync::{Condvar, Mutex};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
 };
@@ -69,7 +69,7 @@ impl RemoteProcess {
         // If the image cannot be opened, the process ends when the sockets close. It is not waited for.
         let process = child.and_then(|child| {
             let process = Self::over(ours, location, options)?;
-            *process.child.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
+            *process.child.lock() = Some(child);
             Ok(process)
         });
         drop(program);
@@ -107,7 +107,7 @@ impl RemoteProcess {
     /// # Errors
     /// The process has ended.
     pub fn counts(&self) -> io::Result<ImageCounts> {
-        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let control = self.control.lock();
         let control = control.as_ref().ok_or_else(ended)?;
         send(control, &Order::Counts).map_err(lost)?;
         match receive(control).map_err(lost)?.ok_or_else(ended)? {
@@ -118,14 +118,14 @@ impl RemoteProcess {
 
     /// Makes the process end. Reads that wait for the server fail, as do all later ones.
     pub fn end(&self) {
-        drop(self.control.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.control.lock().take());
     }
 
     /// As [`RemoteProcess::end`], and waits until the process has ended and released the cache on disk, for a limited time.
     pub fn end_and_wait(&self) {
         self.end();
         let until = Instant::now() + END_TIME_MAX;
-        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut child = self.child.lock();
         while let Some(Ok(None)) = child.as_mut().map(Child::try_wait)
             && Instant::now() < until
         {
@@ -135,7 +135,7 @@ impl RemoteProcess {
 
     /// Takes a lane; waits until one is free.
     fn lane(&self) -> io::Result<Lane<'_>> {
-        let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.lanes.lock();
         loop {
             if let Some(file) = lanes.free.pop() {
                 return Ok(Lane { process: self, file: Some(file) });
@@ -143,13 +143,13 @@ impl RemoteProcess {
             if lanes.is_lost {
                 return Err(ended());
             }
-            lanes = self.freed.wait(lanes).unwrap_or_else(PoisonError::into_inner);
+            lanes = self.freed.wait(lanes);
         }
     }
 
     /// Takes a lane if one is free.
     fn free_lane(&self) -> Option<Lane<'_>> {
-        let file = self.lanes.lock().unwrap_or_else(PoisonError::into_inner).free.pop()?;
+        let file = self.lanes.lock().free.pop()?;
         Some(Lane { process: self, file: Some(file) })
     }
 
@@ -233,7 +233,7 @@ impl Lane<'_> {
 
 impl Drop for Lane<'_> {
     fn drop(&mut self) {
-        let mut lanes = self.process.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lanes = self.process.lanes.lock();
         match self.file.take() {
             Some(file) => lanes.free.push(file),
             None => lanes.is_lost = true,

@@ -1,9 +1,10 @@
 //! Checkpoints in long block lists: with them, locating a block costs the same anywhere in the file (section "Data
 //! blocks").
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use floe_image::Nid;
+use floe_sync::{Mutex, MutexGuard};
 
 use super::metadata::MetadataPosition;
 
@@ -110,7 +111,7 @@ impl SharedBlockIndex {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Data under these locks is consistent at every step, so poisoning is harmless.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 #[cfg(test)]

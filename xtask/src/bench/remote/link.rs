@@ -5,13 +5,15 @@ use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
         mpsc::{Receiver, Sender, channel},
     },
     thread,
     time::{Duration, Instant},
 };
+
+use floe_sync::Mutex;
 
 use crate::task_error::Outcome;
 
@@ -124,7 +126,7 @@ impl State {
             });
             self.carry(server, down, |piece| {
                 self.bytes.fetch_add(piece.len() as u64, Relaxed);
-                let mut busy_until = self.busy_until.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut busy_until = self.busy_until.lock();
                 let takes = Duration::from_secs_f64(piece.len() as f64 / self.bytes_per_s);
                 *busy_until = (*busy_until).max(Instant::now()) + takes;
                 *busy_until

@@ -1,14 +1,10 @@
 //! The bytes of an image that a launch needs.
 
-use std::{
-    collections::BTreeSet,
-    fs, io,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeSet, fs, io, path::Path, sync::Arc};
 
 use floe::{Image, ImageFiles, ImageSource, OpenOptions};
 use floe_image::{ByteRange, ExtentData, StoredLen};
+use floe_sync::Mutex;
 
 use crate::task_error::{During, Outcome, TaskError};
 
@@ -25,7 +21,7 @@ impl Noting {
     fn note(&self, offset: u64, len: u64) {
         if len > 0 {
             let blocks = offset / BLOCK_BYTES..=(offset + len - 1) / BLOCK_BYTES;
-            self.blocks.lock().unwrap_or_else(PoisonError::into_inner).extend(blocks);
+            self.blocks.lock().extend(blocks);
         }
     }
 }
@@ -71,5 +67,5 @@ pub(super) fn needed_bytes(image: &Path, profile: &Path) -> Outcome<u64> {
             }
         }
     }
-    Ok(noting.blocks.lock().unwrap_or_else(PoisonError::into_inner).len() as u64 * BLOCK_BYTES)
+    Ok(noting.blocks.lock().len() as u64 * BLOCK_BYTES)
 }

@@ -4,10 +4,11 @@ use std::{
     fs::{self, File},
     io::{self, Read},
     path::PathBuf,
-    sync::{Condvar, Mutex},
     thread,
     time::Instant,
 };
+
+use floe_sync::{Condvar, Mutex};
 
 use super::{Measurement, Scene, Workload};
 use crate::task_error::{Outcome, TaskError};
@@ -62,7 +63,7 @@ struct Work {
 impl Work {
     /// Waits for the next item; `None` when all work is done.
     fn next(&self) -> Option<PathBuf> {
-        let mut state = self.state.lock().expect("not poisoned");
+        let mut state = self.state.lock();
         loop {
             if let Some(item) = state.items.pop() {
                 state.busy += 1;
@@ -71,12 +72,12 @@ impl Work {
             if state.busy == 0 {
                 return None;
             }
-            state = self.more.wait(state).expect("not poisoned");
+            state = self.more.wait(state);
         }
     }
 
     fn done(&self, found: Vec<PathBuf>) {
-        let mut state = self.state.lock().expect("not poisoned");
+        let mut state = self.state.lock();
         state.items.extend(found.into_iter().rev());
         state.busy -= 1;
         drop(state);

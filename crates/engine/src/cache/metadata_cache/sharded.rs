@@ -3,7 +3,7 @@
 use std::{
     hash::{BuildHasher, Hash, RandomState},
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -117,8 +117,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
     }
 
     pub(super) fn counters(&self) -> MetadataCacheCounters {
-        let hits =
-            self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).hits).sum::<u64>();
+        let hits = self.shards.iter().map(|shard| shard.lock().hits).sum::<u64>();
         let misses = self.misses.load(Relaxed);
         let (ended, joins) = (self.flights.ended.load(Relaxed), self.joins.load(Relaxed));
         let (waits, wakes) = (self.flights.waits.load(Relaxed), self.flights.wakes.load(Relaxed));
@@ -153,7 +152,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
         let mut empty_count = 0;
         while empty_count < SHARD_COUNT && self.weight.load(Relaxed) > self.weight_max.load(Relaxed) {
             let index = self.dropping.fetch_add(1, Relaxed) % SHARD_COUNT;
-            let evicted = self.shards[index].lock().unwrap_or_else(PoisonError::into_inner).evict(&self.hasher);
+            let evicted = self.shards[index].lock().evict(&self.hasher);
             match evicted {
                 Some(value) => {
                     self.weight.fetch_sub(value.weight(), Relaxed);
@@ -208,7 +207,7 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, V>> {
         // Not the lowest bits: the table of a shard selects its buckets by them.
         let index = (hash >> 32) as usize % SHARD_COUNT;
-        self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[index].lock()
     }
 }
 

@@ -1,9 +1,6 @@
 //! The metadata cache of the kernel's SquashFS, to compare with.
 
-use std::sync::{
-    PoisonError,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use floe_image::{Error, Result};
 
@@ -114,7 +111,7 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
             state.sleeper_count += 1;
             let freed_count = state.freed_count;
             while state.freed_count == freed_count {
-                state = self.freed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.freed.wait(state);
                 self.lock_acquisitions.fetch_add(1, Relaxed);
             }
         }
@@ -142,7 +139,7 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
     }
 
     fn weight(&self) -> usize {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock();
         let weight = |entry: &Entry<K, V>| if let Content::Full(value) = &entry.content { value.weight() } else { 0 };
         state.entries.iter().map(weight).sum()
     }
@@ -158,7 +155,7 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
             self.waits.fetch_add(1, Relaxed);
             state.entries[index].waiter_count += 1;
             while matches!(state.entries[index].content, Content::Pending) {
-                state = self.filled[index].wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self.filled[index].wait(state);
                 self.lock_acquisitions.fetch_add(1, Relaxed);
             }
         } else {
@@ -205,7 +202,7 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
 
     fn lock(&self) -> MutexGuard<'_, State<K, V>> {
         self.lock_acquisitions.fetch_add(1, Relaxed);
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -1,11 +1,9 @@
 //! Detects parts of sources that have been decoded completely.
 
-use std::{
-    collections::VecDeque,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::VecDeque;
 
 use floe_image::{ByteRange, DeviceId};
+use floe_sync::Mutex;
 
 use crate::{
     PAGE_BYTES,
@@ -91,7 +89,7 @@ impl DropBehind {
 
     /// Notes bytes that were read to be decoded, and returns a region that may leave the page cache.
     pub(crate) fn note(&self, device: DeviceId, range: ByteRange) -> Option<(DeviceId, ByteRange)> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let mut position = range.offset();
         while position < range.end() {
             let number = position / REGION_BYTES;

@@ -7,7 +7,7 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use clap::Args;
@@ -18,6 +18,7 @@ use floe_image::{ShownName, start_error};
 use floe_mkfs::{Profile, ProfileStep};
 use floe_sandbox::{Mode, Sandbox};
 use floe_source::FileSource;
+use floe_sync::Mutex;
 
 use crate::{confinement, exit::Exit, fail::Fail, output::Output, own_program::own_program};
 use floe_mount::{
@@ -263,7 +264,7 @@ struct RecordingSource {
 impl RecordingSource {
     /// The ranges that were read since the last call.
     fn take(&self) -> Vec<ByteRange> {
-        std::mem::take(&mut self.read.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.read.lock())
     }
 }
 
@@ -274,7 +275,7 @@ impl ImageSource for RecordingSource {
 
     fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
         let range = ByteRange::new(offset, output.len() as u64);
-        self.read.lock().unwrap_or_else(PoisonError::into_inner).push(range);
+        self.read.lock().push(range);
         self.file.read_at(offset, output)
     }
 }

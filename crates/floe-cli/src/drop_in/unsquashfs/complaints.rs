@@ -2,16 +2,13 @@
 //!
 //! Programs look for some of the words, such as those about devices: these are the words of the original.
 
-use std::{
-    fmt, io,
-    os::unix::ffi::OsStrExt,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{fmt, io, os::unix::ffi::OsStrExt};
 
 use floe::{
     Attr, ExtractAction, ExtractOmission, ExtractPart, ExtractSummary, ExtractWarning, ExtractWarningCause, FileType,
     XattrSelection,
 };
+use floe_sync::{Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use super::{arguments::Arguments, progress::Progress};
@@ -66,7 +63,7 @@ impl<'a> Complaints<'a> {
     }
 
     pub(super) fn into_outcome(self) -> Outcome {
-        self.state.into_inner().unwrap_or_else(PoisonError::into_inner).outcome
+        self.state.into_inner().outcome
     }
 
     /// Reports parts of an entry that were left out.
@@ -200,7 +197,7 @@ impl<'a> Complaints<'a> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -2,13 +2,11 @@
 
 use std::{
     fmt,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
+use floe_sync::Mutex;
 use rustix::{
     stdio::stdout,
     termios::{isatty, tcgetwinsize},
@@ -100,7 +98,7 @@ impl Progress {
 
     /// Prints a message on standard error, below the bar.
     pub(super) fn say(&self, message: fmt::Arguments<'_>) {
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shown = self.shown.lock();
         if std::mem::take(&mut shown.is_open) {
             remark("\n");
         }
@@ -115,7 +113,7 @@ impl Progress {
         if has_all_data {
             self.written.store(u64::MAX, Relaxed);
         }
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shown = self.shown.lock();
         self.show(form, self.done(), &mut shown);
         remark("\n");
     }
@@ -129,7 +127,7 @@ impl Progress {
     /// Shows the present state, unless the last one was shown a moment ago.
     fn update(&self) {
         let Some(form) = self.form else { return };
-        let Ok(mut shown) = self.shown.try_lock() else { return };
+        let Some(mut shown) = self.shown.try_lock() else { return };
         if shown.at.elapsed() >= INTERVAL {
             shown.at = Instant::now();
             shown.spins += 1;
