@@ -45,8 +45,8 @@ const GET_LABEL: u32 = rustix::ioctl::opcode::read::<[u8; 256]>(0x94, 49) as u32
 
 /// Answers the kernel's requests for a mounted image.
 ///
-/// Requests whose bytes are in memory are answered on the session thread that took them. The reader answers the others
-/// on threads that may wait.
+/// Requests that need neither waiting nor costly decoding are answered on the session thread that took them. The reader
+/// answers the others on threads that may wait.
 pub(crate) struct FuseEdge {
     reader: Reader,
     /// For the reads of [`FuseEdge::prefetch_thread`].

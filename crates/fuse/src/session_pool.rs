@@ -93,7 +93,7 @@ pub(crate) struct SessionThread<'pool> {
 }
 
 impl SessionThread<'_> {
-    /// Begins a request of the thread `caller`. The thread counts as busy until the turn ends. `next` is the likely next
+    /// Begins a request of `caller`. This session thread is busy until the turn ends. `next` is the likely next
     /// request of the caller.
     pub(crate) fn begin(&self, caller: u32, next: NextRequest) -> Turn<'_> {
         let pool = self.pool;

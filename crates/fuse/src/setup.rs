@@ -1,4 +1,4 @@
-//! What a mount is made with: options, hooks and handles.
+//! Options, hooks and handles of a mount.
 
 use std::{
     fmt,
@@ -12,7 +12,7 @@ use floe_keeper::{Keeper, KernelOptions};
 
 use crate::connection::rings::Rings;
 
-/// What a mount is made with.
+/// Options, hooks and handles of a mount.
 #[derive(Clone, Debug, Default)]
 pub struct MountSetup {
     /// Values that users choose.

@@ -47,11 +47,11 @@ const STANDBY_NAME: &CStr = c"floe-standby";
 /// How long a keeper may take to end: the kernel may wait for the last requests of its mounts.
 const END_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// The pause between two looks at a keeper that is to end.
+/// The pause between two checks whether the keeper has ended.
 const END_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A process that mounts and unmounts for the process that reads the image, which is usually confined. The keeper is not
-/// confined, and sees no byte of the image. It mounts or adopts one directory, once, unmounts only that mount, and ends with the process
+/// A handle to the keeper, a process that mounts and unmounts for the process that reads the image, which is usually confined. The
+/// keeper is not confined, and parses no byte of the image. It makes or adopts one mount, once, unmounts only that mount, and ends with the process
 /// that it serves. A second process stands by, and takes its place if it is killed.
 pub struct Keeper {
     /// The sockets of the keeper and of its standby, in this order. Locked for one request and its answer; empty once
@@ -149,8 +149,8 @@ impl Keeper {
         }
     }
 
-    /// Asks the keeper to create the hidden FUSE mount. If it `has_rings`, the keeper makes the kernel permit them until
-    /// [`Keeper::mount_front`]. Returns its descriptor of the device, and whether rings are permitted.
+    /// Asks the keeper to create the hidden FUSE mount. With `has_rings`, the kernel permits rings until the next
+    /// request, for 30 s at most. Returns its descriptor of the device, and whether rings are permitted.
     ///
     /// # Errors
     /// The mount is refused, or the keeper has ended.

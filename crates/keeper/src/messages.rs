@@ -22,7 +22,7 @@ encoded! {
         },
         /// Mount the kernel's EROFS in front of the hidden mount, and start the thread that reads ahead there.
         4 => MountFront,
-        /// The mount works, and its user knows it: from now on it outlives the process.
+        /// The mount works, and its user knows it: from now on, the keeper does not unmount it when the process ends.
         5 => ConfirmMount,
         6 => SetReadahead,
         /// Start the thread that looks up the names of a launch.
@@ -68,7 +68,7 @@ encoded! {
 }
 
 encoded! {
-    /// What a keeper tells its standby.
+    /// A message from the keeper to its standby.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) enum Note {
         /// It has mounted or adopted the mount at this place. The user does not know yet that it works.
@@ -90,7 +90,7 @@ impl Answer {
         Self::failed(io::Error::from_raw_os_error(errno))
     }
 
-    /// The error of a failed request. An answer that does not fit the request is one.
+    /// The error of a failed request. Any other answer is `InvalidData`.
     pub(crate) fn into_error(self) -> io::Error {
         match self {
             Self::Failed { error } => error,

@@ -121,7 +121,7 @@ impl<'a> ErofsLayout<'a> {
         self.data.add(piece)
     }
 
-    /// Adds the other data, once all files are complete: links, and the metadata that is compressed as data is.
+    /// Adds what follows the files: targets of symbolic links, the packed inode, the metabox.
     pub(crate) fn add_rest(&mut self, tree: &Tree, visits: &[Visit], progress: &mut dyn Progress) -> Result<()> {
         self.data.add_links(tree, visits)?;
         let metabox = self.options.layout.metabox;

@@ -58,7 +58,7 @@ pub struct Summary {
     pub directories: u64,
     /// The content of all files, each inode counted once.
     pub content_bytes: u64,
-    /// The part of it that is stored as duplicates of other data.
+    /// The part of it that is not stored, because it duplicates other data.
     pub duplicate_bytes: u64,
     /// The length of the packed inode.
     pub packed_bytes: u64,

@@ -1,4 +1,4 @@
-//! What a mount holds from its preparation to its end.
+//! State that lives until the mount ends.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use floe_keeper::Keeper;
 
 use crate::{handover::ServiceManager, log::MountLog, reachable_path::ReachablePath, spill_directory::SpillDirectory};
 
-/// What a mount holds from its preparation to its end.
+/// State that lives until the mount ends; its drop ends the keeper.
 pub(crate) struct Held {
     /// The image as users name it, without credentials.
     pub(crate) image: PathBuf,

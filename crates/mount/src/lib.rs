@@ -16,10 +16,10 @@
 //! # Ok::<(), floe_mount::Failure>(())
 //! ```
 //!
-//! A process serves one mount: it must not have started threads before, and after [`Prepared::confine`] it can open only what the mount
-//! needs, unless the settings turn the sandbox off. Remote images need a program that fetches them: this one, called with
-//! [`remote::FETCH_COMMAND`]. The settings never change once they are parsed; what follows from them for opening and mounting is
-//! computed once, by [`Request::prepare`].
+//! A process serves one mount: it must be single-threaded until [`Request::prepare`] returns, and after [`Prepared::confine`] it can open only what the mount
+//! needs, unless the settings turn the sandbox off. For remote images, the
+//! executable runs itself again with [`remote::FETCH_COMMAND`], which it must handle. Options derived from the settings are computed
+//! once, by [`Request::prepare`]; only `floe tune` changes settings later.
 
 #![forbid(unsafe_code)]
 

@@ -141,8 +141,8 @@ impl Mounted {
     }
 
     /// Answers questions on the control socket, waits for the replay of a launch that has a bundle, and reports that the mount works:
-    /// to the caller by `say`, to the journal, the service manager and the pipe of the request. From the report on, the mount outlives
-    /// this process.
+    /// to the caller by `say`, to the journal, the service manager and the pipe of the request. From the report on, the
+    /// keeper does not unmount it when this process ends.
     ///
     /// # Errors
     /// `say` fails; the mount is unmounted then.
@@ -151,7 +151,7 @@ impl Mounted {
         self.control = self.prepared.take().and_then(|prepared| self.start_control(prepared));
         let Self { source, held, .. } = self;
         source.launches.wait_for_replay();
-        // Without a keeper, the signal that ends the mount says so.
+        // If the keeper is dead, the later unmount reports that.
         let _ = held.keeper.confirm_mount();
         let (format, directory) = (source.image.format(), source.mountpoint.shown());
         say(&format!("{} ({format}) is mounted on {directory}", held.image.shown())).map_err(|error| {
@@ -187,7 +187,7 @@ impl Mounted {
     /// # Errors
     /// The connection to the kernel is lost.
     pub fn wait(self) -> Result<Ended, Failure> {
-        // The keeper, which is held, ends last.
+        // Dropped last: this ends the keeper.
         let held = self.held;
         let (mount, source, control) = (self.mount, self.source, self.control);
         let ended = mount.wait();

@@ -45,7 +45,7 @@ pub struct Prepared {
     pub(crate) held: Held,
 }
 
-/// What the stages after the confinement need to mount and to serve.
+/// The input of [`Confined::mount`](crate::Confined::mount).
 pub(crate) struct Mounting {
     pub(crate) settings: Settings,
     /// The image as users see it: an absolute path, or a URL without credentials.
@@ -117,14 +117,14 @@ impl Request {
     }
 }
 
-/// Takes the datagram sockets of a process away that is going to be confined. The relays are for the keeper.
+/// Replaces the datagram sockets of this process, before it is confined, by relays in the keeper.
 fn relays(log: &mut MountLog, manager: Option<&mut ServiceManager>) -> Result<Vec<Relay>, Failure> {
     let to_manager = manager.map(ServiceManager::relay).transpose()?;
     Ok([log.relay(), to_manager].into_iter().flatten().collect())
 }
 
-/// Starts the keeper, which does only what the settings ask for. It is started without a sandbox too: a process whose own thread
-/// waits in an unmount could not end.
+/// Starts the keeper, which does only what the settings ask for. It is also needed with `sandbox=off`: a process
+/// whose own thread waits in an unmount could not end.
 fn start_keeper(
     settings: &Settings,
     target: &Target,
@@ -179,7 +179,7 @@ fn group_of(groups: &str) -> Option<&str> {
     groups.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
-/// What the mount is made with: the options of the user, and the parts of this process that the mount uses.
+/// The options, hooks and handles of the mount.
 fn mount_setup(settings: &Settings, held: &Held, transport: &TransportPlan, launch: &LaunchPlan) -> MountSetup {
     let options = settings.mount.clone();
     #[cfg(debug_assertions)]

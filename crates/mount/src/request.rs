@@ -70,7 +70,7 @@ impl Request {
             None => given.clone(),
         };
         if target.taken().is_some() || given.subdirectory.is_some() {
-            // The launch happened before a takeover.
+            // A takeover follows the launch, and a subdirectory has no profile.
             settings.profile = ProfileChoice::Off;
         }
         let source = || self.shown_image().to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! What a request mounts on, or takes over.
+//! The target of a request: a directory to mount on, or a mount to take over.
 
 use std::{
     fs::File,

@@ -14,7 +14,7 @@ use crate::{
     read::plan::{Origin, PlannedStep},
 };
 
-/// Small reads do not cache cheap blocks of near sources: those of at most this many decoded bytes that decode in at
+/// Small reads do not cache tiny blocks of near sources: those of at most this many decoded bytes that decode in at
 /// most this time. Fetching and decoding such a block again takes no longer than a page of the cache, its lock and
 /// evictions.
 const UNCACHED_BYTES_MAX: u32 = 16 << 10;

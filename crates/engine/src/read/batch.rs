@@ -19,7 +19,7 @@ const FETCH_BYTES_MAX: u64 = 512 << 10;
 /// Blocks to decode whose stored bytes are adjacent, so that one fetch reads them all.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Batch {
-    /// The number of blocks, each in one step, from the first step on.
+    /// The number of leading steps in the batch, one block each.
     pub(crate) block_count: usize,
     pub(crate) device: DeviceId,
     /// The offset of the first stored byte.

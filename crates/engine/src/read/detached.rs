@@ -1,4 +1,4 @@
-//! Reads that continue on other threads.
+//! Reads that continue where waiting is allowed.
 
 use std::{
     ops::Range,
@@ -68,12 +68,12 @@ impl Prepared {
 /// Blocks with at least this decode time are distributed to the workers one by one.
 const SPREAD_DECODE: Duration = Duration::from_micros(200);
 
-/// A read that continues on other threads: a thread that may wait fetches, the workers decode, and the thread that finishes
+/// A read that continues where waiting is allowed: a thread that may wait fetches, the workers decode, and the thread that finishes
 /// the last piece completes it. A read that is dropped before its end completes with an error.
 pub(crate) struct DetachedRead {
     data: Arc<FileData>,
     read: ReadAround,
-    /// The number of unfinished pieces, plus one while the first thread hands them out.
+    /// The number of unfinished pieces, plus one until all are handed out.
     pending: AtomicUsize,
     retries: AtomicUsize,
     end: Mutex<End>,

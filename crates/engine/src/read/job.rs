@@ -15,11 +15,11 @@ use crate::{
     },
 };
 
-/// Blocks with at most this decode time in total are decoded on the thread that has their bytes, unless the option says
-/// otherwise: handing them to another thread would cost as much.
+/// The decode time up to which the thread with the bytes decodes, unless the option says otherwise: of the read so far (`Leave`) or
+/// of a batch (`HandOff`): handing them to another thread would cost as much.
 pub(crate) const CHEAP_DECODE: Duration = Duration::from_micros(500);
 
-/// How often a read looks blocks up again whose leads were dropped or decoded too little. Then it decodes them for itself.
+/// How often a read looks up again blocks whose leads were dropped or decoded too little. Then it decodes them for itself.
 pub(crate) const JOIN_RETRIES_MAX: usize = 64;
 
 /// Executes the steps of a read: fetches adjacent bytes together, decodes, copies. All reads use it: those of the FUSE edge,

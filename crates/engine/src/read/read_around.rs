@@ -48,7 +48,7 @@ impl ReadAround {
         neighbours.store(self, data);
     }
 
-    /// Prefetches after a read: the window ahead of a sequential reader, or the next files of a directory walk.
+    /// Starts prefetch once the session thread is free, which may be before the reply: the window ahead of a sequential reader, or the next files of a directory walk.
     pub(crate) fn end(self, data: &Arc<FileData>, ahead: Option<Ahead>) {
         let Self { nid, range, .. } = self;
         if let Some(ahead) = ahead {
