@@ -41,5 +41,9 @@ mod scheduled {
         pub(crate) fn notify_one(&self) {
             self.0.notify_one();
         }
+
+        pub(crate) fn notify_all(&self) {
+            self.0.notify_all();
+        }
     }
 }
