@@ -70,7 +70,7 @@ impl Keeper {
         let ((ours, theirs), (our_standby, their_standby)) = (pair()?, pair()?);
         let (observing, noting) = standby::notes()?;
         // The kernel may drop the inode of `/proc/PID` from its cache. The sandbox's rule for it would not apply to the new
-        // inode, so the directory stays open in the keeper.
+        // inode, so the directory stays open in the keeper and its standby.
         let own = open("/proc/self", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
         let mountpoint = settings.mountpoint.map(Directory::try_clone).transpose()?;
         let mark = LifeMark::of_this_thread().ok();
@@ -83,7 +83,8 @@ impl Keeper {
         let process = fork_sys::fork(NAME, &numbers, move || {
             Service::new(mountpoint, parent(), Some(noting)).run(settings, theirs, relays, served);
         })?;
-        let numbers = [their_standby.as_raw_fd(), observing.as_raw_fd()];
+        let numbers = [their_standby.as_raw_fd(), observing.as_raw_fd()].into_iter();
+        let numbers: Vec<RawFd> = numbers.chain(own.as_ref().map(AsRawFd::as_raw_fd)).collect();
         let standby = fork_sys::fork(STANDBY_NAME, &numbers, move || {
             let parent = parent();
             if let Some(inheritance) = observing.until_killed(settings) {

@@ -17,8 +17,9 @@ use rustix::{
 /// The kernel's parameter: `Y` or `N`. Kernels before Linux 6.14 do not have the file.
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// The directory of the note that a connection has set the parameter for itself, and the name of the note.
-const NOTE_DIRECTORY: &str = "/run/floe";
+/// The directory of the note that a connection has set the parameter for itself, and the name of the note. Confined processes have
+/// rights in the directory of the control sockets, so this is another one.
+const NOTE_DIRECTORY: &str = "/run/floe-uring";
 const NOTE_NAME: &str = "enable_uring";
 
 /// How long to wait for other processes that set up a connection. Each needs some milliseconds, on a busy machine more.
@@ -150,7 +151,8 @@ impl Note {
 impl Drop for RingPermission {
     fn drop(&mut self) {
         if let Some(note) = &self.given {
-            let _ = note.restore(&self.parameter);
+            let _ = self.parameter.write_all_at(b"N\n", 0);
+            let _ = fs::remove_file(&note.path);
         }
     }
 }
@@ -287,6 +289,15 @@ mod tests {
                 assert_eq!((found.as_str(), note.exists()), (after, false), "{value} {has_note} {comes_next}");
             }
         }
+    }
+
+    #[test]
+    fn the_parameter_is_restored_without_its_note() {
+        let file = parameter("N\n");
+        let given = RingPermission::give_with(open(&file), note(&file), soon()).expect("it is free");
+        fs::remove_file(note(&file).path).expect("it is there");
+        drop(given);
+        assert_eq!(fs::read_to_string(file.path()).expect("ours"), "N\n");
     }
 
     #[test]

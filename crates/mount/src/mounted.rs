@@ -192,7 +192,10 @@ impl Mounted {
         let (mount, source, control) = (self.mount, self.source, self.control);
         let ended = mount.wait();
         source.launches.end();
-        source.image.reader().engine().close();
+        // After a takeover, requests may still be in progress here; and a stuck source cannot be closed.
+        if matches!(ended, floe_fuse::Ended::Unmounted | floe_fuse::Ended::Failed(_)) {
+            source.image.reader().engine().close();
+        }
         let directory = source.mountpoint.shown();
         if matches!(ended, floe_fuse::Ended::HandedOver) {
             // The control socket and the mount are the other process's now.
@@ -215,6 +218,8 @@ impl Mounted {
             floe_fuse::Ended::Stuck => {
                 let image = source.path.shown();
                 held.log.error(&format!("{image}: the source of the image is stuck; waiting requests are abandoned"));
+                // The keeper stays until this process has ended, and aborts the connection if it cannot end.
+                mem::forget(held);
                 Ok(Ended::Stuck)
             }
             floe_fuse::Ended::Failed(error) => {

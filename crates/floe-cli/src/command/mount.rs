@@ -93,6 +93,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
         settings.open.offset = offset;
     }
     if arguments.learn {
+        if !matches!(settings.profile, ProfileChoice::Image | ProfileChoice::Learn) {
+            return Err(Fail::usage("--learn chooses the place of its profile: omit profile="));
+        }
         settings.profile = ProfileChoice::Learn;
     }
     settings.open.devices.extend(arguments.device);

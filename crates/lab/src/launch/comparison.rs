@@ -51,7 +51,7 @@ impl Comparison {
             Self::Windows => &["no cache=floe:cache=0,reserved-pages=0"],
             Self::ReadAround => &[
                 "wait=floe:reserved-pages=0,readahead-alloc=wait",
-                "off=floe:reserved-pages=0,prefetch=none,fetch-around=off",
+                "off=floe:reserved-pages=0,prefetch=rest-of-block+drop-behind,fetch-around=off",
                 "best-effort=floe:reserved-pages=0,readahead-alloc=best-effort",
             ],
             Self::Fronts => {

@@ -70,7 +70,7 @@ pub(super) const MEMORY: &[OptionRow] = &[
         text("SIZE[:DIR]", |to, value| {
             let (size, directory) = value.split_once(':').map_or((value, None), |(size, path)| (size, Some(path)));
             to.open.engine.spill_file_bytes = quantity::bytes(size)?;
-            to.open.engine.spill_file_directory = directory.map(PathBuf::from);
+            to.open.engine.spill_file_directory = directory.filter(|path| !path.is_empty()).map(PathBuf::from);
             Ok(())
         }),
         "size of an unnamed file for decoded blocks that the cache evicts, if many files share them and they are costly to \
