@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use floe_sync::RwLock;
 
-use crate::geometry::{BLOCK_BYTES, DATA_BLOCK, LARGE_BLOCK, LARGE_BLOCK_COUNT, META_BLOCK};
+use crate::geometry::{BLOCK_BYTES, DATA_BLOCK, LARGE_BLOCK, LARGE_BLOCK_COUNT, LISTING_BLOCK, META_BLOCK};
 
 /// The table of runs grows by this part of its size at a time, so that its unused capacity stays small.
 const GROWTH_DIVISOR: usize = 4;
@@ -35,6 +35,8 @@ pub(crate) struct Wanted {
 pub(crate) enum Device {
     /// The file with the metadata.
     Image,
+    /// The part of that file for directories and symbolic links.
+    Listings,
     /// The large file. Its blocks follow [`LARGE_BLOCK`] here.
     Large,
 }
@@ -64,12 +66,29 @@ impl Run {
     }
 }
 
+/// A run as it is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct KeptRun {
+    /// Its first block on its device.
+    pub(crate) start: u32,
+    pub(crate) item: u32,
+    pub(crate) metadata_block: u64,
+}
+
+/// The runs of a device as they are kept, in order.
+pub(crate) struct KeptRegion {
+    pub(crate) runs: Vec<KeptRun>,
+    /// The first block that is free.
+    pub(crate) free: u32,
+}
+
 /// Assigns addresses to data when a listing names its file for the first time, or when the metadata block that refers to it is
 /// rendered for the first time. Assignments are permanent: consecutive runs of blocks, in this order.
 ///
 /// It takes 16 bytes per run, and about 40 per metadata block that refers to data.
 pub(crate) struct Addresses {
     image: Region,
+    listings: Region,
     large: Region,
 }
 
@@ -94,7 +113,11 @@ struct Given {
 
 impl Default for Addresses {
     fn default() -> Self {
-        Self { image: Region::new(0, DATA_BLOCK, META_BLOCK), large: Region::new(LARGE_BLOCK, 0, LARGE_BLOCK_COUNT) }
+        Self {
+            image: Region::new(0, DATA_BLOCK, LISTING_BLOCK),
+            listings: Region::new(0, LISTING_BLOCK, META_BLOCK),
+            large: Region::new(LARGE_BLOCK, 0, LARGE_BLOCK_COUNT),
+        }
     }
 }
 
@@ -115,11 +138,23 @@ struct Group {
 }
 
 impl Addresses {
+    /// The addresses of the data of small files and of large files.
+    pub(crate) fn kept(&self) -> (KeptRegion, KeptRegion) {
+        (self.image.kept(), self.large.kept())
+    }
+
+    /// Restores addresses. `None` if the runs are not in order.
+    pub(crate) fn of_kept(image: &KeptRegion, large: &KeptRegion) -> Option<Self> {
+        let addresses = Self::default();
+        (addresses.image.restore(image) && addresses.large.restore(large)).then_some(addresses)
+    }
+
     /// Returns the first block of each piece of data in `wanted`, which all belong on `device` and differ. Each call returns the
     /// same blocks. `None` for a piece for which there was no room at the first call.
     pub(crate) fn assign(&self, device: Device, wanted: &[Wanted]) -> Vec<Option<u32>> {
         match device {
             Device::Image => self.image.assign(wanted),
+            Device::Listings => self.listings.assign(wanted),
             Device::Large => self.large.assign(wanted),
         }
     }
@@ -127,6 +162,7 @@ impl Addresses {
     /// The runs of the data that `metadata_block` refers to, in the order of their items; empty if none has addresses yet.
     pub(crate) fn of(&self, metadata_block: u64) -> Vec<Run> {
         let mut runs = self.image.of(metadata_block);
+        runs.extend(self.listings.of(metadata_block));
         runs.extend(self.large.of(metadata_block));
         runs.sort_by_key(|run| run.item);
         runs
@@ -144,7 +180,11 @@ impl Addresses {
     }
 
     fn region(&self, block: u64) -> &Region {
-        if block < self.large.base { &self.image } else { &self.large }
+        match block {
+            LARGE_BLOCK.. => &self.large,
+            block if block >= LISTING_BLOCK.into() => &self.listings,
+            _ => &self.image,
+        }
     }
 }
 
@@ -152,6 +192,28 @@ impl Region {
     fn new(base: u64, start: u32, end: u32) -> Self {
         let given = Given { free: start, ..Given::default() };
         Self { base, end, given: RwLock::new(given) }
+    }
+
+    fn kept(&self) -> KeptRegion {
+        let given = self.given.read();
+        let kept = |index: usize| {
+            let Run { metadata_block, item, start, .. } = given.run(self.base, index)?;
+            Some(KeptRun { start: (start - self.base) as u32, item, metadata_block })
+        };
+        KeptRegion { runs: (0..given.runs.len()).filter_map(kept).collect(), free: given.free }
+    }
+
+    fn restore(&self, kept: &KeptRegion) -> bool {
+        let mut given = self.given.write();
+        let ends = kept.runs.iter().skip(1).map(|run| run.start).chain([kept.free]);
+        given.runs.reserve_exact(kept.runs.len());
+        let is_sound = kept.runs.iter().zip(ends).all(|(run, end)| {
+            let KeptRun { start, item, metadata_block } = *run;
+            let block_count = u64::from(end.saturating_sub(start));
+            let wanted = Wanted { metadata_block, item, block_count };
+            block_count > 0 && given.add(&wanted, self.end) == Some(start)
+        });
+        is_sound && given.free == kept.free
     }
 
     fn assign(&self, wanted: &[Wanted]) -> Vec<Option<u32>> {

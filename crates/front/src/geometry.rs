@@ -31,6 +31,10 @@ pub(crate) const DEAD_BLOCK: u32 = 192;
 /// The first block for data.
 pub(crate) const DATA_BLOCK: u32 = 256;
 
+/// The first block for directories and symbolic links that do not fit behind their inodes. File data ends here, so a kept
+/// image has all metadata outside of the addresses of file data.
+pub(crate) const LISTING_BLOCK: u32 = 0x7000_0000;
+
 /// The first block of the large file in block numbers that cover both files. All blocks of the virtual image are before
 /// it.
 pub(crate) const LARGE_BLOCK: u64 = 1 << 51;
@@ -44,6 +48,13 @@ pub(crate) const LARGE_BLOCK_COUNT: u32 = META_BLOCK;
 /// The device number of the large file in chunk maps, and its name.
 pub(crate) const LARGE_DEVICE: u16 = 1;
 pub(crate) const LARGE_NAME: &str = "large";
+
+/// The block of a kept image with its header.
+pub(crate) const KEPT_HEADER_BLOCK: u64 = 1;
+
+/// The first block of a kept image that is on the device with the data of small files. The device begins here, because the
+/// kernel ignores devices at block 0.
+pub(crate) const KEPT_DATA_BLOCK: u32 = 1;
 
 /// The maximum size of an inode with the data that follows it: 64 bytes of inode, 256 KiB of attributes, and two million chunks.
 pub(crate) const HUGE_BYTES: u64 = 8 << 20;

@@ -6,13 +6,14 @@
 //!
 //! # Layout
 //!
-//! Blocks have 4 KiB. Addresses of data are below 8 TiB − 16 MiB; the metadata area follows, with 64-bit inode numbers.
+//! Blocks have 4 KiB. Addresses of data are below 7 TiB, those of listings below 8 TiB − 16 MiB; the metadata area follows, with 64-bit inode numbers.
 //!
 //! | bytes | what |
 //! | --- | --- |
 //! | block 0 | the superblock: label, UUID, time, number of inodes and size of the original; checksum; features CHUNKED_FILE and DEVICE_TABLE alone |
 //! | blocks 128 to 255 | placeholders for directories and data that cannot be read |
-//! | from block 256 on | data: a run of blocks for each small file, directory or long symbolic link that does not fit behind its inode |
+//! | from block 256 on | data: a run of blocks for each small file |
+//! | from block 0x70000000 on | a run of blocks for each directory or long symbolic link that does not fit behind its inode |
 //! | from block 0x7ffff000 on | the metadata area, which consists of the areas below, in this order |
 //!
 //! | area | bytes per inode | inodes |
@@ -52,7 +53,7 @@
 //! the metadata block that refers to it is rendered for the first time. Data keeps its addresses. The table of addresses only
 //! grows: 16 bytes per run, and about 40 per metadata block that refers to data. The kernel's readahead also reads addresses
 //! just behind the assigned ones, which belong to no data yet. They are then never assigned, because the kernel's page cache
-//! keeps the bytes. Addresses farther behind cannot be read. Once 8 TiB of addresses of a device are assigned, further files
+//! keeps the bytes. Addresses farther behind cannot be read. Once 7 TiB of addresses of a device are assigned, further files
 //! cannot be read. 48-bit addresses would need Linux 6.15, whereas file-backed mounts need 6.12; no image has needed more so
 //! far.
 //!
@@ -84,6 +85,7 @@ mod descent;
 mod directory;
 mod fault;
 mod geometry;
+mod kept;
 mod metadata_readahead;
 mod node;
 mod packed_directories;
@@ -91,7 +93,9 @@ mod parents;
 mod recent;
 mod render;
 mod rendered_source;
+mod superblock;
 mod view;
 mod virtual_image;
 
+pub use kept::{Identity, KeptImage, NotKept, Pace, keep};
 pub use virtual_image::{FrontPart, Origin, VirtualImage};

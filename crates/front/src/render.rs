@@ -2,19 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use floe_erofs::{
-    format::{FEATURE_COMPAT_MTIME, FEATURE_INCOMPAT_CHUNKED_FILE, FEATURE_INCOMPAT_DEVICE_TABLE},
-    write::{Device as DeviceRecord, DirectoryEntry, InodeData, SuperBlockRecord, directory_bytes, superblock_bytes},
-};
-use floe_image::{ByteRange, Extent, ExtentData, FileSystemInfo, FileType, Result};
+use floe_erofs::write::{DirectoryEntry, InodeData, directory_bytes};
+use floe_image::{ByteRange, Extent, ExtentData, FileType, Result};
 
 use crate::{
     addresses::{Device, RETIRED, Run, Wanted},
     directory::DirectoryContent,
     fault::{lasting, unreadable},
     geometry::{
-        BLOCK_BYTES, BLOCK_LOG2, BROKEN_DIRECTORY_BLOCK, BROKEN_DIRECTORY_BYTES, Class, DATA_BLOCK, DEAD_BLOCK,
-        LARGE_NAME, META_BLOCK, Slot,
+        BLOCK_BYTES, BROKEN_DIRECTORY_BLOCK, BROKEN_DIRECTORY_BYTES, Class, DATA_BLOCK, DEAD_BLOCK, META_BLOCK, Slot,
     },
     node::{ChunkMap, INODE_BYTES, Node, Xattrs, broken_inode},
     view::{Placed, View},
@@ -33,7 +29,7 @@ struct Shape {
 }
 
 /// How the data of an inode is stored.
-enum Content {
+pub(crate) enum Content {
     /// A device number; 0 for fifos and sockets.
     Device(u32),
     /// The bytes behind the inode.
@@ -150,10 +146,10 @@ impl View {
             }
         }
         let mut starts = HashMap::new();
-        for device in [Device::Image, Device::Large] {
+        for device in [Device::Image, Device::Listings, Device::Large] {
             let wanted: Vec<Wanted> = shapes
                 .iter()
-                .filter(|(_, shape)| shape.content.device() == device)
+                .filter(|(_, shape)| shape.content.device(shape.node.attr().file_type) == device)
                 .filter_map(|(item, shape)| shape.content.wanted(number, *item))
                 .collect();
             let assigned = self.shared.addresses.assign(device, &wanted);
@@ -180,7 +176,8 @@ impl View {
         }
         // The inode begins in the first block.
         let wanted = content.wanted(number - block, 0);
-        let assign = |wanted| self.shared.addresses.assign(content.device(), &[wanted]);
+        let device = content.device(node.attr().file_type);
+        let assign = |wanted| self.shared.addresses.assign(device, &[wanted]);
         let start = wanted.and_then(|wanted| assign(wanted).first().copied()?);
         let inode = Shape { node, content }.to_bytes(start);
         match block_start.checked_sub(within) {
@@ -256,14 +253,14 @@ impl View {
             }
             let (offset, content) = (geometry.offset(node.slot), Content::of_regular(node));
             let (number, item) = (u64::from(META_BLOCK) + offset / BLOCK_BYTES, offset % BLOCK_BYTES / class.stride());
-            let device = if content.device() == Device::Image { &mut image } else { &mut large };
+            let device = if content.device(file_type) == Device::Image { &mut image } else { &mut large };
             device.extend(content.wanted(number, item as u32));
         }
         self.shared.addresses.assign(Device::Image, &image);
         self.shared.addresses.assign(Device::Large, &large);
     }
 
-    fn content(&self, node: &Node) -> Result<Content> {
+    pub(crate) fn content(&self, node: &Node) -> Result<Content> {
         let attr = node.attr();
         Ok(match attr.file_type {
             FileType::Regular => Content::of_regular(node),
@@ -305,9 +302,13 @@ impl Content {
         }
     }
 
-    /// The device with these blocks.
-    fn device(&self) -> Device {
-        if matches!(self, Self::Large(_)) { Device::Large } else { Device::Image }
+    /// The device with these blocks, of an inode of this type.
+    fn device(&self, file_type: FileType) -> Device {
+        match self {
+            Self::Large(_) => Device::Large,
+            _ if file_type == FileType::Regular => Device::Image,
+            _ => Device::Listings,
+        }
     }
 }
 
@@ -357,36 +358,4 @@ fn put(bytes: &mut [u8], offset: u64, part: &[u8]) {
     for (byte, given) in room.iter_mut().zip(part) {
         *byte = *given;
     }
-}
-
-/// The block with the superblock of the virtual image.
-pub(crate) fn superblock(original: &FileSystemInfo, root_nid: u64) -> Vec<u8> {
-    let bytes = original.block_count.saturating_mul(original.block_size.into());
-    let mut volume_name = [0; 16];
-    for (byte, given) in volume_name.iter_mut().zip(&original.label) {
-        *byte = *given;
-    }
-    superblock_bytes(&SuperBlockRecord {
-        feature_compat: FEATURE_COMPAT_MTIME,
-        feature_incompat: FEATURE_INCOMPAT_CHUNKED_FILE | FEATURE_INCOMPAT_DEVICE_TABLE,
-        block_size_log2: BLOCK_LOG2,
-        root_nid,
-        inode_count: original.inode_count,
-        epoch: original.built,
-        build_time: 0,
-        // `statfs` shows this number: the size of the original.
-        blocks: bytes.div_ceil(BLOCK_BYTES).min(u32::MAX.into()),
-        metadata_block: META_BLOCK,
-        xattr_block: 0,
-        uuid: original.uuid.unwrap_or_default(),
-        volume_name,
-        configurations: Vec::new(),
-        // The device has no blocks of its own, so that statfs shows the original's size. Chunks with a device number
-        // need only its entry.
-        devices: vec![DeviceRecord { tag: LARGE_NAME.into(), blocks: 0, unified_block: 0 }],
-        long_prefixes: Vec::new(),
-        packed_nid: 0,
-        metabox_nid: None,
-        checksum: true,
-    })
 }

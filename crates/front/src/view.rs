@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use floe_image::{ByteRange, FileSystem, Nid, Result};
+use floe_image::{ByteRange, Error, FileSystem, FileType, Nid, Place, Result};
 
 use crate::{
     addresses::Addresses,
@@ -13,6 +13,7 @@ use crate::{
     packed_directories::PackedDirectories,
     parents::Parents,
     recent::Recent,
+    superblock::superblock,
 };
 
 /// Data of a file, a directory or a symbolic link that has addresses.
@@ -39,6 +40,33 @@ pub(crate) struct Shared {
     pub(crate) readahead: MetadataReadahead,
     /// The block with the superblock.
     pub(crate) superblock: Vec<u8>,
+}
+
+impl Shared {
+    /// The state before anything is rendered, and the root.
+    ///
+    /// # Errors
+    /// The root cannot be read, or the image has inode numbers beyond 2^38 or does not find inodes by number.
+    pub(crate) fn new(original: &dyn FileSystem) -> Result<(Self, Node)> {
+        let geometry = Geometry::of(original).ok_or(Error::unsupported("inode numbers beyond 2^38"))?;
+        // An image whose inodes cannot be found by number has no virtual image. No inode has the number 0.
+        original.find_number(0)?;
+        let root = Node::read(original, original.root(), &geometry)?;
+        if root.attr().file_type != FileType::Directory {
+            return Err(Error::corrupt("root is not a directory", Place::inode(root.nid)));
+        }
+        let superblock = superblock(&original.info(), geometry.nid(root.slot, root.within()), None);
+        let shared = Self {
+            geometry,
+            superblock,
+            addresses: Default::default(),
+            packed_directories: Default::default(),
+            parents: Default::default(),
+            placed: Default::default(),
+            readahead: Default::default(),
+        };
+        Ok((shared, root))
+    }
 }
 
 /// Renders the original, which it reads with a blocking or a non-blocking reader.

@@ -2,7 +2,7 @@
 
 mod places;
 
-use std::{ops::ControlFlow, sync::Arc};
+use std::{io, ops::ControlFlow, sync::Arc};
 
 use floe_image::{
     Attr, BlockReader, ByteRange, Capabilities, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent,
@@ -15,12 +15,13 @@ use crate::{
     directory::has_blocks_to_keep,
     fault::unreadable,
     geometry::{
-        BLOCK_BYTES, BLOCK_LOG2, Class, DATA_BLOCK, Geometry, LARGE_BLOCK, LARGE_BLOCK_COUNT, LARGE_NAME, LARGE_START,
-        META_BLOCK, Slot,
+        BLOCK_BYTES, BLOCK_LOG2, Class, DATA_BLOCK, KEPT_DATA_BLOCK, LARGE_BLOCK, LARGE_BLOCK_COUNT, LARGE_NAME,
+        LARGE_START, META_BLOCK, Slot,
     },
+    kept::KeptImage,
     node::Node,
-    render::superblock,
     rendered_source::{RenderedSource, Views},
+    superblock::superblock,
     view::{Placed, Shared, View},
 };
 
@@ -51,7 +52,7 @@ pub struct FrontPart {
     pub original: Nid,
     /// The bytes of that file.
     pub range: ByteRange,
-    /// Where the virtual image has the first of them.
+    /// The offset of the first of them in the file of the virtual image that has them.
     pub image_offset: u64,
 }
 
@@ -67,6 +68,8 @@ pub struct VirtualImage {
     /// The number that identifies the original's root.
     root_number: u64,
     keeps_directory_sizes: bool,
+    /// The address at which the file [`IMAGE`] begins: 0, or the first one on the device of a kept image.
+    start: u64,
 }
 
 impl VirtualImage {
@@ -98,23 +101,39 @@ impl VirtualImage {
         reader: &Arc<dyn BlockReader>,
         non_blocking: Arc<dyn BlockReader>,
     ) -> Result<Self> {
-        let geometry = Geometry::of(original.as_ref()).ok_or(Error::unsupported("inode numbers beyond 2^38"))?;
-        // An image whose inodes cannot be found by number has no virtual image. No inode has the number 0.
-        original.find_number(0)?;
-        let root = Node::read(original.as_ref(), original.root(), &geometry)?;
-        if root.attr().file_type != FileType::Directory {
-            return Err(Error::corrupt("root is not a directory", Place::inode(root.nid)));
+        let (shared, root) = Shared::new(original.as_ref())?;
+        Self::of_shared(original, reader, non_blocking, shared, &root, 0)
+    }
+
+    /// Opens the data behind a kept image of `original`; the other arguments are as for [`VirtualImage::open`].
+    ///
+    /// # Errors
+    /// As for [`VirtualImage::open`], or the kept image cannot be read or belongs to another image.
+    pub fn open_kept(
+        original: Arc<dyn FileSystem>,
+        reader: &Arc<dyn BlockReader>,
+        non_blocking: Arc<dyn BlockReader>,
+        kept: &KeptImage,
+    ) -> Result<Self> {
+        let io_error = |error: io::Error| Error::Io { error: Arc::new(error), place: Place::UNKNOWN };
+        let (mut shared, root) = Shared::new(original.as_ref())?;
+        let root_nid = shared.geometry.nid(root.slot, root.within());
+        let expected = superblock(&original.info(), root_nid, Some(kept.data_block_count()));
+        if !kept.has_superblock(&expected).map_err(io_error)? {
+            return Err(Error::unsupported("a kept image of another image"));
         }
-        let superblock = superblock(&original.info(), geometry.nid(root.slot, root.within()));
-        let shared = Shared {
-            geometry,
-            superblock,
-            addresses: Default::default(),
-            packed_directories: Default::default(),
-            parents: Default::default(),
-            placed: Default::default(),
-            readahead: Default::default(),
-        };
+        shared.addresses = kept.addresses().map_err(io_error)?;
+        Self::of_shared(original, reader, non_blocking, shared, &root, KEPT_DATA_START)
+    }
+
+    fn of_shared(
+        original: Arc<dyn FileSystem>,
+        reader: &Arc<dyn BlockReader>,
+        non_blocking: Arc<dyn BlockReader>,
+        shared: Shared,
+        root: &Node,
+        start: u64,
+    ) -> Result<Self> {
         let non_blocking = Arc::clone(&original).with_reader(non_blocking);
         let waiting =
             View { file_system: original, shared: Arc::new(shared), may_wait: true, non_blocking: Some(non_blocking) };
@@ -122,9 +141,9 @@ impl VirtualImage {
         let views = Arc::new(Views { waiting: waiting.clone(), non_blocking });
         let source = RenderedSource { views: Arc::downgrade(&views), len: waiting.shared.geometry.image_len() };
         let rendered = reader.add_derived(Arc::new(source))?;
-        let keeps_directory_sizes = has_blocks_to_keep(&root);
+        let keeps_directory_sizes = has_blocks_to_keep(root);
         let root_number = root.number;
-        Ok(Self { view: waiting, views, rendered, root_number, keeps_directory_sizes })
+        Ok(Self { view: waiting, views, rendered, root_number, keeps_directory_sizes, start })
     }
 
     /// Whether directories are as large in the virtual image as in the original.
@@ -132,9 +151,14 @@ impl VirtualImage {
         self.keeps_directory_sizes
     }
 
+    /// Whether a kept image is mounted, so that the kernel reads no metadata here.
+    pub fn is_kept(&self) -> bool {
+        self.start > 0
+    }
+
     /// The length of the virtual image in bytes. Most of it is unused addresses.
     pub fn len(&self) -> u64 {
-        self.view.shared.geometry.image_len()
+        self.view.shared.geometry.image_len() - self.start
     }
 
     /// Whether the virtual image is empty: always `false`.
@@ -144,8 +168,13 @@ impl VirtualImage {
 
     /// The address of a byte of one of the files, in addresses that cover both. The other functions take such
     /// addresses.
-    pub fn address(nid: Nid, offset: u64) -> u64 {
-        if nid == LARGE { offset.saturating_add(LARGE_START) } else { offset }
+    pub fn address(&self, nid: Nid, offset: u64) -> u64 {
+        offset.saturating_add(if nid == LARGE { LARGE_START } else { self.start })
+    }
+
+    /// The offset of an address in its file.
+    fn offset(&self, address: u64) -> u64 {
+        address.checked_sub(LARGE_START).unwrap_or_else(|| address.saturating_sub(self.start))
     }
 
     /// The byte of the original behind the byte at address `offset`; `None` if it is not file data.
@@ -173,7 +202,7 @@ impl VirtualImage {
             let part = ByteRange::new(within, end - position).intersection(placed.range);
             if !part.is_empty() {
                 // A range behind the file's last byte contains none of its data.
-                let image_offset = position;
+                let image_offset = self.offset(position);
                 parts.push(FrontPart { nid: placed.front_nid, original: placed.nid, range: part, image_offset });
             }
             position = end;
@@ -181,7 +210,7 @@ impl VirtualImage {
         Ok((position > range.offset()).then_some(parts))
     }
 
-    /// The parts of `range` that are known to be file data without a read of the original.
+    /// The parts of `range` that are known to be file data without a read of the original, as offsets in their file.
     pub fn file_data_in(&self, range: ByteRange) -> Vec<ByteRange> {
         let mut parts: Vec<ByteRange> = Vec::new();
         let mut position = range.offset();
@@ -190,9 +219,10 @@ impl VirtualImage {
         {
             let end = range.end().min(run.end_bytes());
             if self.is_file_run(&run) {
+                let part = ByteRange::new(self.offset(position), end - position);
                 match parts.last_mut() {
-                    Some(last) if last.end() == position => *last = ByteRange::between(last.offset(), end),
-                    _ => parts.push(ByteRange::between(position, end)),
+                    Some(last) if last.end() == part.offset() => *last = ByteRange::between(last.offset(), part.end()),
+                    _ => parts.push(part),
                 }
             }
             position = end;
@@ -215,7 +245,7 @@ impl VirtualImage {
     /// ahead of its requests. The iterator reads the original and may wait.
     pub fn metadata_ahead(&self, range: ByteRange) -> Option<Box<dyn Iterator<Item = ByteRange> + Send>> {
         // The kernel reads metadata page by page.
-        if range.len() != BLOCK_BYTES || range.offset() >= LARGE_START {
+        if range.len() != BLOCK_BYTES || range.offset() >= LARGE_START || self.is_kept() {
             return None;
         }
         let block = range.offset() / BLOCK_BYTES;
@@ -432,7 +462,7 @@ impl FileSystem for VirtualImage {
             LARGE => Self::LARGE_LEN,
             _ => return Err(Error::WrongType { expected: "a regular file", nid }),
         };
-        let (range, first, base) = (range.intersection(ByteRange::new(0, len)), extents.len(), Self::address(nid, 0));
+        let (range, first, base) = (range.intersection(ByteRange::new(0, len)), extents.len(), self.address(nid, 0));
         self.map_addresses(ByteRange::new(base + range.offset(), range.len()), extents)?;
         for extent in extents.iter_mut().skip(first).filter(|_| base > 0) {
             extent.range = ByteRange::new(extent.range.offset() - base, extent.range.len());
@@ -441,6 +471,7 @@ impl FileSystem for VirtualImage {
     }
 }
 
+const KEPT_DATA_START: u64 = KEPT_DATA_BLOCK as u64 * BLOCK_BYTES;
 const DATA_BLOCK_64: u64 = DATA_BLOCK as u64;
 const META_BLOCK_64: u64 = META_BLOCK as u64;
 

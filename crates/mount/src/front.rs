@@ -135,7 +135,7 @@ impl FrontImage for Rendered {
     }
 
     fn address(&self, nid: Nid, offset: u64) -> u64 {
-        VirtualImage::address(nid, offset)
+        self.0.address(nid, offset)
     }
 
     fn files_in(&self, range: ByteRange) -> Option<Vec<FrontRange>> {

@@ -39,10 +39,8 @@ impl VirtualImage {
             };
             let len = placed.end().min(range.end()) - offset;
             let address = start + (offset - placed.offset());
-            places.push(match address.checked_sub(LARGE_START) {
-                Some(start) => (LARGE, ByteRange::new(start, len)),
-                None => (IMAGE, ByteRange::new(address, len)),
-            });
+            let file = if address >= LARGE_START { LARGE } else { IMAGE };
+            places.push((file, ByteRange::new(self.offset(address), len)));
             offset += len;
         }
         Ok(places)

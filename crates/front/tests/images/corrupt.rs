@@ -5,16 +5,22 @@ use std::{
     env, fs, io,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::Path,
-    sync::Mutex,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use floe_testkit::{
-    check_rows,
+    MemorySource, check_rows,
     corpus::{Corpus, CorruptImage},
     skip::{self, Need},
 };
 
-use crate::support::{Front, KernelFront, KernelLog, kernel_complaints};
+use crate::{
+    kept::kept,
+    support::{Front, KernelFront, KernelLog, kernel_complaints},
+};
 
 /// The maximum number of inodes examined in one image.
 const INODES_MAX: usize = 400;
@@ -122,4 +128,46 @@ fn corrupt_images_give_errors_or_data_and_no_kernel_message() {
     let errors = errors.into_inner().expect("no panic while held");
     assert!(errors.keys().all(|kind| ALLOWED.contains(&kind.as_str())), "{errors:?}");
     assert!(["list 5", "read 5"].iter().all(|kind| errors.contains_key(*kind)), "{errors:?}");
+}
+
+#[test]
+fn a_corrupt_image_is_not_kept_or_shows_the_same() {
+    if !skip::ready(&[Need::Root, Need::Fuse, Need::KernelErofs]) {
+        return;
+    }
+    let corpus = Corpus::locate_or_fixtures();
+    let log = KernelLog::from_now().expect("root reads the kernel's log");
+    let outcomes = [const { AtomicUsize::new(0) }; 2];
+    check_rows(
+        &corpus.corrupt_images(),
+        |image| image.name.clone(),
+        |image| {
+            let bytes = corpus.corrupt_bytes(image);
+            let Ok(front) = Front::of_bytes(bytes.clone(), image.format()) else { return Vec::new() };
+            let folder = tempfile::tempdir().expect("a directory");
+            let path = folder.path().join("kept");
+            let Ok(Some(kept)) = kept(&front, &path) else {
+                outcomes[0].fetch_add(1, Relaxed);
+                return Vec::new();
+            };
+            outcomes[1].fetch_add(1, Relaxed);
+            let compare = || -> Result<Vec<String>, String> {
+                let sources = vec![Arc::new(MemorySource::new(bytes.clone())) as _];
+                let behind = Front::of_kept(sources, image.format(), &kept).map_err(|error| error.to_string())?;
+                let behind = KernelFront::of_kept(behind, &path)?;
+                let rendered = KernelFront::new(front, "")?;
+                let told = |mount: &KernelFront| {
+                    let root = mount.path().display().to_string();
+                    explore(&mount.path()).into_iter().map(move |line| line.replace(&root, "")).collect::<Vec<_>>()
+                };
+                let (expected, found) = (told(&rendered), told(&behind));
+                let differs = expected.iter().zip(&found).find(|(expected, found)| expected != found);
+                let same_len = expected.len() == found.len();
+                Ok(if same_len && differs.is_none() { Vec::new() } else { vec![format!("{differs:?}")] })
+            };
+            compare().unwrap_or_else(|error| vec![error])
+        },
+    );
+    assert_eq!(kernel_complaints(&log), Vec::<String>::new());
+    assert!(outcomes.iter().all(|count| count.load(Relaxed) > 0), "{outcomes:?}");
 }

@@ -4,5 +4,6 @@
 mod support;
 
 mod corrupt;
+mod kept;
 mod read_back;
 mod repeated;

@@ -85,7 +85,7 @@ fn every_byte_of_a_file_maps_to_its_address_and_back() {
                 assert_eq!(front.image.origin(place).expect("they are read"), Some(origin), "{}", image.name);
                 let (mut expected, mut bytes) = ([0], [0]);
                 front.original_reader.read(nid, offset, &mut expected).expect("it is read");
-                let large_start = VirtualImage::address(VirtualImage::LARGE_NID, 0);
+                let large_start = front.image.address(VirtualImage::LARGE_NID, 0);
                 let (file, within) = match place.checked_sub(large_start) {
                     Some(within) => (VirtualImage::LARGE_NID, within),
                     None => (VirtualImage::NID, place),

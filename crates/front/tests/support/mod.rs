@@ -10,7 +10,7 @@ use std::{
 
 use floe_engine::{Blocking, Engine, EngineOptions, Reader};
 use floe_erofs::Erofs;
-use floe_front::VirtualImage;
+use floe_front::{KeptImage, VirtualImage};
 use floe_fuse::{Detach, Mount, MountOptions, Mountpoint};
 use floe_image::{BlockReader, ByteRange, FileSystem, ImageSource, Nid, Result};
 use floe_squashfs::Squashfs;
@@ -32,11 +32,24 @@ pub(crate) struct Front {
 
 impl Front {
     pub(crate) fn new(sources: Vec<Arc<dyn ImageSource>>, format: Format) -> Result<Self> {
+        Self::opened(sources, format, None)
+    }
+
+    /// The data behind a kept image.
+    pub(crate) fn of_kept(sources: Vec<Arc<dyn ImageSource>>, format: Format, kept: &KeptImage) -> Result<Self> {
+        Self::opened(sources, format, Some(kept))
+    }
+
+    fn opened(sources: Vec<Arc<dyn ImageSource>>, format: Format, kept: Option<&KeptImage>) -> Result<Self> {
         let options = EngineOptions { cache_bytes: 16 << 20, reserved_pages: 0, ..EngineOptions::default() };
         let engine = Engine::new(sources, &options)?;
         let blocks = engine.block_reader(Blocking::Allowed);
         let original = open(Arc::clone(&blocks), format)?;
-        let image = Arc::new(VirtualImage::open(Arc::clone(&original), &blocks, engine.block_reader(Blocking::Never))?);
+        let (original_too, non_blocking) = (Arc::clone(&original), engine.block_reader(Blocking::Never));
+        let image = Arc::new(match kept {
+            Some(kept) => VirtualImage::open_kept(original_too, &blocks, non_blocking, kept)?,
+            None => VirtualImage::open(original_too, &blocks, non_blocking)?,
+        });
         let original_reader = Reader::new(Arc::clone(&engine), Arc::clone(&original));
         Ok(Self { original, reader: Reader::new(engine, Arc::clone(&image) as _), image, original_reader })
     }
@@ -205,6 +218,8 @@ fn split_at_blocks(offset: u64, output: &mut [u8]) -> impl Iterator<Item = &mut 
 pub(crate) struct KernelFront {
     directory: tempfile::TempDir,
     mount: Option<Mount>,
+    /// The kept image that is mounted instead of the rendered one.
+    kept: Option<PathBuf>,
     pub(crate) front: Front,
 }
 
@@ -225,14 +240,26 @@ impl KernelFront {
         let hidden = Mountpoint::find(&directory.path().join("hidden")).map_err(|error| error.to_string())?;
         let options = MountOptions { direct_io: Some(VirtualImage::LARGE_NID), ..MountOptions::default() };
         let mounted = Mount::new(front.reader.clone(), hidden, &options);
-        Ok(Self { directory, mount: Some(mounted.map_err(|error| error.to_string())?), front })
+        Ok(Self { directory, mount: Some(mounted.map_err(|error| error.to_string())?), kept: None, front })
+    }
+
+    /// Serves the data behind a kept image and lets the kernel mount that image, which is at `path`.
+    pub(crate) fn of_kept(front: Front, path: &Path) -> std::result::Result<Self, String> {
+        let mut served = Self::served(front)?;
+        served.kept = Some(path.to_owned());
+        served.mount_front("")?;
+        Ok(served)
     }
 
     fn mount_front(&self, options: &str) -> std::result::Result<(), String> {
-        let options = format!("device={},{options}", self.large_file().display());
+        let mut options = format!("device={},{options}", self.large_file().display());
+        if self.kept.is_some() {
+            options = format!("device={},device={}", self.large_file().display(), self.virtual_file().display());
+        }
         let options = std::ffi::CString::new(options).expect("options without a zero byte");
-        mount(self.virtual_file(), self.path(), "erofs", MountFlags::RDONLY, options.as_c_str())
-            .map_err(|error| format!("the kernel does not mount {}: {error}", self.virtual_file().display()))
+        let source = self.kept.clone().unwrap_or_else(|| self.virtual_file());
+        mount(&source, self.path(), "erofs", MountFlags::RDONLY, options.as_c_str())
+            .map_err(|error| format!("the kernel does not mount {}: {error}", source.display()))
     }
 
     /// Makes the kernel drop all caches of this mount, but of no other.

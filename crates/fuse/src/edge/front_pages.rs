@@ -24,7 +24,7 @@ pub trait FrontImage: Send + Sync {
     /// unknown.
     fn files_in(&self, range: ByteRange) -> Option<Vec<FrontRange>>;
 
-    /// The parts of a range of the image that are known to be file data. Does not wait.
+    /// The parts of a range of the image that are known to be file data, as offsets in their file. Does not wait.
     fn file_data_in(&self, range: ByteRange) -> Vec<ByteRange>;
 
     /// The inodes of the original with data in a range of the image, each with the range of that data; empty if the
@@ -110,7 +110,8 @@ impl Sink for FrontPages {
         if self.reads_by_itself(nid) {
             return 0;
         }
-        let Some(ranges) = self.image.files_in(ByteRange::new(offset, bytes.len() as u64)) else {
+        let Some(ranges) = self.image.files_in(ByteRange::new(self.image.address(nid, offset), bytes.len() as u64))
+        else {
             return self.hidden.store(nid, offset, bytes);
         };
         let Some(transfer) = self.transfer.get() else { return 0 };

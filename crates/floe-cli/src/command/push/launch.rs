@@ -239,7 +239,7 @@ impl Replay {
         let place = self.front.as_ref().and_then(|front| Some((front, front.place(origin).ok()??)));
         match place {
             // The large file has no readahead of its own.
-            Some((front, place)) if place < VirtualImage::address(VirtualImage::LARGE_NID, 0) => {
+            Some((front, place)) if place < front.address(VirtualImage::LARGE_NID, 0) => {
                 let near = ByteRange::between(place.saturating_sub(before), place + range.len() + behind);
                 let data = front.file_data_in(near);
                 let parts = data.into_iter().filter_map(|data| front.files_in(data).ok().flatten()).flatten();

@@ -1,0 +1,52 @@
+//! The superblock of virtual images and of kept ones.
+
+use floe_erofs::{
+    format::{FEATURE_COMPAT_MTIME, FEATURE_INCOMPAT_CHUNKED_FILE, FEATURE_INCOMPAT_DEVICE_TABLE},
+    write::{Device as DeviceRecord, SuperBlockRecord, superblock_bytes},
+};
+use floe_image::FileSystemInfo;
+
+use crate::geometry::{BLOCK_BYTES, BLOCK_LOG2, KEPT_DATA_BLOCK, LARGE_NAME, META_BLOCK};
+
+/// The tag of the device with the data of small files.
+const SMALL_TAG: &str = "small";
+
+/// The block with the superblock of the virtual image, or of a kept image with `kept_data_blocks` blocks of small files on a
+/// device of their own.
+pub(crate) fn superblock(original: &FileSystemInfo, root_nid: u64, kept_data_blocks: Option<u32>) -> Vec<u8> {
+    // The device has no blocks of its own, so that statfs shows the original's size. Chunks with a device number
+    // need only its entry.
+    let mut devices = vec![DeviceRecord { tag: LARGE_NAME.into(), blocks: 0, unified_block: 0 }];
+    let kept_data_blocks = kept_data_blocks.map(u64::from);
+    devices.extend(kept_data_blocks.map(|blocks| DeviceRecord {
+        tag: SMALL_TAG.into(),
+        blocks,
+        unified_block: KEPT_DATA_BLOCK.into(),
+    }));
+    let bytes = original.block_count.saturating_mul(original.block_size.into());
+    let mut volume_name = [0; 16];
+    for (byte, given) in volume_name.iter_mut().zip(&original.label) {
+        *byte = *given;
+    }
+    superblock_bytes(&SuperBlockRecord {
+        feature_compat: FEATURE_COMPAT_MTIME,
+        feature_incompat: FEATURE_INCOMPAT_CHUNKED_FILE | FEATURE_INCOMPAT_DEVICE_TABLE,
+        block_size_log2: BLOCK_LOG2,
+        root_nid,
+        inode_count: original.inode_count,
+        epoch: original.built,
+        build_time: 0,
+        // `statfs` shows the sum of this number and those of the devices: the size of the original, as far as possible.
+        blocks: bytes.div_ceil(BLOCK_BYTES).min(u32::MAX.into()).saturating_sub(kept_data_blocks.unwrap_or(0)),
+        metadata_block: META_BLOCK,
+        xattr_block: 0,
+        uuid: original.uuid.unwrap_or_default(),
+        volume_name,
+        configurations: Vec::new(),
+        devices,
+        long_prefixes: Vec::new(),
+        packed_nid: 0,
+        metabox_nid: None,
+        checksum: true,
+    })
+}

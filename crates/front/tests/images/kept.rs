@@ -1,0 +1,231 @@
+//! Kept images show the same as rendered ones, and anything else than a whole one is refused.
+
+use std::{
+    fs::{self, File},
+    io::ErrorKind,
+    ops::ControlFlow,
+    os::unix::fs::FileExt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use floe_front::{Identity, KeptImage, NotKept, keep};
+use floe_image::ByteRange;
+use floe_testkit::{
+    check_rows,
+    corpus::{Corpus, Format, ImageRecord},
+    manifest::{Comparison, Manifest, differences},
+    skip::{self, Need},
+    walk::{self, DirectoryWalk},
+};
+
+use crate::support::{Front, KernelFront, KernelLog, kernel_complaints, open_erofs, sources_of};
+
+const IDENTITY: Identity = [3; 32];
+
+const BYTES_MAX: u64 = 64 << 20;
+
+fn images(corpus: &Corpus) -> Vec<ImageRecord> {
+    corpus.sample().into_iter().filter(|image| !image.huge).collect()
+}
+
+fn new_file(path: &Path) -> File {
+    File::options().read(true).write(true).create_new(true).open(path).expect("it is created")
+}
+
+/// Keeps the metadata of `front` in a file at `path`. `None` if the file system has no files of the length: inode numbers of
+/// images with a metabox are near 2^31.
+pub(crate) fn kept(front: &Front, path: &Path) -> Result<Option<KeptImage>, NotKept> {
+    let original = Arc::clone(&front.original);
+    match keep(original, &new_file(path), &IDENTITY, BYTES_MAX, &mut || ControlFlow::Continue(())) {
+        Err(NotKept::File(error)) if error.kind() == ErrorKind::FileTooLarge => return Ok(None),
+        result => result?,
+    }
+    let file = File::open(path).expect("it is there");
+    Ok(Some(KeptImage::verify(file, &IDENTITY).expect("it was written whole")))
+}
+
+/// Checks that most images are kept.
+fn check_count(kept: &AtomicUsize, images: &[ImageRecord]) {
+    let kept = kept.load(Relaxed);
+    assert!(kept * 10 >= images.len() * 9, "{kept} of {} images are kept", images.len());
+}
+
+/// A walk with Floe's reader, with inode numbers.
+fn walked(front: &Front, metadata: Option<&Path>) -> floe_image::Result<Manifest> {
+    let mut sources: Vec<Arc<dyn floe_image::ImageSource>> = Vec::new();
+    match metadata {
+        Some(path) => {
+            let file = File::open(path).expect("it is there");
+            let len = file.metadata().expect("it is there").len();
+            sources.push(Arc::new(KeptFile { file, len }));
+            sources.push(front.large_source());
+            sources.push(front.source());
+        }
+        None => sources.extend([front.source() as _, front.large_source() as _]),
+    }
+    let (reader, erofs) = open_erofs(sources)?;
+    walk::image(&erofs, &|nid, range: ByteRange| reader.read_file(&erofs, nid, range))
+}
+
+struct KeptFile {
+    file: File,
+    len: u64,
+}
+
+impl floe_image::ImageSource for KeptFile {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, output: &mut [u8]) -> std::io::Result<()> {
+        self.file.read_exact_at(output, offset)
+    }
+}
+
+#[test]
+fn a_kept_image_has_what_is_rendered() {
+    let corpus = Corpus::locate_or_fixtures();
+    let (images, count) = (images(&corpus), AtomicUsize::new(0));
+    check_rows(
+        &images,
+        |image| image.name.clone(),
+        |image| {
+            let folder = tempfile::tempdir().expect("a directory");
+            let path = folder.path().join("kept");
+            let compare = || -> floe_image::Result<Vec<String>> {
+                let front = Front::of_record(&corpus, image)?;
+                let kept = match kept(&front, &path) {
+                    Ok(Some(kept)) => kept,
+                    Ok(None) => return Ok(Vec::new()),
+                    Err(error) => return Ok(vec![format!("not kept: {error}")]),
+                };
+                count.fetch_add(1, Relaxed);
+                let behind = Front::of_kept(sources_of(&corpus, image), image.format, &kept)?;
+                let (expected, found) = (walked(&front, None)?, walked(&behind, Some(&path))?);
+                Ok(differences(&expected, &found, &Comparison::default()))
+            };
+            compare().unwrap_or_else(|error| vec![error.to_string()])
+        },
+    );
+    check_count(&count, &images);
+}
+
+#[test]
+fn the_kernel_shows_the_same_of_both() {
+    if !skip::ready(&[Need::Root, Need::Fuse, Need::KernelErofs]) {
+        return;
+    }
+    let corpus = Corpus::locate_or_fixtures();
+    let (images, count, log) = (images(&corpus), AtomicUsize::new(0), KernelLog::from_now());
+    check_rows(
+        &images,
+        |image| image.name.clone(),
+        |image| {
+            let folder = tempfile::tempdir().expect("a directory");
+            let path = folder.path().join("kept");
+            let compare = || -> Result<Vec<String>, String> {
+                let front = Front::of_record(&corpus, image).map_err(|error| error.to_string())?;
+                let kept = kept(&front, &path).map_err(|error| format!("not kept: {error}"))?;
+                let Some(kept) = kept else { return Ok(Vec::new()) };
+                count.fetch_add(1, Relaxed);
+                let behind = Front::of_kept(sources_of(&corpus, image), image.format, &kept);
+                let behind = KernelFront::of_kept(behind.map_err(|error| error.to_string())?, &path)?;
+                let rendered = KernelFront::new(front, "")?;
+                let walk = |mount: &KernelFront| {
+                    walk::directory(&mount.path(), DirectoryWalk::default()).map_err(|error| error.to_string())
+                };
+                Ok(differences(&walk(&rendered)?, &walk(&behind)?, &Comparison::default()))
+            };
+            compare().unwrap_or_else(|error| vec![error])
+        },
+    );
+    check_count(&count, &images);
+    assert_eq!(log.map(|log| kernel_complaints(&log)).unwrap_or_default(), Vec::<String>::new());
+}
+
+#[test]
+fn a_file_that_is_not_whole_is_refused() {
+    let corpus = Corpus::locate_or_fixtures();
+    let image = images(&corpus).into_iter().find(|image| image.name.contains("lz4")).expect("an image with LZ4");
+    let folder = tempfile::tempdir().expect("a directory");
+    let front = Front::of_record(&corpus, &image).expect("it is opened");
+    let path = folder.path().join("kept");
+    drop(kept(&front, &path).expect("it is kept"));
+    let open = || File::open(&path).expect("it is there");
+    assert!(KeptImage::verify(open(), &[4; 32]).is_err(), "the identity of another image");
+
+    // Each data block of the file, changed in one bit.
+    let len = fs::metadata(&path).expect("it is there").len();
+    let writable = File::options().read(true).write(true).open(&path).expect("it is there");
+    let mut position = 0;
+    let mut changed = 0;
+    while let Ok(start) = rustix::fs::seek(&writable, rustix::fs::SeekFrom::Data(position)) {
+        position = start + 4096;
+        let (mut byte, at) = ([0], start + 40);
+        writable.read_exact_at(&mut byte, at).expect("read");
+        writable.write_all_at(&[byte[0] ^ 1], at).expect("written");
+        assert!(KeptImage::verify(open(), &IDENTITY).is_err(), "a changed bit at {at}");
+        writable.write_all_at(&byte, at).expect("written");
+        changed += 1;
+    }
+    assert!(changed > 3, "{changed}");
+    // A block more, one less, and all lengths but the right one.
+    writable.write_all_at(&[1], 1 << 40).expect("written");
+    assert!(KeptImage::verify(open(), &IDENTITY).is_err(), "a block that was not there");
+    writable.write_all_at(&[0], 1 << 40).expect("written");
+    assert!(KeptImage::verify(open(), &IDENTITY).is_ok());
+    for wrong in [0, 4096, 8192, len - 4096, len - 1, len + 4096] {
+        let file = File::options().read(true).write(true).open(&path).expect("it is there");
+        file.set_len(wrong).expect("shortened");
+        assert!(KeptImage::verify(open(), &IDENTITY).is_err(), "{wrong} bytes");
+        drop(file);
+        fs::remove_file(&path).expect("removed");
+        drop(kept(&front, &path).expect("it is kept"));
+        assert!(KeptImage::verify(open(), &IDENTITY).is_ok());
+    }
+}
+
+#[test]
+fn work_that_ends_early_leaves_nothing_valid() {
+    let corpus = Corpus::locate_or_fixtures();
+    let image = images(&corpus).into_iter().find(|image| image.name.contains("lz4")).expect("an image with LZ4");
+    let front = Front::of_record(&corpus, &image).expect("it is opened");
+    let folder = tempfile::tempdir().expect("a directory");
+    let mut steps_left = 1;
+    let mut pace = || {
+        steps_left -= 1;
+        if steps_left < 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    let ended = folder.path().join("ended");
+    let result = keep(Arc::clone(&front.original), &new_file(&ended), &IDENTITY, BYTES_MAX, &mut pace);
+    assert!(matches!(result, Err(NotKept::Ended)), "{result:?}");
+    let small = folder.path().join("small");
+    let mut pace = || ControlFlow::Continue(());
+    let result = keep(Arc::clone(&front.original), &new_file(&small), &IDENTITY, 8192, &mut pace);
+    assert!(matches!(result, Err(NotKept::TooLarge)), "{result:?}");
+    for path in [ended, small] {
+        assert!(KeptImage::verify(File::open(path).expect("it is there"), &IDENTITY).is_err());
+    }
+}
+
+/// If this fails because the crate renders something else now, raise `VERSION` of kept images with the number here: files of
+/// earlier versions must not be mounted.
+#[test]
+fn another_rendering_has_another_version() {
+    let demo = fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/demo.erofs")).expect("it is there");
+    let front = Front::of_bytes(demo, Format::Erofs).expect("it is opened");
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join("kept");
+    drop(kept(&front, &path).expect("it is kept"));
+    let number = |at: u64| {
+        let mut bytes = [0; 8];
+        File::open(&path).expect("it is there").read_exact_at(&mut bytes, 4096 + at).expect("read");
+        u64::from_le_bytes(bytes)
+    };
+    // The version and the checksum in the header.
+    assert_eq!((number(8), number(64)), (1, 15_369_140_372_103_907_177));
+}
