@@ -146,8 +146,9 @@ impl Mount {
         let handover = is_kept.then(|| running.handover(auto_unmount, &unmounter));
         let mut read_ahead = None;
         if let (Some(behind), Some(directory), Some(keeper)) = (&behind, front_directory, &handles.keeper) {
-            let (place, transfer) =
-                keeper.mount_front(&directory).map_err(|failure| MountError::of(&directory, failure))?;
+            let (place, transfer) = keeper
+                .mount_front(&directory, behind.is_kept())
+                .map_err(|failure| MountError::of(&directory, failure))?;
             if let Some(transfer) = transfer {
                 prefetch_thread.store(transfer.thread(), Relaxed);
                 behind.set_transfer(transfer);

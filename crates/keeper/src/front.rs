@@ -37,6 +37,9 @@ const LARGE_NAME: &str = "large";
 /// The path of the hidden mount while the front is being mounted, in a private mount namespace.
 const HIDDEN_DIRECTORY: &str = "/.floe";
 
+/// The path of the kept image while the front is being mounted, in the same namespace.
+const KEPT_FILE: &str = "/.kept";
+
 /// The maximum length of a kernel message that explains an error, in bytes.
 const REASON_BYTES_MAX: usize = 1024;
 
@@ -74,7 +77,7 @@ impl HiddenMount {
         Ok(Self { mount })
     }
 
-    /// Mounts the kernel's EROFS from the file in the hidden mount on `directory`. The hidden mount must be served already.
+    /// Mounts the kernel's EROFS from the file in the hidden mount, or from a kept image, on `directory`. The hidden mount must be served already.
     /// Returns the place of the front, and both ends of the transfer of file data into it. The calling process must not be the one that serves the
     /// hidden mount.
     ///
@@ -84,10 +87,13 @@ impl HiddenMount {
         self,
         directory: &Directory,
         options: &KernelOptions,
+        kept: Option<BorrowedFd<'_>>,
     ) -> io::Result<(Place, Option<(FrontTransfer, FrontReadahead)>)> {
         may_wait_for_mount();
-        let (front, image) = in_private_namespace(|| self.front(options))?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        // A mount of another namespace cannot be cloned in the private one.
+        let kept = kept.map(|kept| open_tree(kept, "", flags)).transpose()?;
+        let (front, image) = in_private_namespace(|| self.front(options, kept))?;
         let clone = open_tree(&front, "", flags).ok();
         let transfer = front_transfer(clone.as_ref(), image);
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
@@ -99,7 +105,7 @@ impl HiddenMount {
     ///
     /// The kernel opens the source of an EROFS mount by its path, and the mount table shows this path. To make it show the
     /// path of the image, this thread changes to a private root directory in which the file has that path.
-    fn front(self, options: &KernelOptions) -> io::Result<(OwnedFd, OwnedFd)> {
+    fn front(self, options: &KernelOptions, kept: Option<OwnedFd>) -> io::Result<(OwnedFd, OwnedFd)> {
         let world = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_create(&world)?;
         let world = fsmount(&world, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
@@ -118,11 +124,23 @@ impl HiddenMount {
         if let Some(parent) = source.parent() {
             fs::create_dir_all(Path::new("/").join(parent))?;
         }
-        symlink(&hidden_image, Path::new("/").join(&source))?;
+        let shown = Path::new("/").join(&source);
+        match &kept {
+            None => symlink(&hidden_image, shown)?,
+            Some(kept) => {
+                fs::File::create_new(KEPT_FILE)?;
+                move_mount(kept, "", CWD, KEPT_FILE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+                symlink(KEPT_FILE, shown)?;
+            }
+        }
 
         let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_set_string(&context, "source", &source)?;
         fsconfig_set_string(&context, "device", Path::new(HIDDEN_DIRECTORY).join(LARGE_NAME))?;
+        if kept.is_some() {
+            // The data of small files, which the file in the hidden mount contains otherwise.
+            fsconfig_set_string(&context, "device", &hidden_image)?;
+        }
         fsconfig_set_flag(&context, "ro")?;
         if options.front_direct_io {
             // Older kernels do not have this option.
@@ -141,6 +159,19 @@ impl HiddenMount {
         fsconfig_create(&context).map_err(|error| explained(context.as_fd(), error))?;
         Ok((fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(options.flags))?, image))
     }
+}
+
+/// Whether the kernel's EROFS mounts this kept image: not all file systems have files that it can read, and this process may
+/// not be permitted to mount. Nothing is mounted afterwards.
+pub fn can_mount_kept(image: BorrowedFd<'_>) -> bool {
+    let mounted = || -> io::Result<()> {
+        let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_set_string(&context, "source", format!("/proc/self/fd/{}", image.as_raw_fd()))?;
+        fsconfig_set_flag(&context, "ro")?;
+        // Without devices, their blocks are taken to be in the file, which is not read here.
+        Ok(fsconfig_create(&context)?)
+    };
+    mounted().is_ok()
 }
 
 /// Checks that the kernel has EROFS and lets this process mount it. In that case the mount fails only because it has no

@@ -77,8 +77,9 @@ impl Keeper {
         let parent = || Parent::new(mark?).ok().map(Arc::new);
         let served = getpid();
         let directory = mountpoint.as_ref().map(|directory| directory.as_fd().as_raw_fd());
+        let kept_front = settings.kept_front.map(|file| file.as_raw_fd());
         let numbers = [theirs.as_raw_fd(), noting.as_raw_fd()].into_iter();
-        let numbers = numbers.chain(own.as_ref().map(AsRawFd::as_raw_fd)).chain(directory);
+        let numbers = numbers.chain(own.as_ref().map(AsRawFd::as_raw_fd)).chain(directory).chain(kept_front);
         let numbers: Vec<RawFd> = numbers.chain(relays.iter().flat_map(Relay::numbers)).collect();
         let process = fork_sys::fork(NAME, &numbers, move || {
             Service::new(mountpoint, parent(), Some(noting)).run(settings, theirs, relays, served);
@@ -166,14 +167,14 @@ impl Keeper {
     }
 
     /// Asks the keeper to mount the kernel's EROFS in front of the hidden mount, which must be served already. If this
-    /// fails, no mount stays. Returns the place of the front on `directory`, and the sending end of the transfer into it; the keeper
+    /// fails, no mount stays. If it `is_kept`, it is mounted from the kept image in the settings. Returns the place of the front on `directory`, and the sending end of the transfer into it; the keeper
     /// has the receiving end.
     ///
     /// # Errors
     /// The mount is refused, or the keeper has ended.
-    pub fn mount_front(&self, directory: &Path) -> Result<(Place, Option<FrontTransfer>), MountFailure> {
+    pub fn mount_front(&self, directory: &Path, is_kept: bool) -> Result<(Place, Option<FrontTransfer>), MountFailure> {
         may_wait_for_mount();
-        let (answer, descriptors) = self.ask(Request::MountFront).map_err(MountFailure::front)?;
+        let (answer, descriptors) = self.ask(Request::MountFront { is_kept }).map_err(MountFailure::front)?;
         match answer {
             Answer::InFront { listed, thread } => {
                 let transfer = descriptors.into_iter().next();

@@ -21,7 +21,10 @@ encoded! {
             has_rings: bool,
         },
         /// Mount the kernel's EROFS in front of the hidden mount, and start the thread that reads ahead there.
-        4 => MountFront,
+        4 => MountFront {
+            /// Whether it is mounted from the kept image in the settings.
+            is_kept: bool,
+        },
         /// The mount works, and its user knows it: from now on, the keeper does not unmount it when the process ends.
         5 => ConfirmMount,
         6 => SetReadahead,
@@ -130,7 +133,7 @@ mod tests {
     #[test]
     fn messages_survive_their_bytes() {
         use Request::*;
-        check([Mount, Adopt, MountFront, ConfirmMount, SetReadahead, Walk, FindUsers, End]);
+        check([Mount, Adopt, MountFront { is_kept: true }, ConfirmMount, SetReadahead, Walk, FindUsers, End]);
         check([false, true].map(|has_rings| MountHidden { has_rings }));
         check([false, true].map(|is_lazy| Unmount { is_lazy }));
         check([0, u32::MAX].map(|thread| IsAdministrator { thread }));

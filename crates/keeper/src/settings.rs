@@ -1,6 +1,6 @@
 //! The settings of a keeper, which limit what it does.
 
-use std::{path::Path, sync::Arc};
+use std::{os::fd::BorrowedFd, path::Path, sync::Arc};
 
 use crate::{directory::Directory, messages::Request, options::KernelOptions};
 
@@ -39,6 +39,8 @@ pub struct KeeperSettings<'a> {
     pub temporary_directory: Option<&'a Path>,
     /// The device number of the mount that the process takes over from another one, instead of mounting.
     pub adopted: Option<(u32, u32)>,
+    /// The kept image from which the kernel's EROFS may be mounted in front, instead of the file in the hidden mount.
+    pub kept_front: Option<BorrowedFd<'a>>,
     /// Whether the kernel's EROFS may be put in front of the mount.
     pub may_have_front: bool,
     /// Whether the mount needs the kernel's EROFS in front.
@@ -59,7 +61,9 @@ impl KeeperSettings<'_> {
             Request::MountHidden { has_rings } => {
                 has_directory && self.may_have_front && (!has_rings || self.may_permit_rings)
             }
-            Request::MountFront => has_directory && self.may_have_front,
+            Request::MountFront { is_kept } => {
+                has_directory && self.may_have_front && (!is_kept || self.kept_front.is_some())
+            }
             Request::SetReadahead => self.options.read_ahead_bytes.is_some(),
             Request::Walk => has_directory && self.may_walk,
             Request::Unmount { .. }

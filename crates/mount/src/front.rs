@@ -4,7 +4,7 @@ use std::{fmt, path::Path, str::FromStr, sync::Arc};
 
 use floe::{Image, Reader};
 use floe_engine::Blocking;
-use floe_front::{FrontPart, VirtualImage};
+use floe_front::{FrontPart, KeptImage, VirtualImage};
 use floe_fuse::{FrontImage, Mount, MountError, MountOptions, MountSetup, MountStart, Mountpoint};
 use floe_image::{ByteRange, FileSystem, Nid};
 use floe_keeper::{Access, FrontRange};
@@ -67,18 +67,31 @@ impl FromStr for Front {
 }
 
 impl Front {
-    /// Mounts an image.
+    /// Mounts an image, if possible from the metadata of the front that an earlier mount kept.
     ///
     /// # Errors
     /// The image cannot be mounted, or `front=kernel` was given and the kernel's EROFS cannot be in front.
-    pub(crate) fn mount(self, image: &Image, mountpoint: Mountpoint, setup: MountSetup) -> Result<Fronted, MountError> {
+    pub(crate) fn mount(
+        self,
+        image: &Image,
+        mountpoint: Mountpoint,
+        mut setup: MountSetup,
+        kept: Option<&KeptImage>,
+    ) -> Result<Fronted, MountError> {
+        if let (Some(kept), Mountpoint::Directory(directory)) = (kept, &mountpoint) {
+            if let Some(fronted) = self.mount_kept(image, directory.path(), &setup, kept) {
+                return Ok(fronted);
+            }
+            // Rings serve one connection.
+            setup.handles.rings = None;
+        }
         let obstacle = match (self, &mountpoint) {
             (Self::Fuse, _) => Obstacle::Requested,
             (_, Mountpoint::Descriptor(_)) => Obstacle::Options("another program mounts (/dev/fd/N)"),
             (_, Mountpoint::Directory(_)) if !matches!(setup.options.kernel.access, None | Some(Access::All)) => {
                 Obstacle::Options("the kernel's EROFS lets all users in, unlike private and allow_root")
             }
-            (_, Mountpoint::Directory(directory)) => match virtual_image(image, &setup.options) {
+            (_, Mountpoint::Directory(directory)) => match virtual_image(image, &setup.options, None) {
                 Ok((_, rendered)) if self == Self::Auto && !rendered.0.keeps_directory_sizes() => {
                     Obstacle::Options("directories would have other sizes (front=kernel permits that)")
                 }
@@ -103,6 +116,21 @@ impl Front {
         let mount = Mount::new(reader.clone(), mountpoint, setup)?;
         Ok(Fronted { mount, reader, virtual_image: None, report: FrontReport::fuse(&obstacle) })
     }
+
+    /// Mounts the kernel's EROFS from the metadata that an earlier mount kept. `None` if that is not possible.
+    fn mount_kept(self, image: &Image, directory: &Path, setup: &MountSetup, kept: &KeptImage) -> Option<Fronted> {
+        if self == Self::Fuse || !matches!(setup.options.kernel.access, None | Some(Access::All)) {
+            return None;
+        }
+        let (reader, rendered) = virtual_image(image, &setup.options, Some(kept)).ok()?;
+        if self == Self::Auto && !rendered.0.keeps_directory_sizes() {
+            return None;
+        }
+        let mount = in_front(&reader, directory, setup, &rendered).ok()?;
+        let FrontReport { kind, reason } = FrontReport::kernel(self);
+        let report = FrontReport { kind, reason: format!("{reason}; with kept metadata") };
+        Some(Fronted { mount, reader, virtual_image: Some(Arc::clone(&rendered.0)), report })
+    }
 }
 
 fn in_front(
@@ -116,14 +144,26 @@ fn in_front(
 }
 
 /// Creates the virtual image that the kernel mounts, and its reader.
-fn virtual_image(image: &Image, options: &MountOptions) -> floe_image::Result<(Reader, Arc<Rendered>)> {
+fn virtual_image(
+    image: &Image,
+    options: &MountOptions,
+    kept: Option<&KeptImage>,
+) -> floe_image::Result<(Reader, Arc<Rendered>)> {
     let engine = image.reader().engine();
-    let owners = Owners { uid: options.uid, gid: options.gid };
-    let original = owners.of(Arc::clone(image.file_system()));
+    let original = original(image, options);
     let (waiting, non_blocking) = (engine.block_reader(Blocking::Allowed), engine.block_reader(Blocking::Never));
-    let rendered = Arc::new(VirtualImage::open(original, &waiting, non_blocking)?);
+    let rendered = Arc::new(match kept {
+        Some(kept) => VirtualImage::open_kept(original, &waiting, non_blocking, kept)?,
+        None => VirtualImage::open(original, &waiting, non_blocking)?,
+    });
     let reader = Reader::new(Arc::clone(engine), Arc::clone(&rendered) as Arc<dyn FileSystem>);
     Ok((reader, Arc::new(Rendered(rendered))))
+}
+
+/// The image with the owners that the options give it.
+pub(crate) fn original(image: &Image, options: &MountOptions) -> Arc<dyn FileSystem> {
+    let owners = Owners { uid: options.uid, gid: options.gid };
+    owners.of(Arc::clone(image.file_system()))
 }
 
 /// The virtual image, as the mount uses it.
@@ -132,6 +172,10 @@ struct Rendered(Arc<VirtualImage>);
 impl FrontImage for Rendered {
     fn large_file(&self) -> Nid {
         VirtualImage::LARGE_NID
+    }
+
+    fn is_kept(&self) -> bool {
+        self.0.is_kept()
     }
 
     fn address(&self, nid: Nid, offset: u64) -> u64 {

@@ -35,6 +35,7 @@ pub mod handover;
 mod held;
 mod idle;
 mod journal;
+mod kept_front;
 pub mod launch;
 mod log;
 mod mounted;

@@ -10,17 +10,18 @@ use std::{
 };
 
 use floe_fuse::{Abandoner, Mount, Unmounter};
-use floe_image::ShownName;
+use floe_image::{FileSystem, ShownName};
 use floe_keeper::{Detach, Keeper};
 
 use crate::{
     confined::Confined,
     control,
     failure::Failure,
-    front::Fronted,
+    front::{self, Fronted},
     handover::{Giver, is_upgrade},
     held::Held,
     idle::unmount_when_idle,
+    kept_front::{Keeping, KeptFront},
     launch,
     prepared::Mounting,
     status,
@@ -34,6 +35,9 @@ pub struct Mounted {
     /// The control socket, until it is served; `None` if another program has mounted.
     prepared: Option<io::Result<control::Prepared>>,
     control: Option<control::Server>,
+    /// The metadata of the front to be kept, of this file system.
+    kept_front: Option<(KeptFront, Arc<dyn FileSystem>)>,
+    keeping: Option<Keeping>,
     pub(crate) held: Held,
 }
 
@@ -55,8 +59,19 @@ impl Confined {
     /// The image cannot be mounted or taken over.
     pub fn mount(self) -> Result<Mounted, Failure> {
         let Self { image, enforced, remote, mounting, held } = self;
-        let Mounting { settings, shown_image, target, setup, transport, launch, control, invocation, state_file } =
-            mounting;
+        let Mounting {
+            settings,
+            shown_image,
+            target,
+            setup,
+            transport,
+            kept_front,
+            launch,
+            control,
+            invocation,
+            state_file,
+        } = mounting;
+        let original = front::original(&image, &setup.options);
         let mountpoint = target.shown().to_owned();
         let (fronted, tuned) = match target {
             Target::Taken(taken) => {
@@ -64,7 +79,10 @@ impl Confined {
                 let tuned = taken.state.tuned.clone();
                 (Fronted { mount: taken.mount(&image, setup)?, reader, virtual_image: None, report }, tuned)
             }
-            Target::New(mountpoint, _) => (settings.front.mount(&image, mountpoint, setup)?, Vec::new()),
+            Target::New(mountpoint, _) => (
+                settings.front.mount(&image, mountpoint, setup, kept_front.as_ref().and_then(KeptFront::kept))?,
+                Vec::new(),
+            ),
         };
         let Fronted { mount, reader, virtual_image, report: front } = fronted;
         let transport = transport.report(&mount)?;
@@ -83,6 +101,7 @@ impl Confined {
         if let (Some(manager), Some(giver)) = (&held.manager, &giver) {
             giver.store(manager);
         }
+        let kept_front = kept_front.filter(|place| virtual_image.is_some() && !place.has_kept()).zip(Some(original));
         let launches = launch.start(launch::Mounted {
             image: image.clone(),
             reader: reader.clone(),
@@ -110,7 +129,7 @@ impl Confined {
             giver,
         });
         let prepared = device.is_some().then_some(control);
-        Ok(Mounted { mount, source, prepared, control: None, held })
+        Ok(Mounted { mount, source, prepared, control: None, kept_front, keeping: None, held })
     }
 }
 
@@ -168,6 +187,10 @@ impl Mounted {
         if let Some(pipe) = &held.notify_pipe {
             notify(pipe.path(), true);
         }
+        let start = |(place, original): (KeptFront, Arc<dyn FileSystem>)| {
+            place.start(original, source.requests.clone(), Arc::clone(&held.log))
+        };
+        self.keeping = self.kept_front.take().map(start);
         Ok(())
     }
 
@@ -191,6 +214,7 @@ impl Mounted {
         let held = self.held;
         let (mount, source, control) = (self.mount, self.source, self.control);
         let ended = mount.wait();
+        drop(self.keeping);
         source.launches.end();
         // After a takeover, requests may still be in progress here; and a stuck source cannot be closed.
         if matches!(ended, floe_fuse::Ended::Unmounted | floe_fuse::Ended::Failed(_)) {

@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     io,
+    os::fd::BorrowedFd,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -20,6 +21,7 @@ use crate::{
     front::Front,
     handover::{SealedInvocation, ServiceManager, StateFile, is_upgrade},
     held::Held,
+    kept_front::KeptFront,
     launch::{LaunchPlan, ProfileChoice},
     log::MountLog,
     options::Settings,
@@ -53,6 +55,8 @@ pub(crate) struct Mounting {
     pub(crate) target: Target,
     pub(crate) setup: MountSetup,
     pub(crate) transport: TransportPlan,
+    /// The place for the kept metadata of the front.
+    pub(crate) kept_front: Option<KeptFront>,
     pub(crate) launch: LaunchPlan,
     /// The control socket.
     pub(crate) control: io::Result<control::Prepared>,
@@ -84,7 +88,9 @@ impl Request {
         let (engine, spill_directory) = SpillDirectory::create(&request.image, settings.open.engine.clone(), &log);
         let is_confined = settings.sandbox != Mode::Off;
         let relays = if is_confined { relays(&mut log, manager.as_mut())? } else { Vec::new() };
-        let keeper = start_keeper(&settings, &target, continuity, spill_directory.as_ref(), relays)?;
+        let kept_front = target.taken().is_none().then(|| KeptFront::find(&request.image, &settings, &log)).flatten();
+        let kept = kept_front.as_ref().and_then(KeptFront::file);
+        let keeper = start_keeper(&settings, &target, continuity, spill_directory.as_ref(), kept, relays)?;
         let held = Held {
             image: remote::without_credentials(&request.image),
             keeper,
@@ -108,11 +114,24 @@ impl Request {
             policy = serving(&held, control.as_ref().ok());
             policy.calls.rings = transport.rings().is_some();
             launch.allow(&mut policy);
+            if let Some(kept_front) = &kept_front {
+                kept_front.allow(&mut policy);
+            }
         }
         let open = OpenOptions { engine: launch.engine_options(engine), ..settings.open.clone() };
         let setup = mount_setup(&settings, &held, &transport, &launch);
-        let mounting =
-            Mounting { settings, shown_image, target, setup, transport, launch, control, invocation, state_file };
+        let mounting = Mounting {
+            settings,
+            shown_image,
+            target,
+            setup,
+            transport,
+            kept_front,
+            launch,
+            control,
+            invocation,
+            state_file,
+        };
         Ok(Prepared { image: request.image, open, remote, policy, decode_marks, mounting, held })
     }
 }
@@ -130,6 +149,7 @@ fn start_keeper(
     target: &Target,
     continuity: Continuity,
     spill_directory: Option<&SpillDirectory>,
+    kept_front: Option<BorrowedFd<'_>>,
     relays: Vec<Relay>,
 ) -> Result<Arc<Keeper>, Failure> {
     let Settings { mount: options, front, transport, profile, .. } = settings;
@@ -143,6 +163,7 @@ fn start_keeper(
         schedule: &schedule,
         temporary_directory: spill_directory.map(|directory| directory.made.as_path()),
         adopted: taken.map(|taken| taken.state.device),
+        kept_front,
         may_have_front: *front != Front::Fuse && taken.is_none(),
         must_have_front: *front == Front::Kernel,
         may_permit_rings: transport.may_use_rings(options, continuity),

@@ -102,7 +102,7 @@ impl TrustedDirectory {
         self.file(name, OFlags::RDWR | create)
     }
 
-    /// Creates a file under a name that no other thread or process uses.
+    /// Creates a file under a name that no other thread or process uses, for reading and writing.
     ///
     /// # Errors
     /// It cannot be created.
@@ -111,7 +111,7 @@ impl TrustedDirectory {
         for _ in 0..NAME_ATTEMPTS_MAX {
             let name = format!(".new-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
             // Killed processes leave files, and another PID namespace has processes with the same IDs.
-            match self.file(&name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL) {
+            match self.file(&name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 file => return Ok((name, file?)),
             }

@@ -17,6 +17,9 @@ pub trait FrontImage: Send + Sync {
     /// The large file. The kernel reads it past its page cache, so that its bytes have no second copy.
     fn large_file(&self) -> Nid;
 
+    /// Whether the kernel mounts a kept image, so that only file data is read here.
+    fn is_kept(&self) -> bool;
+
     /// The address of a byte of one of the files.
     fn address(&self, nid: Nid, offset: u64) -> u64;
 
@@ -46,6 +49,11 @@ pub(crate) struct BehindFront {
 impl BehindFront {
     pub(crate) fn new(image: Arc<dyn FrontImage>) -> Self {
         Self { image, transfer: Arc::default() }
+    }
+
+    /// Whether the front is mounted from the kept image in the settings of the keeper.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.image.is_kept()
     }
 
     /// The setup of the hidden mount behind a front with this setup.

@@ -142,6 +142,11 @@ impl RequestCounts {
         self.counts.requests[kind as usize].load(Relaxed)
     }
 
+    /// The number of all requests.
+    pub fn total(&self) -> u64 {
+        self.counts.requests.iter().map(|count| count.load(Relaxed)).sum()
+    }
+
     /// The number of requests that failed from a cause.
     pub fn faults_of(&self, kind: FaultKind) -> u64 {
         self.counts.faults[kind as usize].load(Relaxed)

@@ -154,7 +154,7 @@ impl Service {
         let answer = match request {
             Request::Mount => return self.mount(settings),
             Request::MountHidden { has_rings } => return self.mount_hidden(has_rings),
-            Request::MountFront => return self.mount_front(settings),
+            Request::MountFront { is_kept } => return self.mount_front(settings, is_kept),
             Request::Walk => {
                 let walk = self.walk(settings);
                 let started = |(socket, thread)| (Answer::Walking { thread }, vec![socket]);
@@ -238,13 +238,14 @@ impl Service {
         }
     }
 
-    fn mount_front(&mut self, settings: KeeperSettings<'_>) -> Reply {
+    fn mount_front(&mut self, settings: KeeperSettings<'_>, is_kept: bool) -> Reply {
         let parts = self.mountpoint.as_ref().zip(self.hidden.take()).filter(|_| self.mounted.is_none());
         let Some((mountpoint, hidden)) = parts else { return (Answer::refused(libc::EBUSY), Vec::new()) };
-        let (place, transfer) = match hidden.put_front(mountpoint, settings.options) {
-            Ok(front) => front,
-            Err(error) => return (Answer::MountFailed { failure: MountFailure::front(error) }, Vec::new()),
-        };
+        let (place, transfer) =
+            match hidden.put_front(mountpoint, settings.options, settings.kept_front.filter(|_| is_kept)) {
+                Ok(front) => front,
+                Err(error) => return (Answer::MountFailed { failure: MountFailure::front(error) }, Vec::new()),
+            };
         self.mountpoint = None;
         (self.is_front, self.is_unconfirmed) = (true, true);
         let listed = place.listed();
@@ -361,6 +362,7 @@ mod tests {
             schedule: &schedule,
             temporary_directory: None,
             adopted: None,
+            kept_front: None,
             may_have_front: false,
             must_have_front: false,
             may_permit_rings: false,
@@ -394,8 +396,9 @@ mod tests {
             (&plain, front, Request::MountHidden { has_rings: true }, false),
             (&plain, rings, Request::MountHidden { has_rings: true }, false),
             (&plain, front_with_rings, Request::MountHidden { has_rings: true }, true),
-            (&plain, nothing, Request::MountFront, false),
-            (&plain, front, Request::MountFront, true),
+            (&plain, nothing, Request::MountFront { is_kept: false }, false),
+            (&plain, front, Request::MountFront { is_kept: false }, true),
+            (&plain, front, Request::MountFront { is_kept: true }, false),
             (&plain, nothing, Request::SetReadahead, false),
             (&reading_ahead, nothing, Request::SetReadahead, true),
             (&plain, nothing, Request::Walk, false),

@@ -15,6 +15,21 @@ pub(super) const MOUNT: &[OptionRow] = &[
     .default("auto")
     .shown(|now| now.front.to_string()),
     row(
+        "front-metadata",
+        text("render|keep", |to, value| {
+            to.keeps_front = match value {
+                "render" => false,
+                "keep" => true,
+                _ => return Err(format!("'{value}' is not render or keep")),
+            };
+            Ok(())
+        }),
+        "whether each mount renders the metadata for the kernel's EROFS in front when it is read, or the first one keeps it \
+         in the cache directory, so that later ones answer nothing but reads of file data; for local files",
+    )
+    .default("render")
+    .shown(|now| if now.keeps_front { "keep" } else { "render" }.to_owned()),
+    row(
         "transport",
         text("auto|dev|uring", |to, value| put(&mut to.transport, value)),
         "how requests come from the kernel: over /dev/fuse, or over io_uring, which is faster but excludes floe upgrade; \
