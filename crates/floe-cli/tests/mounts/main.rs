@@ -39,6 +39,7 @@ mod fronts {
     mod corpus;
     mod damage;
     mod front;
+    mod kept;
     mod numbers;
     mod trouble;
 }
