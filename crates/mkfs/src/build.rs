@@ -14,7 +14,7 @@ use crate::{
     },
     progress::{Phase, Progress},
     scan::scan,
-    tree::{Tree, Visit},
+    tree::{OrderedNode, Tree},
 };
 
 /// Builds an image of `sources`. If several sources have the same path, the last one wins; directories are merged.
@@ -57,24 +57,24 @@ pub fn build_unnamed(
     let scan_time = begin.elapsed();
 
     let mut changed = ChangedFiles::new(&options.output);
-    let (visits, plan, layout) = loop {
-        let visits = tree.in_order();
-        match store(&tree, &visits, options, progress) {
-            Err(Error::Changed { path }) if !options.strict => changed.replace(&mut tree, &visits, &path, progress)?,
+    let (order, plan, layout) = loop {
+        let order = tree.in_order();
+        match store(&tree, &order, options, progress) {
+            Err(Error::Changed { path }) if !options.strict => changed.replace(&mut tree, &order, &path, progress)?,
             stored => {
                 let (plan, layout) = stored?;
-                break (visits, plan, layout);
+                break (order, plan, layout);
             }
         }
     };
     warnings.extend(changed.into_warnings());
     let data_time = begin.elapsed() - scan_time;
 
-    let mut layout = layout.finish(&tree, &visits, plan.launch.as_ref(), progress)?;
+    let mut layout = layout.finish(&tree, &order, plan.launch.as_ref(), progress)?;
 
     let verify_begin = Instant::now();
     let verified = match verifier {
-        Some(verifier) => Some(verify(verifier, &tree, &visits, &plan.same, &mut layout, options, progress)?),
+        Some(verifier) => Some(verify(verifier, &tree, &order, &plan.duplicate_of, &mut layout, options, progress)?),
         None => None,
     };
     let verify_time = verify_begin.elapsed();
@@ -85,7 +85,7 @@ pub fn build_unnamed(
         profile_missing: plan.launch.as_ref().map_or(0, Launch::missing),
         verified,
         verify_time,
-        ..Summary::of(&tree, &visits, &plan.same, &layout)
+        ..Summary::of(&tree, &order, &plan.duplicate_of, &layout)
     };
     summary.total_time = begin.elapsed();
     CompleteImage::new(layout, summary, &options.temporaries)
@@ -94,14 +94,14 @@ pub fn build_unnamed(
 /// Stores the content of the files: decides what is stored, compresses it, and lays it out in a new image.
 fn store<'a>(
     tree: &Tree,
-    visits: &[Visit],
+    order: &[OrderedNode],
     options: &'a Options,
     progress: &mut dyn Progress,
 ) -> Result<(ContentPlan<'a>, ErofsLayout<'a>)> {
-    let plan = ContentPlan::new(tree, visits, options, progress)?;
-    let mut layout = ErofsLayout::create(tree, visits, &plan, options)?;
-    let to_store = plan.to_store(tree, visits, options, progress)?;
+    let plan = ContentPlan::new(tree, order, options, progress)?;
+    let mut layout = ErofsLayout::create(tree, order, &plan, options)?;
+    let to_store = plan.to_store(tree, order, options, progress)?;
     compress(&to_store, Phase::Data, options, progress, |piece| layout.add(piece))?;
-    layout.add_rest(tree, visits, progress)?;
+    layout.add_rest(tree, order, progress)?;
     Ok((plan, layout))
 }

@@ -4,7 +4,7 @@ pub(crate) mod piece;
 pub(crate) mod segment;
 
 use floe_codec::release_freed_memory;
-use piece::{Cut, Piece, PieceOutput};
+use piece::{Piece, PieceOutput, SegmentLengths};
 use segment::SegmentCompressor;
 
 use crate::{
@@ -33,8 +33,8 @@ pub(crate) fn compress<'a>(
         release_freed_memory();
     }
     let total = files.iter().map(|file| file.content.size()).sum();
-    let cut = if phase == Phase::Packed { Cut::Tapered } else { Cut::Even };
-    let pieces = files.iter().flat_map(|file| Piece::all_of(*file, splits.of(file.place), cut, options));
+    let lengths = if phase == Phase::Packed { SegmentLengths::Tapered } else { SegmentLengths::Even };
+    let pieces = files.iter().flat_map(|file| Piece::all_of(*file, splits.of(file.place), lengths, options));
     let mut pieces = pieces.peekable();
     let next = || {
         let (mut job, mut bytes) = (Vec::new(), 0);

@@ -20,26 +20,26 @@ use crate::{
     error::Result,
     options::Options,
     progress::Progress,
-    tree::{Tree, Visit, content::Content},
+    tree::{OrderedNode, Tree, content::Content},
 };
 
-/// What is known about the content of a tree. All lists are in image order.
+/// What is known about the content of a tree. All lists are in tree order.
 pub(crate) struct ContentPlan<'a> {
     /// The index of an earlier file with the same content.
-    pub(crate) same: Vec<Option<usize>>,
+    pub(crate) duplicate_of: Vec<Option<usize>>,
     pub(crate) launch: Option<Launch<'a>>,
     /// The number of each file's coding.
     codings: Vec<Option<usize>>,
     /// The similarity group of each file.
     groups: Vec<u64>,
-    /// The rank of each file, if files are not stored in image order.
+    /// The rank of each file, if files are not stored in tree order.
     ranks: Option<Vec<usize>>,
 }
 
 /// A file to be stored.
 #[derive(Clone, Copy)]
 pub(crate) struct FileToStore<'a> {
-    /// Its index in image order.
+    /// Its index in tree order.
     pub(crate) place: usize,
     pub(crate) content: &'a Content,
     /// The number of its coding, if it is compressed.
@@ -60,36 +60,36 @@ impl<'a> ContentPlan<'a> {
     /// Compares the files of a tree, and finds out how each is compressed.
     pub(crate) fn new(
         tree: &Tree,
-        visits: &[Visit],
+        order: &[OrderedNode],
         options: &'a Options,
         progress: &mut dyn Progress,
     ) -> Result<Self> {
-        let contents: Vec<Option<&Content>> = visits.iter().map(|visit| tree.content(visit)).collect();
-        let same =
+        let contents: Vec<Option<&Content>> = order.iter().map(|ordered| tree.content(ordered)).collect();
+        let duplicate_of =
             if options.shares_files() { duplicates(&contents, options, progress)? } else { vec![None; contents.len()] };
-        let launch = options.profile.as_ref().map(|profile| Launch::new(profile, tree, visits));
-        let ranks = launch.as_ref().map(|launch| launch.ranks(&same));
-        let mut groups = similarity_groups(tree, visits);
+        let launch = options.profile.as_ref().map(|profile| Launch::new(profile, tree, order));
+        let ranks = launch.as_ref().map(|launch| launch.ranks(&duplicate_of));
+        let mut groups = similarity_groups(tree, order);
         if let Some(ranks) = &ranks {
             // Files that a launch reads keep their order.
             let ranked = groups.iter_mut().zip(ranks).filter(|(_, rank)| **rank != usize::MAX);
             ranked.for_each(|(group, _)| *group = 0);
         }
-        let codings = coding_numbers(tree, visits, options)?;
-        Ok(Self { same, launch, codings, groups, ranks })
+        let codings = coding_numbers(tree, order, options)?;
+        Ok(Self { duplicate_of, launch, codings, groups, ranks })
     }
 
     /// The files that have content of their own, for the tree of [`ContentPlan::new`].
     pub(crate) fn to_store<'t>(
         &self,
         tree: &'t Tree,
-        visits: &[Visit],
+        order: &[OrderedNode],
         options: &Options,
         progress: &mut dyn Progress,
     ) -> Result<FilesToStore<'t>> {
         let mut files = Vec::new();
-        for (place, visit) in visits.iter().enumerate().filter(|(place, _)| self.same[*place].is_none()) {
-            if let Some(content) = tree.content(visit).filter(|content| content.size() > 0) {
+        for (place, ordered) in order.iter().enumerate().filter(|(place, _)| self.duplicate_of[*place].is_none()) {
+            if let Some(content) = tree.content(ordered).filter(|content| content.size() > 0) {
                 let (coding, group) = (self.codings[place], self.groups[place]);
                 let method = StorageMethod::of(content, options, coding)?;
                 files.push(FileToStore { place, content, coding, group, method });

@@ -13,7 +13,7 @@ pub(crate) mod xattr_table;
 
 use data_area::DataArea;
 use floe_erofs::write::{Chunks, CompressedExtent, launch_list, launch_profile, superblock_bytes};
-use metadata::{BoxedInodes, MetadataPlan};
+use metadata::{MetaboxInodes, MetadataPlan};
 use superblock::{Described, ImageTimes, head_len};
 use xattr_table::XattrTable;
 
@@ -24,7 +24,7 @@ use crate::{
     files::image_file::ImageFile,
     options::{Metabox, Options},
     progress::{Phase, Progress, report},
-    tree::{Tree, Visit},
+    tree::{OrderedNode, Tree},
 };
 
 /// An EROFS image while it is laid out.
@@ -35,11 +35,11 @@ pub(crate) struct ErofsLayout<'a> {
     data: DataArea<'a>,
     /// The offset of the data in the image.
     data_start: u64,
-    /// The offsets of directories in the packed inode, in image order; empty if they are not in it.
+    /// The offsets of directories in the packed inode, in tree order; empty if they are not in it.
     directories: Vec<u64>,
     packed: Option<SpecialInode>,
     /// The inodes in the metabox, and the metabox.
-    boxed: Option<(BoxedInodes, SpecialInode)>,
+    metabox_inodes: Option<(MetaboxInodes, SpecialInode)>,
 }
 
 /// An image that is complete, apart from its name. Sizes are in bytes.
@@ -77,7 +77,7 @@ pub(crate) enum DataLocation {
     Fragment { offset: u64 },
     /// Chunks.
     Chunked { chunks: Chunks },
-    /// Shared with another file: its index in image order.
+    /// Shared with another file: its index in tree order.
     SameAs(usize),
 }
 
@@ -105,15 +105,29 @@ impl DataLocation {
 
 impl<'a> ErofsLayout<'a> {
     /// Creates the image, with room for its superblock.
-    pub(crate) fn create(tree: &Tree, visits: &[Visit], plan: &ContentPlan<'_>, options: &'a Options) -> Result<Self> {
-        let xattrs = XattrTable::new(tree, visits, &options.xattrs)?;
-        let times = ImageTimes::new(tree, visits, options);
+    pub(crate) fn create(
+        tree: &Tree,
+        order: &[OrderedNode],
+        plan: &ContentPlan<'_>,
+        options: &'a Options,
+    ) -> Result<Self> {
+        let xattrs = XattrTable::new(tree, order, &options.xattrs)?;
+        let times = ImageTimes::new(tree, order, options);
         let mut image = ImageFile::create(&options.output, options.layout.offset, &options.temporaries)?;
         image.append(&vec![0; usize::try_from(head_len(options, times, &xattrs)).unwrap_or(0)])?;
         image.pad(options.block_size())?;
         let data_start = image.len();
         let data = DataArea::new(image, plan, options)?;
-        Ok(Self { options, times, xattrs, data, data_start, directories: Vec::new(), packed: None, boxed: None })
+        Ok(Self {
+            options,
+            times,
+            xattrs,
+            data,
+            data_start,
+            directories: Vec::new(),
+            packed: None,
+            metabox_inodes: None,
+        })
     }
 
     /// Adds the next piece of the files.
@@ -122,21 +136,21 @@ impl<'a> ErofsLayout<'a> {
     }
 
     /// Adds what follows the files: targets of symbolic links, the packed inode, the metabox.
-    pub(crate) fn add_rest(&mut self, tree: &Tree, visits: &[Visit], progress: &mut dyn Progress) -> Result<()> {
-        self.data.add_links(tree, visits)?;
+    pub(crate) fn add_rest(&mut self, tree: &Tree, order: &[OrderedNode], progress: &mut dyn Progress) -> Result<()> {
+        self.data.add_links(tree, order)?;
         let metabox = self.options.layout.metabox;
         if self.options.layout.packs_directories {
-            let contents = self.metadata_plan(tree, visits).directory_contents(metabox != Metabox::None)?;
+            let contents = self.metadata_plan(tree, order).directory_contents(metabox != Metabox::None)?;
             for content in contents {
                 self.directories.push(if content.is_empty() { 0 } else { self.data.pack(&content)? });
             }
         }
         self.packed = self.data.add_packed(progress)?;
         if let Metabox::Inode(coding) = metabox {
-            let mut boxed = self.metadata_plan(tree, visits).boxed(self.data.image_len())?;
-            self.data.add_directories(&std::mem::take(&mut boxed.directories))?;
-            let inode = self.data.add_metabox(&boxed.bytes, coding, progress)?;
-            self.boxed = Some((boxed, inode));
+            let mut metabox_inodes = self.metadata_plan(tree, order).metabox_inodes(self.data.image_len())?;
+            self.data.add_directories(&std::mem::take(&mut metabox_inodes.directories))?;
+            let inode = self.data.add_metabox(&metabox_inodes.bytes, coding, progress)?;
+            self.metabox_inodes = Some((metabox_inodes, inode));
         }
         Ok(())
     }
@@ -145,16 +159,16 @@ impl<'a> ErofsLayout<'a> {
     pub(crate) fn finish(
         self,
         tree: &Tree,
-        visits: &[Visit],
+        order: &[OrderedNode],
         launch: Option<&Launch<'_>>,
         progress: &mut dyn Progress,
     ) -> Result<CompleteLayout> {
-        let Self { options, times, xattrs, data, data_start, directories, packed, boxed } = self;
+        let Self { options, times, xattrs, data, data_start, directories, packed, metabox_inodes } = self;
         let data = data.finish();
         let mut image = data.image;
         let plan = MetadataPlan {
             tree,
-            visits,
+            order,
             files: &data.files,
             directories: &directories,
             xattrs: &xattrs,
@@ -166,9 +180,11 @@ impl<'a> ErofsLayout<'a> {
         image.append(xattrs.shared_bytes())?;
         image.pad(options.block_size())?;
         let metadata_block = block_number(&image, options)?;
-        let metadata = match boxed {
+        let metadata = match metabox_inodes {
             None => plan.write(packed.as_ref(), &mut image)?,
-            Some((boxed, metabox)) => plan.write_unboxed(boxed, packed.as_ref(), &metabox, &mut image)?,
+            Some((metabox_inodes, metabox)) => {
+                plan.write_with_metabox(metabox_inodes, packed.as_ref(), &metabox, &mut image)?
+            }
         };
         let metadata_len = image.len() - metadata_start;
         report(progress, Phase::Metadata, metadata_len, metadata_len)?;
@@ -183,7 +199,7 @@ impl<'a> ErofsLayout<'a> {
             xattr_block,
             metadata_block,
             metadata: &metadata,
-            has_xattrs: visits.iter().any(|visit| !tree.node(visit.node).xattrs.is_empty()),
+            has_xattrs: order.iter().any(|ordered| !tree.node(ordered.node).xattrs.is_empty()),
             has_chunks: data.files.iter().any(|file| matches!(file, DataLocation::Chunked { .. })),
             data_digest: data.digest,
         };
@@ -209,10 +225,10 @@ impl<'a> ErofsLayout<'a> {
         })
     }
 
-    fn metadata_plan<'p>(&'p self, tree: &'p Tree, visits: &'p [Visit]) -> MetadataPlan<'p> {
+    fn metadata_plan<'p>(&'p self, tree: &'p Tree, order: &'p [OrderedNode]) -> MetadataPlan<'p> {
         MetadataPlan {
             tree,
-            visits,
+            order,
             files: &self.data.files,
             directories: &self.directories,
             xattrs: &self.xattrs,

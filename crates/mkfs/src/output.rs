@@ -12,7 +12,7 @@ use crate::{
     error::Result,
     files::{image_file::ImageFile, output_file::OutputFile, temporaries::Temporaries},
     layout::CompleteLayout,
-    tree::{Body, Tree, Visit, content::Content},
+    tree::{Body, OrderedNode, Tree, content::Content},
 };
 
 /// An image that is complete but has no name yet. If it is dropped, the output path keeps the previous image; a block
@@ -92,10 +92,15 @@ pub struct Summary {
 
 impl Summary {
     /// The counts and sizes of an image of this tree. `same` has an earlier file with the same content for each file.
-    pub(crate) fn of(tree: &Tree, visits: &[Visit], same: &[Option<usize>], layout: &CompleteLayout) -> Self {
-        let contents: Vec<Option<&Content>> = visits.iter().map(|visit| tree.content(visit)).collect();
-        let directories = visits.iter().filter(|visit| matches!(tree.node(visit.node).body, Body::Directory(_)));
-        let duplicates = same.iter().zip(&contents).filter(|(same, _)| same.is_some());
+    pub(crate) fn of(
+        tree: &Tree,
+        order: &[OrderedNode],
+        duplicate_of: &[Option<usize>],
+        layout: &CompleteLayout,
+    ) -> Self {
+        let contents: Vec<Option<&Content>> = order.iter().map(|ordered| tree.content(ordered)).collect();
+        let directories = order.iter().filter(|ordered| matches!(tree.node(ordered.node).body, Body::Directory(_)));
+        let duplicates = duplicate_of.iter().zip(&contents).filter(|(duplicate_of, _)| duplicate_of.is_some());
         let duplicates = duplicates.filter_map(|(_, content)| *content).map(Content::size);
         Self {
             inodes: layout.inode_count,

@@ -16,7 +16,7 @@ use crate::{
     error::{Error, Result, shown},
     options::{Options, Source},
     progress::Progress,
-    tree::{Metadata, Tree, Visit},
+    tree::{Metadata, OrderedNode, Tree},
 };
 
 /// Scans all sources. Returns the tree and a warning for each omitted item.
@@ -57,16 +57,16 @@ pub(crate) fn scan(options: &Options, sources: &[Source], progress: &mut dyn Pro
         tree.split_links();
     }
     options.overlay_marks.put(&mut tree);
-    let visits = tree.in_order();
-    if let Some(node) = tree.too_deep(&visits) {
-        let path = shown(&tree.path(&visits, node));
+    let order = tree.in_order();
+    if let Some(node) = tree.too_deep(&order) {
+        let path = shown(&tree.path(&order, node));
         return Err(Error::Layout(format!("{path}: {DIRECTORY_TOO_DEEP}")));
     }
-    let overflows = |visit: &&Visit| {
-        let Metadata { uid, gid, .. } = tree.node(visit.node).metadata;
+    let overflows = |ordered: &&OrderedNode| {
+        let Metadata { uid, gid, .. } = tree.node(ordered.node).metadata;
         options.ownership.overflows(uid, gid)
     };
-    match visits.iter().filter(overflows).count() {
+    match order.iter().filter(overflows).count() {
         0 => {}
         count => warnings.push(format!("the owners of {count} inodes exceed 4294967294 and wrapped around")),
     }

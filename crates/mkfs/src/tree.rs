@@ -66,9 +66,9 @@ pub(crate) struct Tree {
     nodes: Vec<Node>,
 }
 
-/// A node in image order; its parent is the directory in which it was found first.
+/// A node in the order of [`Tree::in_order`], the tree order; its parent is the directory in which it was found first.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Visit {
+pub(crate) struct OrderedNode {
     pub(crate) node: NodeId,
     pub(crate) parent: NodeId,
     pub(crate) link_count: u32,
@@ -91,8 +91,8 @@ impl Tree {
     }
 
     /// The content of a file.
-    pub(crate) fn content(&self, visit: &Visit) -> Option<&Content> {
-        match &self.node(visit.node).body {
+    pub(crate) fn content(&self, ordered: &OrderedNode) -> Option<&Content> {
+        match &self.node(ordered.node).body {
             Body::File(content) => Some(content),
             _ => None,
         }
@@ -108,19 +108,19 @@ impl Tree {
         (0..self.nodes.len()).map(NodeId)
     }
 
-    /// The index of each node in `visits`; 0 for nodes without a name.
-    pub(crate) fn places(&self, visits: &[Visit]) -> Vec<usize> {
+    /// The index of each node in `order`; 0 for nodes without a name.
+    pub(crate) fn places(&self, order: &[OrderedNode]) -> Vec<usize> {
         let mut places = vec![0; self.nodes.len()];
-        for (place, visit) in visits.iter().enumerate() {
-            places[visit.node.0] = place;
+        for (place, ordered) in order.iter().enumerate() {
+            places[ordered.node.0] = place;
         }
         places
     }
 
     /// The path of a node without a leading slash, by the name under which it was found first.
-    pub(crate) fn path(&self, visits: &[Visit], node: NodeId) -> Vec<u8> {
+    pub(crate) fn path(&self, order: &[OrderedNode], node: NodeId) -> Vec<u8> {
         let mut parents = vec![Self::ROOT; self.nodes.len()];
-        visits.iter().for_each(|visit| parents[visit.node.0] = visit.parent);
+        order.iter().for_each(|ordered| parents[ordered.node.0] = ordered.parent);
         let (mut names, mut at) = (Vec::new(), node);
         while at != Self::ROOT {
             let parent = parents[at.0];
@@ -132,12 +132,12 @@ impl Tree {
     }
 
     /// A directory that is nested deeper than readers go.
-    pub(crate) fn too_deep(&self, visits: &[Visit]) -> Option<NodeId> {
+    pub(crate) fn too_deep(&self, order: &[OrderedNode]) -> Option<NodeId> {
         let mut depths = vec![0; self.nodes.len()];
-        visits.iter().filter(|visit| visit.node != Self::ROOT).find_map(|visit| {
-            depths[visit.node.0] = depths[visit.parent.0] + 1;
-            let is_directory = matches!(self.node(visit.node).body, Body::Directory(_));
-            (is_directory && depths[visit.node.0] >= DIRECTORY_DEPTH_MAX).then_some(visit.node)
+        order.iter().filter(|ordered| ordered.node != Self::ROOT).find_map(|ordered| {
+            depths[ordered.node.0] = depths[ordered.parent.0] + 1;
+            let is_directory = matches!(self.node(ordered.node).body, Body::Directory(_));
+            (is_directory && depths[ordered.node.0] >= DIRECTORY_DEPTH_MAX).then_some(ordered.node)
         })
     }
 
@@ -213,30 +213,30 @@ impl Tree {
     }
 
     /// All named nodes, each once: the root, then the entries of each directory, with directories in depth-first order.
-    pub(crate) fn in_order(&self) -> Vec<Visit> {
+    pub(crate) fn in_order(&self) -> Vec<OrderedNode> {
         let mut places: Vec<Option<usize>> = vec![None; self.nodes.len()];
-        let mut visits = vec![Visit { node: Self::ROOT, parent: Self::ROOT, link_count: 2 }];
+        let mut order = vec![OrderedNode { node: Self::ROOT, parent: Self::ROOT, link_count: 2 }];
         places[Self::ROOT.0] = Some(0);
         let mut open = vec![Self::ROOT];
         while let Some(directory) = open.pop() {
             let first_below = open.len();
             for (_, node) in self.entries(directory) {
                 if let Some(place) = places[node.0] {
-                    visits[place].link_count = visits[place].link_count.saturating_add(1);
+                    order[place].link_count = order[place].link_count.saturating_add(1);
                     continue;
                 }
-                places[node.0] = Some(visits.len());
+                places[node.0] = Some(order.len());
                 let is_directory = matches!(self.node(node).body, Body::Directory(_));
-                visits.push(Visit { node, parent: directory, link_count: if is_directory { 2 } else { 1 } });
+                order.push(OrderedNode { node, parent: directory, link_count: if is_directory { 2 } else { 1 } });
                 if is_directory {
                     open.push(node);
                     if let Some(place) = places[directory.0] {
-                        visits[place].link_count = visits[place].link_count.saturating_add(1);
+                        order[place].link_count = order[place].link_count.saturating_add(1);
                     }
                 }
             }
             open[first_below..].reverse();
         }
-        visits
+        order
     }
 }

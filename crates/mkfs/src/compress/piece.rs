@@ -36,14 +36,14 @@ const HOLE_LEN_MAX: u64 = 1 << 30;
 const HOLE_PIECES_MAX: u64 = 1 << 16;
 /// How files are split into segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Cut {
+pub(crate) enum SegmentLengths {
     /// Into segments of equal length.
     Even,
     /// Into decreasing lengths, down to half of that, so that all threads stay busy until the end.
     Tapered,
 }
 
-/// With [`Cut::Tapered`], a segment takes one part in this many of the rest.
+/// With [`SegmentLengths::Tapered`], a segment takes one part in this many of the rest.
 const TAPER_PARTS: u64 = 3;
 
 /// A part of a file that is processed independently.
@@ -114,7 +114,7 @@ impl<'a> Piece<'a> {
     pub(crate) fn all_of(
         file: FileToStore<'a>,
         split: Option<&'a FileSplit>,
-        cut: Cut,
+        lengths: SegmentLengths,
         options: &Options,
     ) -> impl Iterator<Item = Self> + use<'a> {
         let block_size = options.block_size();
@@ -141,7 +141,7 @@ impl<'a> Piece<'a> {
                 return None;
             }
             let start = offset;
-            let segment_len = cut.segment_len(size - start, segment_len, block_size);
+            let segment_len = lengths.segment_len(size - start, segment_len, block_size);
             let repeat = repeats.peek().copied().filter(|repeat| repeat.start <= start);
             let method = match (repeat, file.method) {
                 (Some(repeat), StorageMethod::Compress(rule)) => {
@@ -317,7 +317,7 @@ impl PieceOutput<'_> {
     }
 }
 
-impl Cut {
+impl SegmentLengths {
     /// The maximum length of the next segment if `left_len` bytes remain.
     fn segment_len(self, left_len: u64, segment_len: u64, block_size: u64) -> u64 {
         match self {

@@ -13,7 +13,7 @@ use crate::{
     files::output_file::scratch_file,
     progress::{Phase, Progress, report},
     tree::{
-        Body, NodeId, Tree, Visit,
+        Body, NodeId, OrderedNode, Tree,
         content::{Content, Identity, Run, data_ranges},
         source_root::is_gone,
     },
@@ -55,22 +55,22 @@ impl<'a> ChangedFiles<'a> {
     pub(crate) fn replace(
         &mut self,
         tree: &mut Tree,
-        visits: &[Visit],
+        order: &[OrderedNode],
         found: &Path,
         progress: &mut dyn Progress,
     ) -> Result<()> {
         let mut gone = HashSet::new();
         let before = self.warnings.len();
-        for (number, visit) in visits.iter().enumerate() {
+        for (number, ordered) in order.iter().enumerate() {
             report(progress, Phase::Scan, number as u64, 0)?;
-            let Body::File(content @ Content::Listed { .. }) = &tree.node(visit.node).body else { continue };
+            let Body::File(content @ Content::Listed { .. }) = &tree.node(ordered.node).body else { continue };
             let is_found = content.path() == found;
             if !is_found && !matches!(content.open(), Err(Error::Changed { .. })) {
                 continue;
             }
             match self.copy(content, progress)? {
-                Copied::Content(copy) => tree.node_mut(visit.node).body = Body::File(copy),
-                Copied::Gone => self.leave_out(content, visit.node, &mut gone),
+                Copied::Content(copy) => tree.node_mut(ordered.node).body = Body::File(copy),
+                Copied::Gone => self.leave_out(content, ordered.node, &mut gone),
             }
         }
         tree.remove(&gone);

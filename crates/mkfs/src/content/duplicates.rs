@@ -57,17 +57,17 @@ pub(crate) fn duplicates(
         })
     };
     let mut first: HashMap<[u8; 32], usize> = HashMap::new();
-    let mut same = vec![None; files.len()];
+    let mut duplicate_of = vec![None; files.len()];
     let mut done = 0;
     workers::run(options.jobs, options.memory_len(), worker, next, |digests: Vec<(usize, u64, [u8; 32])>| {
         for (place, size, digest) in digests {
             done += size;
             let earlier = *first.entry(digest).or_insert(place);
-            same[place] = (earlier != place).then_some(earlier);
+            duplicate_of[place] = (earlier != place).then_some(earlier);
         }
         report(progress, Phase::Compare, done, total)
     })?;
-    Ok(same)
+    Ok(duplicate_of)
 }
 
 fn digest(content: &Content, buffer: &mut [u8]) -> Result<[u8; 32]> {

@@ -16,7 +16,7 @@ pub(crate) struct Repeat {
     pub(crate) start: u64,
     /// The length in bytes.
     pub(crate) len: u64,
-    /// The index of the source file in image order.
+    /// The index of the source file in tree order.
     pub(crate) source: usize,
     /// The offset in the source file.
     pub(crate) source_start: u64,
@@ -33,7 +33,7 @@ pub(crate) struct FileSplit {
     bounds: BTreeSet<u64>,
 }
 
-/// The splits of files, indexed in image order.
+/// The splits of files, indexed in tree order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileSplits {
     files: HashMap<usize, FileSplit>,

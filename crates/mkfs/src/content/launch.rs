@@ -4,10 +4,10 @@ use floe_image::{ByteRange, Nid};
 
 use crate::{
     profile::Profile,
-    tree::{NodeId, Tree, Visit},
+    tree::{NodeId, OrderedNode, Tree},
 };
 
-/// The files that a launch reads, indexed in image order.
+/// The files that a launch reads, indexed in tree order.
 pub(crate) struct Launch<'a> {
     pub(crate) profile: &'a Profile,
     /// The file of each range in the profile, if it exists.
@@ -16,19 +16,19 @@ pub(crate) struct Launch<'a> {
 
 impl<'a> Launch<'a> {
     /// Finds the files of a profile.
-    pub(crate) fn new(profile: &'a Profile, tree: &Tree, visits: &[Visit]) -> Self {
-        let places = tree.places(visits);
+    pub(crate) fn new(profile: &'a Profile, tree: &Tree, order: &[OrderedNode]) -> Self {
+        let places = tree.places(order);
         let place = |path: &[u8]| find(tree, path).map(|node| places[node.index()]);
         Self { profile, places: profile.ranges().iter().map(|range| place(&range.path)).collect() }
     }
 
     /// The rank of each file; the launch reads files of lower ranks earlier. A file that shares the content of an
     /// earlier one has its rank.
-    pub(crate) fn ranks(&self, same: &[Option<usize>]) -> Vec<usize> {
-        let mut ranks = vec![usize::MAX; same.len()];
+    pub(crate) fn ranks(&self, duplicate_of: &[Option<usize>]) -> Vec<usize> {
+        let mut ranks = vec![usize::MAX; duplicate_of.len()];
         for (rank, place) in self.places.iter().enumerate() {
             let Some(place) = place else { continue };
-            let stored = same[*place].unwrap_or(*place);
+            let stored = duplicate_of[*place].unwrap_or(*place);
             ranks[stored] = ranks[stored].min(rank);
         }
         ranks

@@ -7,46 +7,46 @@ use xxhash_rust::xxh64::xxh64;
 use crate::{
     error::Result,
     options::{Coding, Options, coding::expression},
-    tree::{Body, Tree, Visit},
+    tree::{Body, OrderedNode, Tree},
 };
 
-/// The similarity group of each visit, by its first name; files of a group have the same number.
-pub(crate) fn similarity_groups(tree: &Tree, visits: &[Visit]) -> Vec<u64> {
+/// The similarity group of each node in tree order, by its first name; files of a group have the same number.
+pub(crate) fn similarity_groups(tree: &Tree, order: &[OrderedNode]) -> Vec<u64> {
     let mut by_node = vec![None; tree.len()];
-    for visit in visits.iter().filter(|visit| matches!(tree.node(visit.node).body, Body::Directory(_))) {
-        for (name, node) in tree.entries(visit.node) {
+    for ordered in order.iter().filter(|ordered| matches!(tree.node(ordered.node).body, Body::Directory(_))) {
+        for (name, node) in tree.entries(ordered.node) {
             by_node[node.index()].get_or_insert_with(|| xxh64(extension(name), 0));
         }
     }
-    visits.iter().map(|visit| by_node[visit.node.index()].unwrap_or(0)).collect()
+    order.iter().map(|ordered| by_node[ordered.node.index()].unwrap_or(0)).collect()
 }
 
 /// The number of each file's coding in [`Options::codings`]; `None` if the file is not compressed. The first matching
 /// hint applies. A file with several hard links is matched by its first path.
-pub(crate) fn coding_numbers(tree: &Tree, visits: &[Visit], options: &Options) -> Result<Vec<Option<usize>>> {
+pub(crate) fn coding_numbers(tree: &Tree, order: &[OrderedNode], options: &Options) -> Result<Vec<Option<usize>>> {
     let usual = options.compression.map(|_| 0);
     if options.hints.is_empty() {
-        return Ok(vec![usual; visits.len()]);
+        return Ok(vec![usual; order.len()]);
     }
     let number = |coding: Coding| options.coding_number(coding);
     let hints = options.hints.iter().map(|hint| Ok((expression(&hint.expression)?, hint.coding.and_then(number))));
     let hints = hints.collect::<Result<Vec<_>>>()?;
     let mut paths = vec![None; tree.len()];
     paths[Tree::ROOT.index()] = Some(PathBuf::new());
-    for visit in visits {
-        if let Body::Directory(_) = tree.node(visit.node).body {
-            let directory = paths[visit.node.index()].clone().unwrap_or_default();
-            for (name, node) in tree.entries(visit.node) {
+    for ordered in order {
+        if let Body::Directory(_) = tree.node(ordered.node).body {
+            let directory = paths[ordered.node.index()].clone().unwrap_or_default();
+            for (name, node) in tree.entries(ordered.node) {
                 let path = || directory.join(OsStr::from_bytes(name));
                 paths[node.index()].get_or_insert_with(path);
             }
         }
     }
-    let matching = |visit: &Visit| {
-        let path = paths[visit.node.index()].as_ref()?.as_os_str().as_bytes();
+    let matching = |ordered: &OrderedNode| {
+        let path = paths[ordered.node.index()].as_ref()?.as_os_str().as_bytes();
         hints.iter().find(|(expression, _)| expression.is_match(path)).map(|(_, number)| *number)
     };
-    Ok(visits.iter().map(|visit| matching(visit).unwrap_or(usual)).collect())
+    Ok(order.iter().map(|ordered| matching(ordered).unwrap_or(usual)).collect())
 }
 
 /// The part of a name that determines the group: the extension without version numbers (`libc.so.6` is a `so`), or the

@@ -38,7 +38,7 @@ const RATIO_GUESS: u64 = 4;
 /// How much longer an index entry is in a file with repeats, in bytes per lcluster.
 const INDEX_COST: u64 = 6;
 
-/// Finds the repeats in `files`, given with their image-order index in the order of storage, and splits the files
+/// Finds the repeats in `files`, given with their tree-order index in the order of storage, and splits the files
 /// accordingly for pclusters of this size.
 pub(crate) fn find_repeats(
     files: &[(usize, &Content)],
@@ -83,7 +83,7 @@ struct Seen {
 
 /// A sequence of grains that match an earlier sequence.
 struct Run {
-    /// The repeat so far; its source is the file number, not the image-order index.
+    /// The repeat so far; its source is the file number, not the tree-order index.
     repeat: Repeat,
     /// The number of the grain expected next.
     next: usize,
@@ -100,7 +100,7 @@ struct Finder {
     /// The first grain with each hash.
     known: HashMap<u64, u32>,
     run: Option<Run>,
-    /// The repeats found so far, each with the image-order index of its file.
+    /// The repeats found so far, each with the tree-order index of its file.
     found: Vec<(usize, Repeat)>,
 }
 

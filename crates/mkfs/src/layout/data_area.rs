@@ -16,13 +16,13 @@ use crate::{
     files::{image_file::ImageFile, output_file::scratch_file},
     options::{Coding, Fragments, Options},
     progress::{Phase, Progress},
-    tree::{Body, Tree, Visit, content::Content},
+    tree::{Body, OrderedNode, Tree, content::Content},
 };
 
 /// The data area while it is written.
 pub(crate) struct DataArea<'a> {
     assembler: Assembler<'a>,
-    /// Where each file is, in image order; [`DataLocation::EMPTY`] for other nodes.
+    /// Where each file is, in tree order; [`DataLocation::EMPTY`] for other nodes.
     pub(crate) files: Vec<DataLocation>,
     digest: Sha256,
     pieces: Vec<PieceDigest>,
@@ -35,7 +35,7 @@ pub(crate) struct FinishedData {
     pub(crate) image: ImageFile,
     /// The blob device, if any.
     pub(crate) blob: Option<ImageFile>,
-    /// Where each file is, in image order.
+    /// Where each file is, in tree order.
     pub(crate) files: Vec<DataLocation>,
     /// A digest of all content.
     pub(crate) digest: [u8; 32],
@@ -56,9 +56,9 @@ impl<'a> DataArea<'a> {
         let blob = options.blob_device.as_deref().map(|path| ImageFile::create(path, 0, &options.temporaries));
         let blob = blob.transpose()?;
         let mut digest = Sha256::new();
-        let mut files = vec![DataLocation::EMPTY; plan.same.len()];
-        for (place, (file, same)) in files.iter_mut().zip(&plan.same).enumerate() {
-            if let Some(earlier) = same {
+        let mut files = vec![DataLocation::EMPTY; plan.duplicate_of.len()];
+        for (place, (file, duplicate_of)) in files.iter_mut().zip(&plan.duplicate_of).enumerate() {
+            if let Some(earlier) = duplicate_of {
                 *file = DataLocation::SameAs(*earlier);
                 digest.update((place as u64).to_le_bytes());
                 digest.update((*earlier as u64).to_le_bytes());
@@ -80,10 +80,10 @@ impl<'a> DataArea<'a> {
     }
 
     /// Adds the targets of symbolic links, as far as they are too long to be inline.
-    pub(crate) fn add_links(&mut self, tree: &Tree, visits: &[Visit]) -> Result<()> {
+    pub(crate) fn add_links(&mut self, tree: &Tree, order: &[OrderedNode]) -> Result<()> {
         let (image, block_len) = (&mut self.assembler.image, self.options.block_len());
-        for (visit, file) in visits.iter().zip(&mut self.files) {
-            let Body::Symlink(target) = &tree.node(visit.node).body else { continue };
+        for (ordered, file) in order.iter().zip(&mut self.files) {
+            let Body::Symlink(target) = &tree.node(ordered.node).body else { continue };
             let tail_len = target.len() % block_len;
             let inline = tail_len <= inline_len_max(block_len);
             let (blocks, tail) = target.split_at(if inline { target.len() - tail_len } else { target.len() });

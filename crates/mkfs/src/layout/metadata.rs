@@ -20,7 +20,7 @@ use crate::{
     error::{Error, Result, shown},
     files::image_file::ImageFile,
     options::Options,
-    tree::{Body, Node, NodeId, Tree, Visit},
+    tree::{Body, Node, NodeId, OrderedNode, Tree},
 };
 
 /// The result of writing the metadata area.
@@ -33,20 +33,20 @@ pub(crate) struct MetadataArea {
     pub(crate) packed_nid: u64,
     pub(crate) metabox_nid: Option<u64>,
     pub(crate) inode_count: u64,
-    /// The nid of each inode, in image order.
+    /// The nid of each inode, in tree order.
     pub(crate) nids: Vec<u64>,
     /// Whether a pcluster is inline.
     pub(crate) has_inline_pclusters: bool,
 }
 
 /// Inodes for the metabox.
-pub(crate) struct BoxedInodes {
+pub(crate) struct MetaboxInodes {
     /// The content of the metabox.
     pub(crate) bytes: Vec<u8>,
     /// The directory blocks, which are not in the metabox.
     pub(crate) directories: Vec<u8>,
     digest: [u8; 32],
-    /// The nid of each inode, in image order.
+    /// The nid of each inode, in tree order.
     nids: Vec<u64>,
     has_inline_pclusters: bool,
 }
@@ -54,10 +54,10 @@ pub(crate) struct BoxedInodes {
 /// The input of the metadata layout.
 pub(crate) struct MetadataPlan<'a> {
     pub(crate) tree: &'a Tree,
-    pub(crate) visits: &'a [Visit],
-    /// Indexed as `visits`.
+    pub(crate) order: &'a [OrderedNode],
+    /// Indexed as `order`.
     pub(crate) files: &'a [DataLocation],
-    /// The offsets of directories in the packed inode, in image order; empty if unknown.
+    /// The offsets of directories in the packed inode, in tree order; empty if unknown.
     pub(crate) directories: &'a [u64],
     pub(crate) xattrs: &'a XattrTable,
     pub(crate) options: &'a Options,
@@ -90,7 +90,7 @@ impl<'a> MetadataPlan<'a> {
     }
 
     /// Lays out the content of the metabox, and the directory blocks for `directories_start` in the image.
-    pub(crate) fn boxed(&self, directories_start: u64) -> Result<BoxedInodes> {
+    pub(crate) fn metabox_inodes(&self, directories_start: u64) -> Result<MetaboxInodes> {
         let block_size = self.options.block_size();
         let mut inodes = self.plan_all()?;
         allocate(&mut inodes, &self.rules, block_size);
@@ -106,57 +106,58 @@ impl<'a> MetadataPlan<'a> {
         output.hasher.update(&directories);
         let digest = output.hasher.finalize().into();
         let has_inline_pclusters = inodes.iter().any(PlannedInode::has_inline_pcluster);
-        Ok(BoxedInodes { bytes, directories, digest, nids, has_inline_pclusters })
+        Ok(MetaboxInodes { bytes, directories, digest, nids, has_inline_pclusters })
     }
 
     /// Lays out the area of the inodes that must not be in the metabox, and appends it to the image.
-    pub(crate) fn write_unboxed(
+    pub(crate) fn write_with_metabox(
         &self,
-        boxed: BoxedInodes,
+        metabox_inodes: MetaboxInodes,
         packed: Option<&SpecialInode>,
         metabox: &SpecialInode,
         image: &mut ImageFile,
     ) -> Result<MetadataArea> {
-        let specials = [Some(metabox), packed].into_iter().flatten().zip(self.visits.len()..);
+        let specials = [Some(metabox), packed].into_iter().flatten().zip(self.order.len()..);
         let mut inodes: Vec<PlannedInode<'_>> =
             specials.map(|(special, place)| self.plan_special(special, place)).collect();
         allocate(&mut inodes, &self.rules, self.options.block_size());
         let mut hasher = Sha256::new();
-        hasher.update(boxed.digest);
+        hasher.update(metabox_inodes.digest);
         let mut output = AreaWriter { len: 0, put: |bytes: &[u8]| image.append(bytes), hasher };
         self.put_inodes(&inodes, &[], &mut output)?;
         Ok(MetadataArea {
             digest: output.hasher.finalize().into(),
-            root_nid: boxed.nids[0],
+            root_nid: metabox_inodes.nids[0],
             packed_nid: packed.and(inodes.get(1)).map_or(0, PlannedInode::nid),
             metabox_nid: inodes.first().map(PlannedInode::nid),
-            inode_count: (boxed.nids.len() + inodes.len()) as u64,
-            nids: boxed.nids,
-            has_inline_pclusters: boxed.has_inline_pclusters || inodes.iter().any(PlannedInode::has_inline_pcluster),
+            inode_count: (metabox_inodes.nids.len() + inodes.len()) as u64,
+            nids: metabox_inodes.nids,
+            has_inline_pclusters: metabox_inodes.has_inline_pclusters
+                || inodes.iter().any(PlannedInode::has_inline_pcluster),
         })
     }
 
-    /// The content of each directory in image order, empty for other nodes, laid out before the directories' offsets in
+    /// The content of each directory in tree order, empty for other nodes, laid out before the directories' offsets in
     /// the packed inode are known. Inodes in the metabox have nids of their own.
     pub(crate) fn directory_contents(&self, is_boxed: bool) -> Result<Vec<Vec<u8>>> {
         let mut inodes = self.plan_all()?;
         allocate(&mut inodes, &self.rules, self.options.block_size());
         let bit = if is_boxed { format::DIRENT_NID_MASK + 1 } else { 0 };
         let nids: Vec<u64> = inodes.iter().map(|inode| inode.nid() | bit).collect();
-        let places = self.tree.places(self.visits);
-        let content = |visit| directory_bytes(&self.entries(visit, &nids, &places), self.options.block_size());
+        let places = self.tree.places(self.order);
+        let content = |ordered| directory_bytes(&self.entries(ordered, &nids, &places), self.options.block_size());
         let contents =
-            self.visits.iter().map(|visit| if self.is_directory(visit) { content(visit) } else { Vec::new() });
+            self.order.iter().map(|ordered| if self.is_directory(ordered) { content(ordered) } else { Vec::new() });
         Ok(contents.collect())
     }
 
     /// Plans the inodes of the tree, without positions.
     fn plan_all(&self) -> Result<Vec<PlannedInode<'_>>> {
-        self.visits.iter().enumerate().map(|(place, visit)| self.plan(place, visit)).collect()
+        self.order.iter().enumerate().map(|(place, ordered)| self.plan(place, ordered)).collect()
     }
 
-    fn is_directory(&self, visit: &Visit) -> bool {
-        matches!(self.tree.node(visit.node).body, Body::Directory(_))
+    fn is_directory(&self, ordered: &OrderedNode) -> bool {
+        matches!(self.tree.node(ordered.node).body, Body::Directory(_))
     }
 
     /// Writes inodes at their positions; returns the directory blocks. `nids` are the nids of the tree's inodes; it is
@@ -168,19 +169,19 @@ impl<'a> MetadataPlan<'a> {
         output: &mut AreaWriter<Put>,
     ) -> Result<Vec<u8>> {
         let block_size = self.options.block_size();
-        let places = self.tree.places(self.visits);
+        let places = self.tree.places(self.order);
         let blocks = inodes.iter().map(|inode| inode.directory_len.0.next_multiple_of(block_size));
         let mut directories = vec![0; usize::try_from(blocks.sum::<u64>()).unwrap_or(0)];
         let first_block = inodes.iter().filter(|inode| inode.directory_len.0 > 0).find_map(|inode| inode.start_block());
-        let mut order: Vec<usize> = (0..inodes.len()).collect();
-        order.sort_unstable_by_key(|place| inodes[*place].position);
-        for place in order {
+        let mut by_position: Vec<usize> = (0..inodes.len()).collect();
+        by_position.sort_unstable_by_key(|place| inodes[*place].position);
+        for place in by_position {
             let inode = &inodes[place];
             let mut tail = Vec::new();
-            let visit = self.visits.get(place).filter(|visit| !nids.is_empty() && self.is_directory(visit));
-            if let Some(visit) = visit.filter(|_| inode.directory_len != (0, 0)) {
+            let ordered = self.order.get(place).filter(|ordered| !nids.is_empty() && self.is_directory(ordered));
+            if let Some(ordered) = ordered.filter(|_| inode.directory_len != (0, 0)) {
                 let (blocks_len, _) = inode.directory_len;
-                let mut content = directory_bytes(&self.entries(visit, nids, &places), block_size);
+                let mut content = directory_bytes(&self.entries(ordered, nids, &places), block_size);
                 tail = content.split_off(content.len().min(usize::try_from(blocks_len).unwrap_or(usize::MAX)));
                 if let (Some(block), Some(first_block)) = (inode.start_block(), first_block) {
                     let start = usize::try_from((block - first_block) * block_size).unwrap_or(usize::MAX);
@@ -209,8 +210,8 @@ impl<'a> MetadataPlan<'a> {
         }
     }
 
-    fn plan(&self, place: usize, visit: &Visit) -> Result<PlannedInode<'_>> {
-        let node = self.tree.node(visit.node);
+    fn plan(&self, place: usize, ordered: &OrderedNode) -> Result<PlannedInode<'_>> {
+        let node = self.tree.node(ordered.node);
         let (uid, gid) = self.options.ownership.apply(node.metadata.uid, node.metadata.gid);
         let mut xattr_body = self.xattrs.body(&node.xattrs);
         if let (0, Some(body)) = (place, &mut xattr_body) {
@@ -223,13 +224,13 @@ impl<'a> MetadataPlan<'a> {
                 permissions: node.metadata.permissions,
                 uid,
                 gid,
-                link_count: visit.link_count,
+                link_count: ordered.link_count,
                 size: 0,
                 modified: self.options.times.apply(node.metadata.modified),
                 number: inode_number(place),
                 data: InodeData::Device(0),
             },
-            xattr_body: xattr_body.ok_or_else(|| self.too_many_xattrs(visit))?,
+            xattr_body: xattr_body.ok_or_else(|| self.too_many_xattrs(ordered))?,
             map: InodeMap::None,
             inline: &[],
             directory_len: (0, 0),
@@ -254,8 +255,8 @@ impl<'a> MetadataPlan<'a> {
         Ok(planned)
     }
 
-    fn too_many_xattrs(&self, visit: &Visit) -> Error {
-        let path = self.tree.path(self.visits, visit.node);
+    fn too_many_xattrs(&self, ordered: &OrderedNode) -> Error {
+        let path = self.tree.path(self.order, ordered.node);
         let path = if path.is_empty() { "the root".to_owned() } else { shown(&path) };
         Error::Layout(format!("{path}: it has too many extended attributes"))
     }
@@ -349,16 +350,16 @@ impl<'a> MetadataPlan<'a> {
         if self.options.wide && map.inline_len == 0 && wide_extent { MapForm::Extents } else { MapForm::Full }
     }
 
-    fn entries(&self, visit: &Visit, nids: &[u64], places: &[usize]) -> Vec<DirectoryEntry<'a>> {
+    fn entries(&self, ordered: &OrderedNode, nids: &[u64], places: &[usize]) -> Vec<DirectoryEntry<'a>> {
         let entry = |name: &'a [u8], node: NodeId| DirectoryEntry {
             name,
             nid: nids[places[node.index()]],
             file_type: self.tree.node(node).file_type(),
         };
         let mut entries: Vec<DirectoryEntry<'a>> =
-            self.tree.entries(visit.node).map(|(name, node)| entry(name, node)).collect();
-        entries.push(entry(b".", visit.node));
-        entries.push(entry(b"..", visit.parent));
+            self.tree.entries(ordered.node).map(|(name, node)| entry(name, node)).collect();
+        entries.push(entry(b".", ordered.node));
+        entries.push(entry(b"..", ordered.parent));
         entries.sort_unstable_by_key(|entry| entry.name);
         entries
     }

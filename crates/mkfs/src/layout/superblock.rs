@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::{metadata::MetadataArea, xattr_table::XattrTable};
 use crate::{
     options::{Metabox, Options, Times},
-    tree::{Tree, Visit},
+    tree::{OrderedNode, Tree},
 };
 
 /// The times of an image.
@@ -45,8 +45,8 @@ pub(crate) struct Described<'a> {
 
 impl ImageTimes {
     /// The times of an image of this tree.
-    pub(crate) fn new(tree: &Tree, visits: &[Visit], options: &Options) -> Self {
-        let own = || visits.iter().map(|visit| tree.node(visit.node).metadata.modified);
+    pub(crate) fn new(tree: &Tree, order: &[OrderedNode], options: &Options) -> Self {
+        let own = || order.iter().map(|ordered| tree.node(ordered.node).metadata.modified);
         let built = match options.times {
             Times::Own => own().max().unwrap_or_default(),
             Times::OwnBuiltAt(seconds) | Times::All(seconds) | Times::AtMost(seconds) => {

@@ -8,7 +8,7 @@ use crate::{
     error::{Error, Result},
     options::Xattrs,
     tree::{
-        Tree, Visit,
+        OrderedNode, Tree,
         xattrs::{ACL_ACCESS, ACL_DEFAULT, Acl, Xattr},
     },
 };
@@ -41,7 +41,7 @@ fn is_valid(name: &[u8], value: &[u8]) -> bool {
 
 impl XattrTable {
     /// Builds the table for a tree.
-    pub(crate) fn new(tree: &Tree, visits: &[Visit], options: &Xattrs) -> Result<Self> {
+    pub(crate) fn new(tree: &Tree, order: &[OrderedNode], options: &Xattrs) -> Result<Self> {
         let mut table = Self {
             long_prefixes: options.parsed_prefixes()?,
             filter: options.filter,
@@ -50,8 +50,8 @@ impl XattrTable {
             left_out: 0,
         };
         let mut counts: BTreeMap<(&[u8], &[u8]), usize> = BTreeMap::new();
-        for visit in visits {
-            for (name, value) in &tree.node(visit.node).xattrs {
+        for ordered in order {
+            for (name, value) in &tree.node(ordered.node).xattrs {
                 *counts.entry((name, value)).or_default() += 1;
             }
         }

@@ -12,7 +12,7 @@ use crate::{
     layout::{CompleteLayout, xattr_table::XattrTable},
     options::Options,
     progress::Progress,
-    tree::{Body, Tree, Visit},
+    tree::{Body, OrderedNode, Tree},
 };
 
 /// Verifies an image before it gets its name.
@@ -77,12 +77,12 @@ pub struct ExpectedInode<'a> {
 /// The expected contents of an image. Inodes are numbered from 0, the root; a directory precedes its entries.
 pub struct Expected<'a> {
     tree: &'a Tree,
-    visits: &'a [Visit],
+    order: &'a [OrderedNode],
     xattrs: &'a XattrTable,
     options: &'a Options,
     pieces: &'a [PieceDigest],
     /// The number of an earlier file with the same content, by inode number.
-    same: &'a [Option<usize>],
+    duplicate_of: &'a [Option<usize>],
     /// The inode number of each node.
     places: Vec<usize>,
 }
@@ -91,8 +91,8 @@ pub struct Expected<'a> {
 pub(crate) fn verify(
     verifier: &mut dyn Verifier,
     tree: &Tree,
-    visits: &[Visit],
-    same: &[Option<usize>],
+    order: &[OrderedNode],
+    duplicate_of: &[Option<usize>],
     layout: &mut CompleteLayout,
     options: &Options,
     progress: &mut dyn Progress,
@@ -102,8 +102,8 @@ pub(crate) fn verify(
     }
     let image = layout.image.readable_path()?;
     let blob = layout.blob.as_mut().map(ImageFile::readable_path).transpose()?;
-    let (xattrs, pieces, places) = (&layout.xattrs, layout.pieces.as_slice(), tree.places(visits));
-    let expected = Expected { tree, visits, xattrs, options, pieces, same, places };
+    let (xattrs, pieces, places) = (&layout.xattrs, layout.pieces.as_slice(), tree.places(order));
+    let expected = Expected { tree, order, xattrs, options, pieces, duplicate_of, places };
     verifier.verify(&image, blob.as_deref(), &expected, progress).map_err(|error| match error {
         VerifyError::Fault(fault) => Error::Verify(fault),
         VerifyError::Unread(reason) => Error::Unverified(reason),
@@ -114,7 +114,7 @@ pub(crate) fn verify(
 impl Expected<'_> {
     /// The number of inodes.
     pub fn inode_count(&self) -> usize {
-        self.visits.len()
+        self.order.len()
     }
 
     /// The offset of the image in its file, in bytes.
@@ -124,8 +124,8 @@ impl Expected<'_> {
 
     /// The expected attributes of an inode.
     pub fn inode(&self, number: usize) -> ExpectedInode<'_> {
-        let visit = &self.visits[number];
-        let node = self.tree.node(visit.node);
+        let ordered = &self.order[number];
+        let node = self.tree.node(ordered.node);
         let (uid, gid) = self.options.ownership.apply(node.metadata.uid, node.metadata.gid);
         let (size, device, target) = match &node.body {
             Body::Directory(_) => (None, DeviceNumber::default(), None),
@@ -138,7 +138,7 @@ impl Expected<'_> {
             permissions: node.metadata.permissions,
             uid,
             gid,
-            link_count: visit.link_count,
+            link_count: ordered.link_count,
             modified: self.options.times.apply(node.metadata.modified),
             size,
             device,
@@ -148,24 +148,24 @@ impl Expected<'_> {
 
     /// The xattrs of an inode, in the order of their names.
     pub fn xattrs(&self, number: usize) -> impl Iterator<Item = (&[u8], &[u8])> {
-        let xattrs = &self.tree.node(self.visits[number].node).xattrs;
+        let xattrs = &self.tree.node(self.order[number].node).xattrs;
         let kept = xattrs.iter().filter(|(name, value)| self.xattrs.keeps(name, value));
         kept.map(|(name, value)| (name.as_ref(), value.as_ref()))
     }
 
     /// The entries of a directory without `.` and `..`, in the order of their names: name and inode number.
     pub fn entries(&self, number: usize) -> impl Iterator<Item = (&[u8], usize)> {
-        self.tree.entries(self.visits[number].node).map(|(name, node)| (name, self.places[node.index()]))
+        self.tree.entries(self.order[number].node).map(|(name, node)| (name, self.places[node.index()]))
     }
 
-    /// The content of files in image order. Content that equal files share is listed once.
+    /// The content of files in tree order. Content that equal files share is listed once.
     pub fn pieces(&self) -> &[PieceDigest] {
         self.pieces
     }
 
     /// Pairs of inode numbers: a file without pieces of its own, and the earlier file with the same content.
     pub fn duplicates(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.same.iter().enumerate().filter_map(|(number, earlier)| Some((number, (*earlier)?)))
+        self.duplicate_of.iter().enumerate().filter_map(|(number, earlier)| Some((number, (*earlier)?)))
     }
 
     /// A path of an inode, with a leading slash.
@@ -173,7 +173,7 @@ impl Expected<'_> {
         let mut names = Vec::new();
         let mut number = number;
         while number != 0 {
-            let parent = self.places[self.visits[number].parent.index()];
+            let parent = self.places[self.order[number].parent.index()];
             let name = self.entries(parent).find(|(_, inode)| *inode == number).map(|(name, _)| name.to_vec());
             names.push(name.unwrap_or_default());
             number = parent;
