@@ -56,9 +56,9 @@ pub struct Engine {
     pub(crate) fragments: FragmentCache,
     pub(crate) decoders: Decoders,
     /// The memory of reads that left the session thread: one half for their replies and for reads that wait to be
-    /// admitted, the other half (`decoding`) for their stored bytes and decoded blocks.
+    /// admitted, the other half (`decode_budget`) for their stored bytes and decoded blocks.
     pub(crate) admission: Arc<Admission>,
-    pub(crate) decoding: Arc<ByteBudget>,
+    pub(crate) decode_budget: Arc<ByteBudget>,
     pub(crate) stored_metadata: MetadataCache<(DeviceId, u64), Bytes>,
     pub(crate) decoded_metadata: MetadataCache<Key, DecodedBlock>,
     pub(crate) workers: Workers,
@@ -103,7 +103,7 @@ impl Engine {
             pool,
             decoders: Decoders::new(options.decoder_bytes),
             admission: Arc::new(Admission::new(options.read_bytes / 2)),
-            decoding: ByteBudget::new(options.read_bytes / 2),
+            decode_budget: ByteBudget::new(options.read_bytes / 2),
             stored_metadata: MetadataCache::sharded(stored_metadata_bytes(options.metadata_cache)),
             decoded_metadata: match options.metadata_cache {
                 MetadataCacheDesign::Sharded { block_count } => {
@@ -196,7 +196,7 @@ impl Engine {
             decoded_bytes: self.decoded_bytes.load(Relaxed),
             windows: self.windows.counters(),
             decoders: self.decoders.counters(),
-            decoding: self.decoding.counters(),
+            decoding: self.decode_budget.counters(),
             admission: self.admission.counters(),
             outstanding: self.outstanding.now(),
             outstanding_max: self.outstanding.max(),

@@ -39,7 +39,7 @@ impl SessionPool {
         let pending = Arc::new(Pending::default());
         let reading = reader.clone();
         let busy_polling =
-            BusyPolling::new(options.busy_polling, Arc::clone(&pending), move || reading.is_reading_on());
+            BusyPolling::new(options.busy_polling, Arc::clone(&pending), move || reading.is_prefetching());
         let thread_count = options.threads.get();
         let listeners = Arc::new(Listeners::new(thread_count, Arc::clone(&pending)));
         let gate = Arc::new(Gate::new(thread_count, is_closed));

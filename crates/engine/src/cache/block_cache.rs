@@ -75,12 +75,12 @@ metrics! {
     }
 }
 
-/// The number of further requests for a part of a file after which it is stored in the kernel's page cache again. So
+/// The number of further requests for a part of a file after which it is pushed into the kernel's page cache again. So
 /// many requests show that the kernel has dropped it.
-const STORED_AGAIN_REQUESTS: u64 = 8;
+const PUSHED_AGAIN_REQUESTS: u64 = 8;
 
-/// The bits of [`CachedBlock::stored`] that count requests.
-const STORES_MASK: u64 = 0xf;
+/// The bits of [`CachedBlock::pushed`] that count requests.
+const PUSHES_MASK: u64 = 0xf;
 
 /// A decoded block.
 #[derive(Debug)]
@@ -92,16 +92,16 @@ pub(crate) struct CachedBlock {
     was_used: AtomicBool,
     /// Set if the block was prefetched.
     ahead: OnceLock<Arc<Unused>>,
-    /// Alive while the block waits to be stored in the kernel's page cache.
+    /// Alive while the block waits to be pushed into the kernel's page cache.
     held: Mutex<Weak<Unused>>,
-    /// A hash of the part of a file that was stored in the kernel's page cache last, and the number of requests for it since.
-    stored: AtomicU64,
+    /// A hash of the part of a file that was pushed into the kernel's page cache last, and the number of requests for it since.
+    pushed: AtomicU64,
 }
 
 impl CachedBlock {
     pub(crate) fn new(pages: PageRun, len: usize, is_complete: bool) -> Self {
         let (was_used, ahead, held) = (AtomicBool::new(false), OnceLock::new(), Mutex::default());
-        Self { pages, len, is_complete, was_used, ahead, held, stored: AtomicU64::new(0) }
+        Self { pages, len, is_complete, was_used, ahead, held, pushed: AtomicU64::new(0) }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -124,19 +124,19 @@ impl CachedBlock {
         claim().inspect(|unused| *held = Arc::downgrade(unused))
     }
 
-    /// Notes a request to store a part of a file, which is in this block, in the kernel's page cache. Returns whether
-    /// to store it now: `false` if it is the part that was stored last, unless requests for it continue.
-    pub(crate) fn note_store(&self, part_hash: u64) -> bool {
-        let seen = self.stored.load(Relaxed);
-        let is_same = seen & !STORES_MASK == part_hash & !STORES_MASK && seen & STORES_MASK != 0;
-        let count = if is_same { (seen & STORES_MASK) % STORED_AGAIN_REQUESTS + 1 } else { 1 };
-        self.stored.store(part_hash & !STORES_MASK | count, Relaxed);
+    /// Notes a request to push a part of a file, which is in this block, into the kernel's page cache. Returns whether
+    /// to push it now: `false` if it is the part that was pushed last, unless requests for it continue.
+    pub(crate) fn note_push(&self, part_hash: u64) -> bool {
+        let seen = self.pushed.load(Relaxed);
+        let is_same = seen & !PUSHES_MASK == part_hash & !PUSHES_MASK && seen & PUSHES_MASK != 0;
+        let count = if is_same { (seen & PUSHES_MASK) % PUSHED_AGAIN_REQUESTS + 1 } else { 1 };
+        self.pushed.store(part_hash & !PUSHES_MASK | count, Relaxed);
         count == 1
     }
 
-    /// Notes that storing the part of a file failed.
-    pub(crate) fn forget_store(&self) {
-        self.stored.store(0, Relaxed);
+    /// Notes that the push of the part of a file failed.
+    pub(crate) fn forget_push(&self) {
+        self.pushed.store(0, Relaxed);
     }
 
     /// Makes the block an early candidate for eviction, because its reader has consumed all of it.

@@ -55,7 +55,7 @@ impl FragmentCache {
     }
 
     /// Notes that all of a file's bytes in a block are in the kernel's page cache.
-    pub(crate) fn note_stored(cached: &CachedBlock, is_fragment: bool) {
+    pub(crate) fn note_pushed(cached: &CachedBlock, is_fragment: bool) {
         if !is_fragment {
             cached.mark_consumed();
         }

@@ -6,14 +6,14 @@ use floe_codec::Decoder;
 use floe_image::{DecodedLen, Encoding};
 
 use crate::{
-    memory::byte_budget::{BudgetCounters, ByteBudget, Permit},
+    memory::byte_budget::{BudgetCounters, ByteBudget, Reservation},
     sync::{Mutex, MutexGuard},
 };
 
 /// The decoders of an engine. One memory budget covers the dictionaries and windows of the decoders in use and of those
 /// kept for later decodes.
 ///
-/// A decode takes its permit for the bytes that its encoding may need before it begins, and waits for nothing while it
+/// A decode takes its reservation for the bytes that its encoding may need before it begins, and waits for nothing while it
 /// holds them; so waiting decodes always make progress. A decode that needs more than the whole budget runs alone. LZ4
 /// blocks, which need a window of at most 64 KiB, never wait.
 pub(crate) struct Decoders {
@@ -21,7 +21,7 @@ pub(crate) struct Decoders {
     idle: Mutex<Idle>,
 }
 
-/// Decodes that need no more than this many bytes take no permit: their number is bounded by the number of threads.
+/// Decodes that need no more than this many bytes take no reservation: their number is bounded by the number of threads.
 const SMALL_BYTES: usize = 64 << 10;
 
 /// Decoders that are not in use, the most recently used one last.
@@ -44,9 +44,9 @@ impl Decoders {
         decoded_len: DecodedLen,
         decode: impl FnOnce(&mut Decoder) -> R,
     ) -> R {
-        let (permit, mut decoder) = self.take(encoding, decoded_len);
+        let (reservation, mut decoder) = self.take(encoding, decoded_len);
         let result = decode(&mut decoder);
-        self.put_back(decoder, permit);
+        self.put_back(decoder, reservation);
         result
     }
 
@@ -56,8 +56,8 @@ impl Decoders {
         counters
     }
 
-    /// Takes a decoder for such a block, with a permit for the bytes that it will hold unless they are few.
-    fn take(&self, encoding: &Encoding, decoded_len: DecodedLen) -> (Option<Permit>, Decoder) {
+    /// Takes a decoder for such a block, with a reservation for the bytes that it will hold unless they are few.
+    fn take(&self, encoding: &Encoding, decoded_len: DecodedLen) -> (Option<Reservation>, Decoder) {
         let needed = Decoder::held_bytes_max(encoding, decoded_len);
         if needed <= SMALL_BYTES {
             let decoder = self.lock().pop(|decoder| decoder.held_bytes() <= SMALL_BYTES);
@@ -65,25 +65,25 @@ impl Decoders {
         }
         let held_after = |decoder: &Decoder| decoder.held_bytes_after(encoding, decoded_len);
         let mut decoder = self.lock().pop(|_| true).unwrap_or_default();
-        let permit = match self.in_use.take_now(held_after(&decoder) as u64) {
-            Some(permit) => permit,
+        let reservation = match self.in_use.take_now(held_after(&decoder) as u64) {
+            Some(reservation) => reservation,
             None => {
                 self.put_back(decoder, None);
-                let permit = self.in_use.take(needed as u64);
+                let reservation = self.in_use.take(needed as u64);
                 decoder = self.lock().pop(|decoder| held_after(decoder) <= needed).unwrap_or_default();
-                permit
+                reservation
             }
         };
         self.trim();
-        (Some(permit), decoder)
+        (Some(reservation), decoder)
     }
 
     /// Keeps a decoder for later decodes. It is dropped again if the budget has no room for it.
-    fn put_back(&self, decoder: Decoder, permit: Option<Permit>) {
+    fn put_back(&self, decoder: Decoder, reservation: Option<Reservation>) {
         let mut idle = self.lock();
         idle.held_bytes += decoder.held_bytes() as u64;
         idle.decoders.push(decoder);
-        drop(permit);
+        drop(reservation);
         drop(idle);
         self.trim();
     }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::{
-    memory::byte_budget::{BudgetCounters, ByteBudget, Permit},
+    memory::byte_budget::{BudgetCounters, ByteBudget, Reservation},
     sync::{Mutex, MutexGuard},
 };
 
@@ -36,7 +36,7 @@ struct Waiting {
 /// The memory of an admitted read. Dropping it admits queued reads.
 pub(crate) struct Admitted {
     admission: Arc<Admission>,
-    permit: Option<Permit>,
+    reservation: Option<Reservation>,
 }
 
 impl Admission {
@@ -52,8 +52,8 @@ impl Admission {
     /// Admits a read of `bytes` at once. Returns `None` if there is no room or if other reads are queued.
     pub(crate) fn enter(self: &Arc<Self>, bytes: u64) -> Option<Admitted> {
         let is_free = self.lock().is_empty();
-        let permit = is_free.then(|| self.budget.take_now(bytes)).flatten()?;
-        Some(Admitted { admission: Arc::clone(self), permit: Some(permit) })
+        let reservation = is_free.then(|| self.budget.take_now(bytes)).flatten()?;
+        Some(Admitted { admission: Arc::clone(self), reservation: Some(reservation) })
     }
 
     /// Queues a read. `begin` is called once there is room, and hands the read to a thread.
@@ -87,8 +87,8 @@ impl Admission {
     #[expect(clippy::type_complexity, reason = "the callback of a queued read, and its memory")]
     fn next(self: &Arc<Self>) -> Option<(Box<dyn FnOnce(Admitted) + Send>, Admitted)> {
         let mut waiting = self.lock();
-        let permit = self.budget.take_now(waiting.front()?.bytes)?;
-        let admitted = Admitted { admission: Arc::clone(self), permit: Some(permit) };
+        let reservation = self.budget.take_now(waiting.front()?.bytes)?;
+        let admitted = Admitted { admission: Arc::clone(self), reservation: Some(reservation) };
         waiting.pop_front().map(|first| (first.begin, admitted))
     }
 
@@ -99,7 +99,7 @@ impl Admission {
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        drop(self.permit.take());
+        drop(self.reservation.take());
         self.admission.admit();
     }
 }

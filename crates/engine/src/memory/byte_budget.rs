@@ -48,7 +48,7 @@ metrics! {
 
 /// Bytes taken from a budget, returned when dropped.
 #[derive(Debug)]
-pub(crate) struct Permit {
+pub(crate) struct Reservation {
     budget: Arc<ByteBudget>,
     bytes: u64,
 }
@@ -67,15 +67,15 @@ impl ByteBudget {
     }
 
     /// Takes `bytes`; waits until they are available.
-    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Permit {
-        if let Some(permit) = self.take_now(bytes) {
-            return permit;
+    pub(crate) fn take(self: &Arc<Self>, bytes: u64) -> Reservation {
+        if let Some(reservation) = self.take_now(bytes) {
+            return reservation;
         }
         self.waits.fetch_add(1, Relaxed);
         let mut turns = self.turns.lock();
         let own = turns.next;
         turns.next += 1;
-        // Before the first check, so that every permit dropped from here on wakes the waiters.
+        // Before the first check, so that every reservation dropped from here on wakes the waiters.
         self.waiting.fetch_add(1, SeqCst);
         while turns.current != own || !self.reserve(bytes) {
             turns = self.freed.wait(turns);
@@ -85,13 +85,13 @@ impl ByteBudget {
         drop(turns);
         // The bytes may also suffice for the next waiter.
         self.freed.notify_all();
-        Permit { budget: Arc::clone(self), bytes }
+        Reservation { budget: Arc::clone(self), bytes }
     }
 
     /// Takes `bytes` if they are available and no thread waits.
-    pub(crate) fn take_now(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
+    pub(crate) fn take_now(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
         let is_taken = self.waiting.load(SeqCst) == 0 && self.reserve(bytes);
-        is_taken.then(|| Permit { budget: Arc::clone(self), bytes })
+        is_taken.then(|| Reservation { budget: Arc::clone(self), bytes })
     }
 
     pub(crate) fn budget_bytes(&self) -> u64 {
@@ -127,7 +127,7 @@ impl ByteBudget {
     }
 }
 
-impl Drop for Permit {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.budget.used_bytes.fetch_sub(self.bytes, SeqCst);
         if self.budget.waiting.load(SeqCst) > 0 {
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_single_permit_may_exceed_the_budget() {
+    fn only_a_single_reservation_may_exceed_the_budget() {
         let budget = ByteBudget::new(100);
         let most = AtomicU64::new(0);
         thread::scope(|scope| {
@@ -153,12 +153,12 @@ mod tests {
                 scope.spawn(move || {
                     for turn in 0..500 {
                         let bytes = (thread * 37 + turn * 11) % 130;
-                        let permit = budget.take(bytes);
+                        let reservation = budget.take(bytes);
                         let used = budget.used_bytes();
-                        // A single permit may exceed the budget, next to permits for no bytes.
+                        // A single reservation may exceed the budget, next to reservations for no bytes.
                         assert!(used < 130, "{used}");
                         most.fetch_max(used, Relaxed);
-                        drop(permit);
+                        drop(reservation);
                     }
                 });
             }
@@ -178,7 +178,7 @@ mod tests {
                 let (budget, sender) = (&budget, sender.clone());
                 let waits = budget.counters().waits;
                 scope.spawn(move || {
-                    let _permit = budget.take(bytes);
+                    let _reservation = budget.take(bytes);
                     sender.send(number).expect("a receiver");
                 });
                 while budget.waiting.load(SeqCst) as u64 <= waits {

@@ -42,7 +42,7 @@ pub(crate) struct Controller {
     /// Whether more bytes may be read than were requested.
     reads_more: AtomicBool,
     fault_around_bytes: AtomicU64,
-    page_cache: OnceLock<Box<dyn Sink>>,
+    sink: OnceLock<Box<dyn Sink>>,
     sequential: Mutex<SequentialReadahead>,
     walks: Mutex<KnownWalks>,
     data: Density,
@@ -57,9 +57,9 @@ pub(crate) struct Controller {
     /// The number of waiting work items.
     waiting: AtomicUsize,
     /// Work items that read more than was requested, waiting or in progress.
-    reading_on: Gauge,
-    /// Clusters and rests of blocks that wait to be stored.
-    storing: Gauge,
+    prefetching: Gauge,
+    /// Clusters and rests of blocks that wait to be pushed.
+    pushing: Gauge,
     pub(crate) counts: Counts,
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Miss {
 
 /// When the rest of a block is pushed into the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum StoreRest {
+pub(crate) enum PushRest {
     /// At normal priority; the block may be evicted before.
     Later,
     /// Soon; the block is held until then.
@@ -109,7 +109,7 @@ impl Controller {
             kinds: AtomicU8::new(0),
             reads_more: AtomicBool::new(false),
             fault_around_bytes: AtomicU64::new(0),
-            page_cache: OnceLock::new(),
+            sink: OnceLock::new(),
             sequential: Mutex::default(),
             walks: Mutex::default(),
             data: Density::new(NEAR_READS),
@@ -124,8 +124,8 @@ impl Controller {
                 JUDGED_BYTES,
             ),
             waiting: AtomicUsize::new(0),
-            reading_on: Gauge::default(),
-            storing: Gauge::default(),
+            prefetching: Gauge::default(),
+            pushing: Gauge::default(),
             counts: Counts::default(),
         };
         controller.set(options);
@@ -146,13 +146,13 @@ impl Controller {
         PrefetchSet::from_bits(self.kinds.load(Relaxed)).has(kind)
     }
 
-    pub(crate) fn set_page_cache(&self, page_cache: Box<dyn Sink>) {
+    pub(crate) fn set_sink(&self, sink: Box<dyn Sink>) {
         // A second sink would get the same bytes, so the first stays.
-        let _ = self.page_cache.set(page_cache);
+        let _ = self.sink.set(sink);
     }
 
-    pub(crate) fn page_cache(&self) -> Option<&dyn Sink> {
-        self.page_cache.get().map(Box::as_ref)
+    pub(crate) fn sink(&self) -> Option<&dyn Sink> {
+        self.sink.get().map(Box::as_ref)
     }
 
     pub(crate) fn counters(&self) -> ReadAroundCounters {
@@ -188,7 +188,7 @@ impl Controller {
 
     /// Notes the first read of a file, and returns the next files if it belongs to a directory walk.
     pub(crate) fn next_files(&self, nid: Nid, pressure: impl FnOnce() -> Pressure) -> Vec<AheadFile> {
-        if self.page_cache.get().is_none() || !self.has(PrefetchKind::Directory) {
+        if self.sink.get().is_none() || !self.has(PrefetchKind::Directory) {
             return Vec::new();
         }
         let KnownWalks { walks, batches } = &mut *self.walks.lock();
@@ -292,16 +292,16 @@ impl Controller {
         self.decoded.note(device, range).filter(|_| self.has(PrefetchKind::DropBehind))
     }
 
-    /// Whether and when the rest of a block with this decode cost is stored. While reads are scattered, the rest is unlikely
-    /// to be read soon. Then it is stored only for blocks that many files share, and for blocks so costly that storing adds
+    /// Whether and when the rest of a block with this decode cost is pushed. While reads are scattered, the rest is unlikely
+    /// to be read soon. Then it is pushed only for blocks that many files share, and for blocks so costly that pushing adds
     /// little.
-    pub(crate) fn store_rest(&self, decode_cost: Duration, is_shared: bool) -> Option<StoreRest> {
-        let is_worthwhile = is_shared || decode_cost >= STORED_ALWAYS_DECODE || self.data_is_dense();
-        let when = if decode_cost >= STORED_SOON_DECODE { StoreRest::Soon } else { StoreRest::Later };
+    pub(crate) fn push_rest(&self, decode_cost: Duration, is_shared: bool) -> Option<PushRest> {
+        let is_worthwhile = is_shared || decode_cost >= PUSHED_ALWAYS_DECODE || self.data_is_dense();
+        let when = if decode_cost >= PUSHED_SOON_DECODE { PushRest::Soon } else { PushRest::Later };
         is_worthwhile.then_some(when)
     }
 
-    /// Notes a small read of bytes that may be part of a cluster; returns the cluster around it, if that is to be stored.
+    /// Notes a small read of bytes that may be part of a cluster; returns the cluster around it, if that is to be pushed.
     pub(crate) fn cluster(&self, nid: Nid, range: ByteRange) -> Option<ByteRange> {
         if !self.reads_more.load(Relaxed) {
             return None;
@@ -312,7 +312,7 @@ impl Controller {
         is_due.then(|| ByteRange::new(window.number * CLUSTER_BYTES, CLUSTER_BYTES))
     }
 
-    /// Notes that a cluster is being stored. Without that, the next read of the cluster returns it again.
+    /// Notes that a cluster is being pushed. Without that, the next read of the cluster returns it again.
     pub(crate) fn note_cluster(&self, nid: Nid, cluster: ByteRange) {
         self.clusters.note_asked(cluster_window(nid, cluster));
     }
@@ -328,13 +328,13 @@ impl Controller {
     }
 
     /// Counts a work item that reads more than was requested, until the result is dropped.
-    pub(crate) fn reads_on(&self) -> Counted {
-        self.reading_on.enter()
+    pub(crate) fn count_prefetch(&self) -> Counted {
+        self.prefetching.enter()
     }
 
     /// Whether there is a work item that reads more than was requested.
-    pub(crate) fn is_reading_on(&self) -> bool {
-        self.reading_on.now() > 0
+    pub(crate) fn is_prefetching(&self) -> bool {
+        self.prefetching.now() > 0
     }
 
     /// Claims bytes of the budget for a block that is decoded ahead; `None` if the budget is used up.
@@ -342,7 +342,7 @@ impl Controller {
         self.budget.claim(bytes, &self.file_feedback)
     }
 
-    /// Claims `bytes` of the budget for a block or cluster until it is stored. If the budget is used up, counts it as dropped
+    /// Claims `bytes` of the budget for a block or cluster until it is pushed. If the budget is used up, counts it as dropped
     /// and returns `None`.
     pub(crate) fn hold(&self, bytes: u64) -> Option<Arc<Unused>> {
         let held = self.budget.hold(bytes);
@@ -352,10 +352,10 @@ impl Controller {
         held
     }
 
-    /// Counts a cluster or the rest of a block that waits to be stored, and returns whether it is the only one.
-    pub(crate) fn stores(&self) -> (Counted, bool) {
-        let counted = self.storing.enter();
-        let is_alone = self.storing.now() == 1;
+    /// Counts a cluster or the rest of a block that waits to be pushed, and returns whether it is the only one.
+    pub(crate) fn count_push(&self) -> (Counted, bool) {
+        let counted = self.pushing.enter();
+        let is_alone = self.pushing.now() == 1;
         (counted, is_alone)
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct Counts {
     given_up: AtomicU64,
     cancelled: AtomicU64,
     dropped: AtomicU64,
-    stored_bytes: AtomicU64,
+    pushed_bytes: AtomicU64,
 }
 
 impl Counts {
@@ -52,8 +52,8 @@ impl Counts {
         self.dropped.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn stored(&self, byte_count: usize) {
-        self.stored_bytes.fetch_add(byte_count as u64, Relaxed);
+    pub(crate) fn pushed(&self, byte_count: usize) {
+        self.pushed_bytes.fetch_add(byte_count as u64, Relaxed);
     }
 
     pub(crate) fn so_far(&self, used_blocks: u64, wasted_blocks: u64) -> ReadAroundCounters {
@@ -64,7 +64,7 @@ impl Counts {
             given_up: self.given_up.load(Relaxed),
             cancelled: self.cancelled.load(Relaxed),
             dropped: self.dropped.load(Relaxed),
-            stored_bytes: self.stored_bytes.load(Relaxed),
+            stored_bytes: self.pushed_bytes.load(Relaxed),
         }
     }
 }

@@ -4,16 +4,16 @@ use floe_image::{ByteRange, Nid};
 
 /// A cache that is closer to the readers than the block cache, and takes bytes of files ahead of demand.
 ///
-/// It is set with [`Reader::set_page_cache`](crate::Reader::set_page_cache). Directory readahead and the rest of blocks use it. The
+/// It is set with [`Reader::set_sink`](crate::Reader::set_sink). Directory readahead and the rest of blocks use it. The
 /// controller decides what to prefetch and how much, so a sink has no thresholds.
 ///
 /// Prefetch fills two other places without this trait. Sequential readahead decodes into the block cache of the engine.
 /// Fault-around requests stored bytes from their source with [`ImageSource::will_need`](floe_image::ImageSource::will_need),
 /// and drop-behind releases them with [`ImageSource::dont_need`](floe_image::ImageSource::dont_need).
 pub trait Sink: Send + Sync {
-    /// Stores the bytes of a file from `offset` on, and returns how many it took, counted from the first. The bytes begin at a
+    /// Takes the bytes of a file from `offset` on, and returns how many it took, counted from the first. The bytes begin at a
     /// page boundary, and end at one or at the end of the file. May wait.
-    fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize;
+    fn push(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize;
 
     /// Whether the cache takes no bytes of this file, but reads them itself after [`Sink::request`].
     fn reads_by_itself(&self, nid: Nid) -> bool {

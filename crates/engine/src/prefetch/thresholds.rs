@@ -80,17 +80,17 @@ pub(crate) const DENSE_SHARE_MIN: u32 = MovingShare::WHOLE / 5 * 3;
 /// Fault-around: the size in bytes of the windows for which density is measured while fault-around is off.
 pub(crate) const WATCHED_BYTES: u64 = 128 << 10;
 
-/// Rest of block: the minimum decode time for storing the rest soon, because copying takes a fraction of it, and for storing it
+/// Rest of block: the minimum decode time for pushing the rest soon, because copying takes a fraction of it, and for pushing it
 /// even while reads are scattered.
-pub(crate) const STORED_SOON_DECODE: Duration = Duration::from_micros(25);
-pub(crate) const STORED_ALWAYS_DECODE: Duration = Duration::from_micros(100);
+pub(crate) const PUSHED_SOON_DECODE: Duration = Duration::from_micros(25);
+pub(crate) const PUSHED_ALWAYS_DECODE: Duration = Duration::from_micros(100);
 
-/// Rest of block: the maximum size in bytes of reads that have it stored even if the block was decoded before. Larger reads
+/// Rest of block: the maximum size in bytes of reads that have it pushed even if the block was decoded before. Larger reads
 /// come from readahead, which continues anyway.
 pub(crate) const SMALL_READ_BYTES_MAX: u64 = 32 << 10;
 
 /// Rest of block: plain bytes have no block, and the rest of a small block is small. An aligned cluster of this many bytes of
-/// a file is therefore stored after this many small reads in it. The third number is the maximum number of other small reads
+/// a file is therefore pushed after this many small reads in it. The third number is the maximum number of other small reads
 /// between them; random reads of a few gigabytes reach a cluster again within that many reads.
 pub(crate) const CLUSTER_BYTES: u64 = 128 << 10;
 pub(crate) const CLUSTER_READS: u64 = 2;
@@ -100,7 +100,7 @@ pub(crate) const CLUSTER_MEMORY_READS: u64 = 1 << 15;
 pub(crate) const CLUSTER_BLOCK_BYTES_MAX: u64 = 32 << 10;
 pub(crate) const CLUSTER_DECODE_MAX: Duration = Duration::from_micros(200);
 
-/// Rest of block: where reads have clusters, the rest of a block is stored by itself only if the file has at least this many
+/// Rest of block: where reads have clusters, the rest of a block is pushed by itself only if the file has at least this many
 /// bytes in the block. A few pages are not worth a work item.
 pub(crate) const RESTED_BYTES_MIN: u64 = 16 << 10;
 
@@ -112,8 +112,8 @@ pub(crate) const DECODED_GAP_PART: u64 = 8;
 /// the kernel does not drop pages that a CPU has just touched.
 pub(crate) const DECODED_REGIONS_KEPT: usize = 4;
 
-/// Launch: the number of bytes of a recorded launch that are read and stored at a time.
+/// Launch: the number of bytes of a recorded launch that are read and pushed at a time.
 pub(crate) const LAUNCH_STEP_BYTES: u64 = 256 << 10;
 
-/// Launch: the same for whole files. A sink may refuse the last page of a file unless all of the file is stored with one call.
+/// Launch: the same for whole files. A sink may refuse the last page of a file unless all of the file is pushed with one call.
 pub(crate) const LAUNCH_FILE_STEP_BYTES: u64 = 1 << 20;

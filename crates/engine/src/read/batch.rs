@@ -6,7 +6,7 @@ use floe_image::{DeviceId, Result, StoredBlock};
 
 use crate::{
     Engine, PageRun,
-    memory::byte_budget::Permit,
+    memory::byte_budget::Reservation,
     read::{
         acquire::{BlockSource, Step},
         plan::stored_len,
@@ -37,12 +37,12 @@ pub(crate) struct Stored {
     pages: PageRun,
     len: usize,
     /// The memory of the pages, and of the blocks that are decoded from them into the cache.
-    _permit: Permit,
+    _reservation: Reservation,
 }
 
 impl Stored {
-    pub(crate) fn new(pages: PageRun, len: usize, permit: Permit) -> Self {
-        Self { pages, len, _permit: permit }
+    pub(crate) fn new(pages: PageRun, len: usize, reservation: Reservation) -> Self {
+        Self { pages, len, _reservation: reservation }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

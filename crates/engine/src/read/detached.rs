@@ -39,14 +39,14 @@ pub(crate) struct Reply {
 }
 
 /// The steps of a mapped read whose blocks were looked up.
-pub(crate) struct Prepared {
+pub(crate) struct PreparedRead {
     pub(crate) steps: Vec<Step>,
     /// The number of bytes of the whole read.
     pub(crate) len: usize,
     pub(crate) neighbours: Neighbours,
 }
 
-impl Prepared {
+impl PreparedRead {
     /// Plans a read and looks up the bytes of each step.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl DetachedRead {
         data: Arc<FileData>,
         read: ReadAround,
         pages: PageRun,
-        prepared: Option<Prepared>,
+        prepared: Option<PreparedRead>,
         reply: Reply,
     ) {
         let engine = Arc::clone(&data.engine);
@@ -139,17 +139,19 @@ impl DetachedRead {
     }
 
     /// Runs on a thread that may wait.
-    fn begin(self: Arc<Self>, pages: PageRun, prepared: Option<Prepared>) {
+    fn begin(self: Arc<Self>, pages: PageRun, prepared: Option<PreparedRead>) {
         let result = self.hand_out(pages, prepared);
         self.end_piece(result);
     }
 
     /// Fetches the stored bytes for the steps, and hands costly decoding to the workers.
-    fn hand_out(self: &Arc<Self>, pages: PageRun, prepared: Option<Prepared>) -> Result<()> {
+    fn hand_out(self: &Arc<Self>, pages: PageRun, prepared: Option<PreparedRead>) -> Result<()> {
         let (data, engine) = (&self.data, &self.data.engine);
-        let Prepared { mut steps, len, neighbours } = match prepared {
+        let PreparedRead { mut steps, len, neighbours } = match prepared {
             Some(prepared) => prepared,
-            None => data.workspaces.with(|workspace| Prepared::new(self.read, data, workspace, Blocking::Allowed))?,
+            None => {
+                data.workspaces.with(|workspace| PreparedRead::new(self.read, data, workspace, Blocking::Allowed))?
+            }
         };
         let output = SplitOutput::new(pages, steps.iter().map(|step| step.output.clone()));
         let mut output = HandedOut { read: self, output };
@@ -239,7 +241,7 @@ impl DetachedRead {
             (None, None) => Err(Error::Cancelled),
         };
         self.data.engine.latencies.reply(asked, || completion(result));
-        self.read.store(&self.data, neighbours);
+        self.read.push(&self.data, neighbours);
     }
 
     fn end(&self) -> MutexGuard<'_, End> {

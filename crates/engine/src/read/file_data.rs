@@ -118,41 +118,41 @@ impl FileData {
         });
     }
 
-    /// Stores a part of a file in the page cache. Returns whether all of it was stored.
+    /// Pushes a part of a file into the page cache. Returns whether all of it was taken.
     ///
     /// # Errors
     /// The part cannot be read, or there is no memory for it now.
-    pub(crate) fn store_part(&self, nid: Nid, part: ByteRange) -> Result<bool> {
+    pub(crate) fn push_part(&self, nid: Nid, part: ByteRange) -> Result<bool> {
         let engine = &self.engine;
-        let (Some(page_cache), len) = (engine.prefetch.page_cache(), part.len() as usize) else { return Ok(false) };
+        let (Some(sink), len) = (engine.prefetch.sink(), part.len() as usize) else { return Ok(false) };
         let effort = engine.switches.ahead_effort();
         let mut pages = engine.pool.temporary(len, effort).ok_or(Error::NoMemory)?;
         let len = self.read(nid, part.offset(), &mut pages[..len])?;
-        let stored_len = page_cache.store(nid, part.offset(), &pages[..len]);
-        engine.prefetch.counts.stored(stored_len);
-        Ok(stored_len == len)
+        let pushed_len = sink.push(nid, part.offset(), &pages[..len]);
+        engine.prefetch.counts.pushed(pushed_len);
+        Ok(pushed_len == len)
     }
 
-    /// Stores a range of a file in the page cache, grown to whole pages, or asks the cache to read it. Returns the number of bytes.
+    /// Pushes a range of a file into the page cache, grown to whole pages, or asks the cache to read it. Returns the number of bytes.
     ///
     /// # Errors
     /// The range cannot be read, or there is no memory for it.
-    pub(crate) fn store_whole_pages(&self, nid: Nid, range: ByteRange) -> Result<u64> {
+    pub(crate) fn push_whole_pages(&self, nid: Nid, range: ByteRange) -> Result<u64> {
         let engine = &self.engine;
-        let Some(page_cache) = engine.prefetch.page_cache() else { return Ok(0) };
+        let Some(sink) = engine.prefetch.sink() else { return Ok(0) };
         let size = self.file_system.attr(nid)?.size;
-        let page = page_cache.page_bytes();
+        let page = sink.page_bytes();
         let range = ByteRange::between(
             range.offset() / page * page,
             range.end().checked_next_multiple_of(page).unwrap_or(u64::MAX),
         );
         let range = range.intersection(ByteRange::new(0, size));
-        if page_cache.reads_by_itself(nid) {
-            page_cache.request(nid, range, engine.workers.cpus_are_short());
+        if sink.reads_by_itself(nid) {
+            sink.request(nid, range, engine.workers.cpus_are_short());
             return Ok(range.len());
         }
         let step = if range.len() == size { LAUNCH_FILE_STEP_BYTES } else { LAUNCH_STEP_BYTES };
-        let mut stored = 0;
+        let mut pushed = 0;
         let mut offset = range.offset();
         while offset < range.end() {
             let len = (range.end() - offset).min(step) as usize;
@@ -162,10 +162,10 @@ impl FileData {
             if len == 0 {
                 break;
             }
-            stored += page_cache.store(nid, offset, &pages[..len]) as u64;
+            pushed += sink.push(nid, offset, &pages[..len]) as u64;
             offset += len as u64;
         }
-        engine.prefetch.counts.stored(stored as usize);
-        Ok(stored)
+        engine.prefetch.counts.pushed(pushed as usize);
+        Ok(pushed)
     }
 }

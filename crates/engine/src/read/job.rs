@@ -254,14 +254,14 @@ impl Job<'_> {
     /// are decoded into the cache.
     fn fetch_stored(&self, batch: &Batch) -> Result<Stored> {
         let bytes = batch.len as u64 + batch.led_bytes;
-        let permit = match self.engine.decoding.take_now(bytes) {
-            Some(permit) => permit,
-            None if self.blocking.is_allowed() => self.engine.decoding.take(bytes),
+        let reservation = match self.engine.decode_budget.take_now(bytes) {
+            Some(reservation) => reservation,
+            None if self.blocking.is_allowed() => self.engine.decode_budget.take(bytes),
             None => return Err(Error::WouldBlock),
         };
         let mut pages = self.engine.pool.temporary(batch.len, self.effort()).ok_or(Error::NoMemory)?;
         self.engine.fetch(batch.device, batch.start, &mut pages[..batch.len], self.blocking)?;
-        Ok(Stored::new(pages, batch.len, permit))
+        Ok(Stored::new(pages, batch.len, reservation))
     }
 
     /// Decodes a block into pages of the cache. If the cache has no room, a demand read uses other pages.

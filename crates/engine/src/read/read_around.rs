@@ -19,8 +19,8 @@ use crate::{
 };
 
 /// A read, as prefetch sees it. Reads consult prefetch here and nowhere else, at four moments: when they begin
-/// ([`ReadAround::begin`]), once their blocks were looked up ([`ReadAround::neighbours`]), after their reply
-/// ([`ReadAround::store`]), and when their session thread has nothing else to do for them ([`ReadAround::end`]).
+/// ([`ReadAround::note`]), once their blocks were looked up ([`ReadAround::neighbours`]), after their reply
+/// ([`ReadAround::push`]), and when their session thread has nothing else to do for them ([`ReadAround::prefetch`]).
 ///
 /// The controller decides, this executes: mostly on the thread `floe-around`, and never before the reply on the thread that
 /// replies.
@@ -34,7 +34,7 @@ pub(crate) struct ReadAround {
 
 impl ReadAround {
     /// Notes the beginning of a read, and returns the window to decode ahead of its reader.
-    pub(crate) fn begin(self, data: &FileData) -> Option<Ahead> {
+    pub(crate) fn note(self, data: &FileData) -> Option<Ahead> {
         data.engine.prefetch.note_read(self.nid, self.range, || pressure(data))
     }
 
@@ -44,25 +44,26 @@ impl ReadAround {
     }
 
     /// Pushes the bytes near the read into the page cache, after its reply.
-    pub(crate) fn store(self, data: &Arc<FileData>, neighbours: Neighbours) {
-        neighbours.store(self, data);
+    pub(crate) fn push(self, data: &Arc<FileData>, neighbours: Neighbours) {
+        neighbours.push(self, data);
     }
 
-    /// Starts prefetch once the session thread is free, which may be before the reply: the window ahead of a sequential reader, or the next files of a directory walk.
-    pub(crate) fn end(self, data: &Arc<FileData>, ahead: Option<Ahead>) {
+    /// Starts prefetch once the session thread is free, which may be before the reply: the window ahead of a sequential reader,
+    /// or the next files of a directory walk.
+    pub(crate) fn prefetch(self, data: &Arc<FileData>, ahead: Option<Ahead>) {
         let Self { nid, range, .. } = self;
         if let Some(ahead) = ahead {
-            announce(data, nid, ahead.range);
+            will_need_if_far(data, nid, ahead.range);
             // Errors are ignored: a later demand read reports them.
-            return read_on(data, move |data| drop(window::decode(data, nid, &ahead)));
+            return run_prefetch(data, move |data| drop(window::decode(data, nid, &ahead)));
         }
         if range.offset() > 0 {
             return;
         }
         let files = data.engine.prefetch.next_files(nid, || pressure(data));
         if !files.is_empty() {
-            files.iter().for_each(|ahead| announce(data, ahead.file.nid, ByteRange::new(0, ahead.file.size)));
-            read_on(data, move |data| store_files(data, &files));
+            files.iter().for_each(|ahead| will_need_if_far(data, ahead.file.nid, ByteRange::new(0, ahead.file.size)));
+            run_prefetch(data, move |data| push_files(data, &files));
         }
     }
 }
@@ -81,28 +82,28 @@ fn pressure(data: &FileData) -> Pressure {
 
 /// Requests the stored bytes of a part of a file from a far source, so that it transfers them while the reader waits for
 /// others.
-fn announce(data: &FileData, nid: Nid, range: ByteRange) {
+fn will_need_if_far(data: &FileData, nid: Nid, range: ByteRange) {
     if data.engine.prefetch.is_far() {
         data.will_need(nid, range);
     }
 }
 
-/// Stores the next files of a directory walk in the page cache.
-fn store_files(data: &FileData, files: &[AheadFile]) {
+/// Pushes the next files of a directory walk into the page cache.
+fn push_files(data: &FileData, files: &[AheadFile]) {
     for ahead in files {
         let ListedFile { nid, size } = ahead.file;
         let is_wanted = data.engine.prefetch.is_wanted(ahead);
-        if is_wanted && !matches!(data.store_part(nid, ByteRange::new(0, size)), Ok(true)) {
+        if is_wanted && !matches!(data.push_part(nid, ByteRange::new(0, size)), Ok(true)) {
             break;
         }
     }
 }
 
 /// Like [`run_around`], for work that reads more than was requested.
-fn read_on(data: &Arc<FileData>, work: impl FnOnce(&FileData) + Send + 'static) {
-    let reading_on = data.engine.prefetch.reads_on();
+fn run_prefetch(data: &Arc<FileData>, work: impl FnOnce(&FileData) + Send + 'static) {
+    let counted = data.engine.prefetch.count_prefetch();
     run_around(data, move |data| {
-        let _reading_on = reading_on;
+        let _counted = counted;
         work(data);
     });
 }

@@ -8,7 +8,7 @@ use crate::{
     AdoptedThread, Blocking, Engine, ListedFile, ReadAroundCounters, Sink, WorkerMode,
     memory::page_pool::Effort,
     read::{
-        detached::{DetachedRead, Prepared, Reply},
+        detached::{DetachedRead, PreparedRead, Reply},
         file_data::FileData,
         job::{Costly, Job},
         read_around::{Neighbours, ReadAround},
@@ -29,7 +29,7 @@ enum Start {
     /// It is done.
     Done(Result<usize>, Neighbours),
     /// These steps are left; `None` if the read is not mapped yet.
-    Left(Option<Prepared>),
+    Left(Option<PreparedRead>),
 }
 
 impl Reader {
@@ -80,7 +80,7 @@ impl Reader {
             return completion(Err(Error::NoMemory));
         };
         let read = ReadAround { nid, range: ByteRange::new(offset, len.into()), is_prefetch: self.is_prefetch };
-        let ahead = read.begin(data);
+        let ahead = read.note(data);
         let output = &mut pages[..len as usize];
         let start = if engine.workers.mode() == WorkerMode::Inline {
             Start::Done(data.read(nid, offset, output), Neighbours::default())
@@ -90,32 +90,32 @@ impl Reader {
         match start {
             Start::Done(result, neighbours) => {
                 engine.latencies.reply(asked, || completion(result.map(|len| &pages[..len])));
-                read.store(data, neighbours);
+                read.push(data, neighbours);
             }
             Start::Left(prepared) => {
                 let reply = Reply { asked, completion: Box::new(completion) };
                 DetachedRead::submit(Arc::clone(data), read, pages, prepared, reply);
             }
         }
-        read.end(data, ahead);
+        read.prefetch(data, ahead);
     }
 
     /// Executes the steps of a read that need no waiting and no costly decoding.
     fn start(&self, workspace: &mut Workspace, read: ReadAround, output: &mut [u8]) -> Start {
         let job = Job { engine: &self.data.engine, blocking: Blocking::Never, costly: Costly::Leave, ahead: None };
         let failed = |error: Error| Start::Done(Err(error.for_inode(read.nid)), Neighbours::default());
-        let Prepared { mut steps, len, neighbours } = match Prepared::new(read, &self.data, workspace, Blocking::Never)
-        {
-            Ok(prepared) => prepared,
-            Err(Error::WouldBlock) => return Start::Left(None),
-            Err(error) => return failed(error),
-        };
+        let PreparedRead { mut steps, len, neighbours } =
+            match PreparedRead::new(read, &self.data, workspace, Blocking::Never) {
+                Ok(prepared) => prepared,
+                Err(Error::WouldBlock) => return Start::Left(None),
+                Err(error) => return failed(error),
+            };
         let result = job.run(&mut steps, output);
         workspace.steps = steps;
         match result {
             Err(error) => failed(error),
             Ok(left) if left.is_empty() => Start::Done(Ok(len), neighbours),
-            Ok(left) => Start::Left(Some(Prepared { steps: left, len, neighbours })),
+            Ok(left) => Start::Left(Some(PreparedRead { steps: left, len, neighbours })),
         }
     }
 
@@ -144,8 +144,8 @@ impl Reader {
     }
 
     /// Sets the sink for bytes that are prefetched into a cache outside the engine. Only the first call has an effect.
-    pub fn set_page_cache(&self, page_cache: Box<dyn Sink>) {
-        self.data.engine.prefetch.set_page_cache(page_cache);
+    pub fn set_sink(&self, sink: Box<dyn Sink>) {
+        self.data.engine.prefetch.set_sink(sink);
     }
 
     /// The counters of prefetch.
@@ -154,8 +154,8 @@ impl Reader {
     }
 
     /// Whether the thread `floe-around` has prefetch to do, which keeps a CPU busy.
-    pub fn is_reading_on(&self) -> bool {
-        self.data.engine.prefetch.is_reading_on()
+    pub fn is_prefetching(&self) -> bool {
+        self.data.engine.prefetch.is_prefetching()
     }
 
     /// Notes that these files of a directory were listed to the kernel, in the order of the listing. `is_beginning` says that
@@ -164,25 +164,25 @@ impl Reader {
         self.data.engine.prefetch.note_listed(directory, is_beginning, files);
     }
 
-    /// Stores ranges of a file in the page cache, one after the other, until one cannot be stored. The ranges are computed and
+    /// Pushes ranges of a file into the page cache, one after the other, until one cannot be pushed. The ranges are computed and
     /// read on the thread `floe-store`, which competes with the readers for a CPU. They are dropped if too many work items are
     /// waiting.
-    pub fn store_ahead(&self, nid: Nid, mut ranges: impl Iterator<Item = ByteRange> + Send + 'static) {
+    pub fn push_ahead(&self, nid: Nid, mut ranges: impl Iterator<Item = ByteRange> + Send + 'static) {
         let Some(admitted) = self.data.engine.prefetch.admit() else { return };
         let data = Arc::clone(&self.data);
-        self.data.engine.workers.store(Box::new(move || {
+        self.data.engine.workers.run_store(Box::new(move || {
             drop(admitted);
-            while ranges.next().is_some_and(|range| matches!(data.store_part(nid, range), Ok(true))) {}
+            while ranges.next().is_some_and(|range| matches!(data.push_part(nid, range), Ok(true))) {}
         }));
     }
 
-    /// Stores a range of a file of a recorded launch in the page cache, on the calling thread, which has the priority of the
+    /// Pushes a range of a file of a recorded launch into the page cache, on the calling thread, which has the priority of the
     /// decoders meanwhile. The range grows to whole pages. If the cache takes no bytes of a file but reads them itself
     /// ([`Sink::reads_by_itself`]), it is asked to do so. A range that cannot be read is skipped: programs that read it receive
-    /// the error. Returns the number of bytes that were stored or asked for.
-    pub fn store_for_launch(&self, thread: &AdoptedThread, nid: Nid, range: ByteRange) -> u64 {
+    /// the error. Returns the number of bytes that were pushed or asked for.
+    pub fn push_for_launch(&self, thread: &AdoptedThread, nid: Nid, range: ByteRange) -> u64 {
         let _working = thread.work();
-        self.data.store_whole_pages(nid, range).unwrap_or(0)
+        self.data.push_whole_pages(nid, range).unwrap_or(0)
     }
 
     /// Whether other processes need the memory that a replay would use. A slow page allocation alone does not count: a virtual

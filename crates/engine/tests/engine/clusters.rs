@@ -1,4 +1,4 @@
-//! Clusters around small reads are stored in the page cache.
+//! Clusters around small reads are pushed into the page cache.
 
 use std::{
     sync::{Arc, Mutex, mpsc},
@@ -15,7 +15,7 @@ const PAGE_BYTES: u64 = 4096;
 
 const CLUSTER_PAGES: u64 = 32;
 
-/// The number of reads in a cluster after which all of it is stored.
+/// The number of reads in a cluster after which all of it is pushed.
 const CLUSTER_READS: u64 = 2;
 
 /// The number of blocks in a file of eight clusters; a block is a page.
@@ -23,18 +23,18 @@ const BLOCK_COUNT: usize = 8 * CLUSTER_PAGES as usize;
 
 const CLUSTER_BYTES: u64 = CLUSTER_PAGES * PAGE_BYTES;
 
-/// A page cache that compares what is stored in it with the file.
+/// A page cache that compares what is pushed into it with the file.
 struct Comparing {
     patchwork: Arc<Patchwork>,
-    stored: Arc<Mutex<Vec<ByteRange>>>,
+    pushed: Arc<Mutex<Vec<ByteRange>>>,
 }
 
 impl Sink for Comparing {
-    fn store(&self, _: Nid, offset: u64, bytes: &[u8]) -> usize {
+    fn push(&self, _: Nid, offset: u64, bytes: &[u8]) -> usize {
         let range = ByteRange::new(offset, bytes.len() as u64);
         assert!(self.patchwork.expected(offset, bytes.len() as u32) == bytes, "wrong bytes: {range:?}");
         assert!(range.offset().is_multiple_of(PAGE_BYTES), "{range:?} begins within a page");
-        self.stored.lock().expect("no panic").push(range);
+        self.pushed.lock().expect("no panic").push(range);
         bytes.len()
     }
 
@@ -58,12 +58,12 @@ fn read_pages(reader: &Reader, patchwork: &Patchwork, page: u64, count: u64) {
     assert!(bytes == patchwork.expected(offset, len));
 }
 
-/// Reads pages of a file one by one; returns what is stored until `byte_count` bytes are.
-fn stored(patchwork: Patchwork, options: &EngineOptions, pages: &[u64], byte_count: u64) -> Vec<ByteRange> {
-    let (patchwork, stored) = (Arc::new(patchwork), Arc::new(Mutex::new(Vec::new())));
+/// Reads pages of a file one by one; returns what is pushed until `byte_count` bytes are.
+fn pushed(patchwork: Patchwork, options: &EngineOptions, pages: &[u64], byte_count: u64) -> Vec<ByteRange> {
+    let (patchwork, pushed) = (Arc::new(patchwork), Arc::new(Mutex::new(Vec::new())));
     let engine = Engine::new(vec![patchwork.source()], options).expect("an engine");
     let reader = Reader::new(engine, Arc::clone(&patchwork) as _);
-    reader.set_page_cache(Box::new(Comparing { patchwork: Arc::clone(&patchwork), stored: Arc::clone(&stored) }));
+    reader.set_sink(Box::new(Comparing { patchwork: Arc::clone(&patchwork), pushed: Arc::clone(&pushed) }));
     for page in pages {
         read_page(&reader, &patchwork, *page);
     }
@@ -71,12 +71,12 @@ fn stored(patchwork: Patchwork, options: &EngineOptions, pages: &[u64], byte_cou
     while reader.read_around_counters().stored_bytes < byte_count && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(2));
     }
-    // Data that must not be stored gets time to arrive.
+    // Data that must not be pushed gets time to arrive.
     thread::sleep(Duration::from_millis(if byte_count == 0 { 100 } else { 0 }));
     assert_eq!(reader.read_around_counters().stored_bytes, byte_count, "as counted");
-    let mut stored = stored.lock().expect("no panic").clone();
-    stored.sort_by_key(|range| range.offset());
-    stored
+    let mut pushed = pushed.lock().expect("no panic").clone();
+    pushed.sort_by_key(|range| range.offset());
+    pushed
 }
 
 /// All reads but the last of each of eight clusters, and then the last ones of the first three.
@@ -87,9 +87,9 @@ fn pages() -> Vec<u64> {
 }
 
 #[test]
-fn the_second_read_of_cheap_blocks_stores_its_cluster() {
+fn the_second_read_of_cheap_blocks_pushes_its_cluster() {
     let clusters = [0, 1, 2].map(|number| ByteRange::new(number * CLUSTER_BYTES, CLUSTER_BYTES));
-    let found = stored(Patchwork::cheap(71, BLOCK_COUNT, 0), &EngineOptions::default(), &pages(), 3 * CLUSTER_BYTES);
+    let found = pushed(Patchwork::cheap(71, BLOCK_COUNT, 0), &EngineOptions::default(), &pages(), 3 * CLUSTER_BYTES);
     assert_eq!(found, clusters);
 }
 
@@ -111,7 +111,7 @@ fn clusters_are_left_alone_where_they_do_not_pay() {
             &pages,
         ),
     ] {
-        assert_eq!(stored(patchwork, &options, pages, 0), [], "{name}");
+        assert_eq!(pushed(patchwork, &options, pages, 0), [], "{name}");
     }
 }
 
@@ -119,7 +119,7 @@ fn clusters_are_left_alone_where_they_do_not_pay() {
 fn clusters_end_with_their_file() {
     // The second cluster has eight pages, the last of them not whole.
     let (patchwork, len) = (Patchwork::cheap(75, CLUSTER_PAGES as usize + 8, 100), 8 * PAGE_BYTES - 100);
-    let found = stored(patchwork, &EngineOptions::default(), &[33, 36], len);
+    let found = pushed(patchwork, &EngineOptions::default(), &[33, 36], len);
     assert_eq!(found, [ByteRange::new(CLUSTER_BYTES, len)]);
 }
 
@@ -129,8 +129,8 @@ struct Reading {
 }
 
 impl Sink for Reading {
-    fn store(&self, _: Nid, offset: u64, bytes: &[u8]) -> usize {
-        panic!("{} bytes from {offset} are stored", bytes.len());
+    fn push(&self, _: Nid, offset: u64, bytes: &[u8]) -> usize {
+        panic!("{} bytes from {offset} are pushed", bytes.len());
     }
 
     fn reads_by_itself(&self, nid: Nid) -> bool {
@@ -159,7 +159,7 @@ fn a_page_cache_that_reads_by_itself_receives_requests() {
         let (patchwork, requested) = (Arc::new(patchwork), Arc::new(Mutex::new(Vec::new())));
         let engine = Engine::new(vec![patchwork.source()], &EngineOptions::default()).expect("an engine");
         let reader = Reader::new(engine, Arc::clone(&patchwork) as _);
-        reader.set_page_cache(Box::new(Reading { requested: Arc::clone(&requested) }));
+        reader.set_sink(Box::new(Reading { requested: Arc::clone(&requested) }));
         for page in pages {
             read_page(&reader, &patchwork, *page);
         }
@@ -183,7 +183,7 @@ fn a_large_read_has_the_rest_of_its_blocks_read_only_if_it_is_prefetch() {
         let (patchwork, requested) = (Arc::new(Patchwork::costly(78, 4)), Arc::new(Mutex::new(Vec::new())));
         let engine = Engine::new(vec![patchwork.source()], &EngineOptions::default()).expect("an engine");
         let reader = Reader::new(engine, Arc::clone(&patchwork) as _);
-        reader.set_page_cache(Box::new(Reading { requested: Arc::clone(&requested) }));
+        reader.set_sink(Box::new(Reading { requested: Arc::clone(&requested) }));
         let reading = if is_prefetch { reader.for_prefetch() } else { reader.clone() };
         // The second half of a block and the first half of the next.
         read_pages(&reading, &patchwork, pages / 2, pages);

@@ -16,11 +16,11 @@ use floe_image::{ByteRange, ImageSource, Nid};
 
 use crate::patchwork::Patchwork;
 
-/// A page cache that counts what is stored in it.
+/// A page cache that counts what is pushed into it.
 struct Taking(Arc<AtomicU64>);
 
 impl Sink for Taking {
-    fn store(&self, _: Nid, _: u64, bytes: &[u8]) -> usize {
+    fn push(&self, _: Nid, _: u64, bytes: &[u8]) -> usize {
         self.0.fetch_add(bytes.len() as u64, Relaxed);
         bytes.len()
     }
@@ -89,7 +89,7 @@ fn read(reader: &Reader, kind: PrefetchKind) {
 /// Waits until read-ahead has stopped, so that the next read finds its results.
 fn rest(reader: &Reader) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while reader.is_reading_on() && Instant::now() < deadline {
+    while reader.is_prefetching() && Instant::now() < deadline {
         thread::sleep(Duration::from_micros(200));
     }
 }
@@ -100,7 +100,7 @@ fn prefetched(kind: PrefetchKind, set: PrefetchSet) -> Prefetched {
     let source = Arc::new(Dropping { source: patchwork.source(), dropped: Arc::clone(&dropped) });
     let options = EngineOptions { prefetch: set, ..EngineOptions::default() };
     let reader = Reader::new(Engine::new(vec![source], &options).expect("an engine"), Arc::clone(&patchwork) as _);
-    reader.set_page_cache(Box::new(Taking(Arc::clone(&stored))));
+    reader.set_sink(Box::new(Taking(Arc::clone(&stored))));
     read(&reader, kind);
     let now = || Prefetched {
         ahead_blocks: reader.read_around_counters().ahead_blocks,

@@ -256,7 +256,7 @@ fn blocks_ahead_of_a_sequential_reader_are_decoded_early() {
     for offset in (0..8 << 20).step_by(16 << 10) {
         let answer = read_all_then(&reader, &[(offset, 16 << 10)]).remove(0).expect("a sound image");
         assert!(answer == patchwork.expected(offset, 16 << 10));
-        assert!(comes(|| !reader.is_reading_on()));
+        assert!(comes(|| !reader.is_prefetching()));
     }
     let counters = reader.read_around_counters();
     assert!(counters.ahead_blocks > 50 && counters.used_blocks > 30, "{counters:?}");
@@ -276,7 +276,7 @@ fn the_page_cache_receives_whole_pages_of_the_right_neighbours() {
         taken: mpsc::Sender<usize>,
     }
     impl Sink for Seen {
-        fn store(&self, _: Nid, offset: u64, bytes: &[u8]) -> usize {
+        fn push(&self, _: Nid, offset: u64, bytes: &[u8]) -> usize {
             assert!(bytes == self.patchwork.expected(offset, bytes.len() as u32));
             let end = offset + bytes.len() as u64;
             assert!(offset.is_multiple_of(self.page_bytes), "{offset}");
@@ -300,13 +300,13 @@ fn the_page_cache_receives_whole_pages_of_the_right_neighbours() {
     ] {
         let reader = reader(patchwork, patchwork.source(), &options);
         let (taken, stored) = mpsc::channel();
-        reader.set_page_cache(Box::new(Seen { patchwork: Arc::clone(patchwork), page_bytes, taken }));
+        reader.set_sink(Box::new(Seen { patchwork: Arc::clone(patchwork), page_bytes, taken }));
         let request_count = 100;
         let answers =
             read_all_then(&reader, &(0..request_count).map(|index| (index * 40960, 4096)).collect::<Vec<_>>());
         assert!(answers.iter().all(Result::is_ok));
         assert!(comes(|| reader.read_around_counters().stored_bytes >= stored_min), "pages of {page_bytes}");
-        // Nothing is stored once the reader is dropped, and the counters match what the page cache received.
+        // Nothing is pushed once the reader is dropped, and the counters match what the page cache received.
         let counters = reader.read_around_counters();
         drop(reader);
         let taken = stored.iter().sum::<usize>() as u64;
@@ -328,7 +328,7 @@ fn costly_blocks_are_held_until_the_page_cache_has_them() {
     /// A page cache that accepts nothing before its gate is open.
     struct Gated(Arc<Patchwork>, Mutex<mpsc::Receiver<()>>);
     impl Sink for Gated {
-        fn store(&self, _: Nid, offset: u64, bytes: &[u8]) -> usize {
+        fn push(&self, _: Nid, offset: u64, bytes: &[u8]) -> usize {
             let _ = self.1.lock().expect("no panic").recv();
             assert!(bytes == self.0.expected(offset, bytes.len() as u32), "{offset}");
             bytes.len()
@@ -345,7 +345,7 @@ fn costly_blocks_are_held_until_the_page_cache_has_them() {
     for options in [auto, never] {
         let reader = reader(&patchwork, patchwork.source(), &options);
         let (gate, closed) = mpsc::channel();
-        reader.set_page_cache(Box::new(Gated(Arc::clone(&patchwork), Mutex::new(closed))));
+        reader.set_sink(Box::new(Gated(Arc::clone(&patchwork), Mutex::new(closed))));
         for number in 0..block_count as u64 {
             read_all_then(&reader, &[(number * block_bytes, 4096)]).remove(0).expect("a sound image");
         }

@@ -68,7 +68,7 @@ impl BehindFront {
             let is_large = nid == image.large_file();
             let has_ahead = !is_large && !pauses_metadata.load(Relaxed);
             if let Some(ranges) = image.metadata_ahead(range).filter(|_| has_ahead) {
-                reader.store_ahead(nid, ranges);
+                reader.push_ahead(nid, ranges);
             }
             if let Some(transfer) = transfer.get().filter(|_| !is_large) {
                 transfer.note_read(image.file_data_in(range).into_iter());
@@ -114,16 +114,16 @@ pub(crate) struct FrontPages {
 }
 
 impl Sink for FrontPages {
-    fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize {
+    fn push(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize {
         if self.reads_by_itself(nid) {
             return 0;
         }
         let Some(ranges) = self.image.files_in(ByteRange::new(self.image.address(nid, offset), bytes.len() as u64))
         else {
-            return self.hidden.store(nid, offset, bytes);
+            return self.hidden.push(nid, offset, bytes);
         };
         let Some(transfer) = self.transfer.get() else { return 0 };
-        let len = self.hidden.store(nid, offset, bytes);
+        let len = self.hidden.push(nid, offset, bytes);
         if len > 0 {
             transfer.copy(&ranges);
         }

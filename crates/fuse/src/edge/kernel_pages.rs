@@ -19,7 +19,7 @@ impl Sink for KernelPages {
     /// Stores all pages except the last page of the file, unless `bytes` is the whole file. With folios of several
     /// pages, Linux marks the whole folio as read after a store that ends with the file. If a read of that folio had
     /// failed before, its pages before the store would then count as read. A store of the whole file has no such pages.
-    fn store(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize {
+    fn push(&self, nid: Nid, offset: u64, bytes: &[u8]) -> usize {
         let Ok(attr) = self.file_system.attr(nid) else { return 0 };
         let is_whole = offset == 0 && bytes.len() as u64 == attr.size;
         let len_max = if is_whole { attr.size } else { len_before_last_page(attr.size, offset, self.page_bytes()) };

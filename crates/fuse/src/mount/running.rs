@@ -66,7 +66,7 @@ impl Running {
         let counts = served.counts.clone();
         let file_system = Arc::clone(reader.file_system());
         let pages = KernelPages { notifier: Notifier::new(channel.clone()), served, file_system };
-        reader.set_page_cache(page_cache(pages));
+        reader.set_sink(page_cache(pages));
         let rescue = channel.join_without_waiting().ok().map(Rescue::new);
         if let Ok(channel) = channel.join_without_waiting() {
             pending.look_at(channel);

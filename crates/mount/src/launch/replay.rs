@@ -167,7 +167,7 @@ impl Replay {
                 // The program may have read more since the range was added. Behind a front, the range is one of a hidden file.
                 let range = if is_front { range } else { profile_match.unread(nid, range) };
                 if !range.is_empty() {
-                    progress.note_range(reader.store_for_launch(&thread, nid, range));
+                    progress.note_range(reader.push_for_launch(&thread, nid, range));
                 }
             })
         })

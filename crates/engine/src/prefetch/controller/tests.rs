@@ -124,7 +124,7 @@ fn a_far_source_gets_windows_of_mebibytes() {
 fn batches_of_a_walk_follow_the_used_ones() {
     struct None;
     impl Sink for None {
-        fn store(&self, _: Nid, _: u64, _: &[u8]) -> usize {
+        fn push(&self, _: Nid, _: u64, _: &[u8]) -> usize {
             0
         }
         fn page_bytes(&self) -> u64 {
@@ -132,7 +132,7 @@ fn batches_of_a_walk_follow_the_used_ones() {
         }
     }
     let controller = controller();
-    controller.set_page_cache(Box::new(None));
+    controller.set_sink(Box::new(None));
     let files: Vec<_> = (0..10_000).map(|nid| ListedFile { nid: Nid(nid), size: 10_000 }).collect();
     controller.note_listed(Nid(1 << 40), true, &files);
     let mut cached = std::collections::HashSet::new();

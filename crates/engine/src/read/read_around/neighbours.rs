@@ -8,7 +8,7 @@ use super::{ReadAround, run_around};
 use crate::{
     Blocking, PrefetchKind, Sink,
     cache::{block_cache::CachedBlock, fragment_cache::FragmentCache},
-    prefetch::{controller::StoreRest, thresholds::*},
+    prefetch::{controller::PushRest, thresholds::*},
     read::{
         acquire::{BlockSource, Step},
         file_data::FileData,
@@ -38,7 +38,7 @@ struct Neighbour {
     is_fragment: bool,
     /// Whether the block is a fragment to keep beyond its eviction.
     is_kept: bool,
-    when: StoreRest,
+    when: PushRest,
 }
 
 impl Neighbours {
@@ -48,7 +48,7 @@ impl Neighbours {
     pub(super) fn of(read: ReadAround, data: &FileData, extents: &[Extent], steps: &[Step]) -> Self {
         let ReadAround { nid, range, is_prefetch } = read;
         let (engine, prefetch) = (&data.engine, &data.engine.prefetch);
-        if prefetch.page_cache().is_none() || !prefetch.has(PrefetchKind::RestOfBlock) {
+        if prefetch.sink().is_none() || !prefetch.has(PrefetchKind::RestOfBlock) {
             return Self::default();
         }
         // The kernel's readahead did not include a small read. Without this, each further page of its block would be a
@@ -71,12 +71,12 @@ impl Neighbours {
                 let has_more = is_fragment || !range.contains(extent.range);
                 // A large read of a program comes from the kernel's readahead, which continues anyway: the rest of the
                 // block would split its windows. No readahead continues a large read of prefetch.
-                let follows_large = (is_fragment || is_prefetch) && cost >= STORED_ALWAYS_DECODE;
+                let follows_large = (is_fragment || is_prefetch) && cost >= PUSHED_ALWAYS_DECODE;
                 let is_wanted = has_more && (is_small || follows_large);
                 let has_rest = !is_clustered || extent.range.len() >= RESTED_BYTES_MIN;
                 let is_wanted = is_wanted && has_rest && !cluster.is_some_and(|cluster| cluster.contains(extent.range));
                 let was_cached = was_cached(&block).filter(|_| is_wanted)?;
-                let when = prefetch.store_rest(cost, is_fragment || was_cached)?;
+                let when = prefetch.push_rest(cost, is_fragment || was_cached)?;
                 let is_kept = is_fragment && engine.fragments.is_kept(cost);
                 Some(Neighbour { block, range: extent.range, skip, is_fragment, is_kept, when })
             }
@@ -87,20 +87,20 @@ impl Neighbours {
 
     /// Pushes the bytes into the page cache, after the reply of the read.
     ///
-    /// The rest of cheap blocks may be stored later or be dropped. The rest of costly blocks is stored soon, and the blocks are
+    /// The rest of cheap blocks may be pushed later or be dropped. The rest of costly blocks is pushed soon, and the blocks are
     /// held until then: an evicted block would be decoded again for each of its pages.
-    pub(super) fn store(self, read: ReadAround, data: &Arc<FileData>) {
+    pub(super) fn push(self, read: ReadAround, data: &Arc<FileData>) {
         let (nid, prefetch) = (read.nid, &data.engine.prefetch);
-        if let Some(page_cache) = prefetch.page_cache().filter(|page_cache| page_cache.reads_by_itself(nid)) {
-            return self.request(nid, data, page_cache);
+        if let Some(sink) = prefetch.sink().filter(|sink| sink.reads_by_itself(nid)) {
+            return self.request(nid, data, sink);
         }
         let held = self.cluster.and_then(|cluster| Some((cluster, prefetch.hold(cluster.len())?)));
         if let Some((cluster, held)) = held {
-            // Otherwise the one thread that stores clusters would wait for the source, one cluster after the other.
+            // Otherwise the one thread that pushes clusters would wait for the source, one cluster after the other.
             data.will_need(nid, cluster);
-            let is_accepted = store_after_reply(data, move |data| {
+            let is_accepted = push_after_reply(data, move |data| {
                 // Errors are ignored: a read of the same range receives them.
-                drop((store_cluster(data, read, cluster), held));
+                drop((push_cluster(data, read, cluster), held));
             });
             if is_accepted {
                 prefetch.note_cluster(nid, cluster);
@@ -111,36 +111,36 @@ impl Neighbours {
                 continue;
             }
             let Some(cached) = data.engine.blocks.peek(&neighbour.block) else { continue };
-            if !cached.note_store(neighbour.hash(nid)) {
+            if !cached.note_push(neighbour.hash(nid)) {
                 continue;
             }
             let is_accepted = match neighbour.when {
-                StoreRest::Soon => neighbour.store_soon(read, data, &cached),
-                StoreRest::Later => run_around(data, move |data| {
+                PushRest::Soon => neighbour.push_soon(read, data, &cached),
+                PushRest::Later => run_around(data, move |data| {
                     if let Some(cached) = data.engine.blocks.peek(&neighbour.block) {
-                        neighbour.store(read, data, &cached);
+                        neighbour.push(read, data, &cached);
                     }
                 }),
             };
             if !is_accepted {
-                cached.forget_store();
+                cached.forget_push();
             }
         }
     }
 
     /// Asks the page cache to read the bytes itself.
-    fn request(&self, nid: Nid, data: &FileData, page_cache: &dyn Sink) {
+    fn request(&self, nid: Nid, data: &FileData, sink: &dyn Sink) {
         let engine = &data.engine;
         let cpus_are_short = engine.workers.cpus_are_short();
         if let Some(cluster) = self.cluster {
             data.will_need(nid, cluster);
-            page_cache.request(nid, cluster, cpus_are_short);
+            sink.request(nid, cluster, cpus_are_short);
             engine.prefetch.note_cluster(nid, cluster);
         }
         for neighbour in &self.blocks {
             let cached = engine.blocks.peek(&neighbour.block);
-            if cached.is_some_and(|cached| cached.note_store(neighbour.hash(nid))) {
-                page_cache.request(nid, neighbour.range, cpus_are_short);
+            if cached.is_some_and(|cached| cached.note_push(neighbour.hash(nid))) {
+                sink.request(nid, neighbour.range, cpus_are_short);
             }
         }
     }
@@ -152,13 +152,13 @@ impl Neighbour {
         (nid.0.rotate_left(32) ^ self.range.offset()).wrapping_mul(HASH_FACTOR)
     }
 
-    /// Schedules the storing of the rest of the block. Returns whether there is room to hold the block until then, and a thread.
-    fn store_soon(self, read: ReadAround, data: &Arc<FileData>, cached: &Arc<CachedBlock>) -> bool {
+    /// Schedules a push of the rest of the block. Returns whether there is room to hold the block until then, and a thread.
+    fn push_soon(self, read: ReadAround, data: &Arc<FileData>, cached: &Arc<CachedBlock>) -> bool {
         let len = cached.bytes().len() as u64;
         let Some(held) = cached.hold(|| data.engine.prefetch.hold(len)) else { return false };
         let cached = Arc::clone(cached);
-        store_after_reply(data, move |data| {
-            self.store(read, data, &cached);
+        push_after_reply(data, move |data| {
+            self.push(read, data, &cached);
             if self.is_kept {
                 data.engine.fragments.keep(&self.block, &cached);
             }
@@ -166,29 +166,29 @@ impl Neighbour {
         })
     }
 
-    /// Stores what the read did not contain in the page cache.
-    fn store(self, read: ReadAround, data: &FileData, cached: &CachedBlock) {
+    /// Pushes what the read did not contain into the page cache.
+    fn push(self, read: ReadAround, data: &FileData, cached: &CachedBlock) {
         let Self { range, skip, .. } = self;
         let prefetch = &data.engine.prefetch;
-        let Some(page_cache) = prefetch.page_cache() else { return };
+        let Some(sink) = prefetch.sink() else { return };
         let before = ByteRange::between(range.offset(), range.end().min(read.range.offset()));
         let after = ByteRange::between(range.offset().max(read.range.end()), range.end());
-        let mut is_stored = true;
+        let mut is_pushed = true;
         for part in [before, after] {
-            let page = page_cache.page_bytes();
+            let page = sink.page_bytes();
             let part = ByteRange::between(part.offset().next_multiple_of(page), part.end() - part.end() % page);
             let start = skip as usize + (part.offset().saturating_sub(range.offset())) as usize;
             let bytes = cached.bytes().get(start..start.saturating_add(part.len() as usize)).unwrap_or_default();
             if bytes.is_empty() {
                 continue;
             }
-            let stored_len = page_cache.store(read.nid, part.offset(), bytes);
-            prefetch.counts.stored(stored_len);
-            // The block is needed again for bytes that were not stored.
-            is_stored &= stored_len == bytes.len();
+            let pushed_len = sink.push(read.nid, part.offset(), bytes);
+            prefetch.counts.pushed(pushed_len);
+            // The block is needed again for bytes that were not pushed.
+            is_pushed &= pushed_len == bytes.len();
         }
-        if is_stored {
-            FragmentCache::note_stored(cached, self.is_fragment);
+        if is_pushed {
+            FragmentCache::note_pushed(cached, self.is_fragment);
         }
     }
 }
@@ -208,10 +208,10 @@ fn may_cluster(data: &FileData, extent: &Extent) -> bool {
     }
 }
 
-/// Stores the bytes of a cluster that are contiguous with those of a read in the page cache, as far as their extents may be
+/// Pushes the bytes of a cluster that are contiguous with those of a read into the page cache, as far as their extents may be
 /// part of a cluster.
-fn store_cluster(data: &FileData, read: ReadAround, cluster: ByteRange) -> Result<()> {
-    let page_bytes = data.engine.prefetch.page_cache().map_or(1, |page_cache| page_cache.page_bytes());
+fn push_cluster(data: &FileData, read: ReadAround, cluster: ByteRange) -> Result<()> {
+    let page_bytes = data.engine.prefetch.sink().map_or(1, |sink| sink.page_bytes());
     let part = data.workspaces.with(|workspace| {
         data.plan(workspace, read.nid, cluster, Blocking::Allowed)?;
         let (mut start, mut end) = (cluster.offset(), cluster.offset());
@@ -221,7 +221,7 @@ fn store_cluster(data: &FileData, read: ReadAround, cluster: ByteRange) -> Resul
             } else if extent.range.end() <= read.range.offset() {
                 (start, end) = (extent.range.end(), extent.range.end());
             } else {
-                // Within a file, stored bytes end at a page boundary.
+                // Within a file, pushed bytes end at a page boundary.
                 end -= end % page_bytes;
                 break;
             }
@@ -229,20 +229,20 @@ fn store_cluster(data: &FileData, read: ReadAround, cluster: ByteRange) -> Resul
         let part = ByteRange::between(start.next_multiple_of(page_bytes), end.max(start));
         Ok(part.intersection(cluster))
     })?;
-    if part.is_empty() { Ok(()) } else { data.store_part(read.nid, part).map(drop) }
+    if part.is_empty() { Ok(()) } else { data.push_part(read.nid, part).map(drop) }
 }
 
-/// Runs `work`, which stores bytes in the page cache that a reader is likely to want soon. Returns whether it will run.
+/// Runs `work`, which pushes bytes into the page cache that a reader is likely to want soon. Returns whether it will run.
 ///
 /// The real-time thread `floe-store` would take the CPU from the reader that just got its reply. So it gets work only
 /// while earlier work still waits.
-fn store_after_reply(data: &Arc<FileData>, work: impl FnOnce(&FileData) + Send + 'static) -> bool {
+fn push_after_reply(data: &Arc<FileData>, work: impl FnOnce(&FileData) + Send + 'static) -> bool {
     let engine = &data.engine;
-    let (storing, is_alone) = engine.prefetch.stores();
+    let (pushing, is_alone) = engine.prefetch.count_push();
     let data = Arc::clone(data);
     let work = Box::new(move || {
         work(&data);
-        drop(storing);
+        drop(pushing);
     });
-    if is_alone { engine.workers.run_around(work) } else { engine.workers.store(work) }
+    if is_alone { engine.workers.run_around(work) } else { engine.workers.run_store(work) }
 }
