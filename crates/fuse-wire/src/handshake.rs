@@ -17,7 +17,7 @@ pub struct Offer {
     /// The features that the kernel supports.
     pub flags: InitFlags,
     /// The kernel's maximal readahead, in bytes.
-    pub read_ahead_bytes_max: u32,
+    pub readahead_bytes_max: u32,
 }
 
 /// The terms of a server. Features that the kernel does not offer are left out.
@@ -26,7 +26,7 @@ pub struct Terms {
     /// The features that the server wants.
     pub flags: InitFlags,
     /// The maximal readahead, in bytes.
-    pub read_ahead_bytes_max: u32,
+    pub readahead_bytes_max: u32,
     /// The maximal number of background requests in flight, such as readahead.
     pub background_max: u16,
     /// The number of background requests from which on the kernel considers the connection congested.
@@ -97,7 +97,7 @@ impl Offer {
         Self {
             minor: init.minor.min(MINOR),
             flags: InitFlags::of_fields(init.flags, init.flags2),
-            read_ahead_bytes_max: init.max_readahead,
+            readahead_bytes_max: init.max_readahead,
         }
     }
 
@@ -108,7 +108,7 @@ impl Offer {
         let answer = InitOut {
             major: MAJOR,
             minor: MINOR,
-            max_readahead: terms.read_ahead_bytes_max.min(self.read_ahead_bytes_max),
+            max_readahead: terms.readahead_bytes_max.min(self.readahead_bytes_max),
             flags: flags1,
             max_background: terms.background_max,
             congestion_threshold: terms.congestion_threshold,

@@ -253,7 +253,7 @@ impl FuseEdge {
         self.setup.options.direct_io.is_some_and(|nid| nid == self.served.nid(node))
     }
 
-    /// Whether a read is a request of the kernel's readahead in the image behind a front. Such a read may reach bytes
+    /// Whether a read is a request of the kernel's readahead in the image of a hidden mount. Such a read may reach bytes
     /// that only look like an inode. If it fails, the kernel repeats the needed part page by page, so the failure is
     /// not reported.
     fn is_readahead(&self, nid: Nid, len: u32) -> bool {

@@ -22,7 +22,7 @@ use std::{
 };
 
 use floe_engine::{Reader, Sink};
-use floe_keeper::{Detach, set_read_ahead};
+use floe_keeper::{Detach, set_readahead};
 use floe_sync::Mutex;
 
 use self::{
@@ -62,7 +62,7 @@ pub struct Mount {
     /// A mutex only to make the mount `Sync`. It is locked only by `wait`, which consumes the mount.
     ended: Mutex<Receiver<Ended>>,
     sender: Sender<Ended>,
-    read_ahead: Option<io::Error>,
+    readahead: Option<io::Error>,
     counts: RequestCounts,
     deadlines: Arc<Deadlines>,
     /// None for a front, over io_uring, and if another program mounts.
@@ -144,7 +144,7 @@ impl Mount {
 
         let is_kept = has_directory && !matches!(running.transport, Transport::Rings(_));
         let handover = is_kept.then(|| running.handover(auto_unmount, &unmounter));
-        let mut read_ahead = None;
+        let mut readahead = None;
         if let (Some(behind), Some(directory), Some(keeper)) = (&behind, front_directory, &handles.keeper) {
             let (place, transfer) = keeper
                 .mount_front(&directory, behind.is_kept())
@@ -155,13 +155,13 @@ impl Mount {
             }
             unmounter = unmounter.of(place);
             let not_for_fronts = |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's EROFS in front decides");
-            read_ahead = options.kernel.read_ahead_bytes.map(not_for_fronts);
+            readahead = options.kernel.readahead_bytes.map(not_for_fronts);
         } else if is_new {
-            read_ahead = read_ahead_of(&setup, &unmounter).err();
+            readahead = apply_readahead(&setup, &unmounter).err();
         }
         let Running { ended, sender, transport, .. } = running;
         let ended = Mutex::new(ended);
-        Ok(Self { unmounter, ended, sender, read_ahead, counts, deadlines, handover, transport, paused })
+        Ok(Self { unmounter, ended, sender, readahead, counts, deadlines, handover, transport, paused })
     }
 
     /// Starts to serve a mount that was taken over. No other process may serve the mount any more. The kernel resends the requests
@@ -178,8 +178,8 @@ impl Mount {
     }
 
     /// Why the kernel's readahead was not set as requested.
-    pub fn read_ahead_refusal(&self) -> Option<&io::Error> {
-        self.read_ahead.as_ref()
+    pub fn readahead_refusal(&self) -> Option<&io::Error> {
+        self.readahead.as_ref()
     }
 
     /// Returns the live counters of requests.
@@ -248,11 +248,11 @@ impl Drop for Mount {
 }
 
 /// Sets the kernel's readahead of a mount on a directory, if the options say so.
-fn read_ahead_of(setup: &MountSetup, unmounter: &Unmounter) -> io::Result<()> {
-    let Some(bytes) = setup.options.kernel.read_ahead_bytes else { return Ok(()) };
+fn apply_readahead(setup: &MountSetup, unmounter: &Unmounter) -> io::Result<()> {
+    let Some(bytes) = setup.options.kernel.readahead_bytes else { return Ok(()) };
     let device = unmounter.device().ok_or(io::ErrorKind::Unsupported)?;
     match &setup.handles.keeper {
-        Some(keeper) => keeper.set_read_ahead(),
-        None => set_read_ahead(device, bytes),
+        Some(keeper) => keeper.set_readahead(),
+        None => set_readahead(device, bytes),
     }
 }

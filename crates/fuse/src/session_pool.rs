@@ -16,7 +16,7 @@ use self::{busy_polling::BusyPolling, gate::Gate, listeners::Listeners};
 use crate::{
     MountOptions,
     connection::Pending,
-    requests::deadline::{Deadlines, PendingReply, Visit},
+    requests::deadline::{BusyThread, Deadlines, PendingReply},
 };
 
 /// The session threads, organised as leader and followers. One thread listens as long as one is enough. Before a thread
@@ -34,15 +34,15 @@ pub(crate) struct SessionPool {
 }
 
 impl SessionPool {
-    /// Creates the pool of a mount of `reader`. If it `is_closed`, its threads take no requests until the gate is opened.
-    pub(crate) fn new(reader: Reader, options: &MountOptions, deadlines: Arc<Deadlines>, is_closed: bool) -> Self {
+    /// Creates the pool of a mount of `reader`. If `gate_is_closed`, its threads take no requests until the gate is opened.
+    pub(crate) fn new(reader: Reader, options: &MountOptions, deadlines: Arc<Deadlines>, gate_is_closed: bool) -> Self {
         let pending = Arc::new(Pending::default());
         let reading = reader.clone();
         let busy_polling =
             BusyPolling::new(options.busy_polling, Arc::clone(&pending), move || reading.is_prefetching());
         let thread_count = options.threads.get();
         let listeners = Arc::new(Listeners::new(thread_count, Arc::clone(&pending)));
-        let gate = Arc::new(Gate::new(thread_count, is_closed));
+        let gate = Arc::new(Gate::new(thread_count, gate_is_closed));
         let (device_threads, closes_image) = (thread_count, options.closes_image);
         Self { reader, deadlines, pending, busy_polling, listeners, gate, device_threads, closes_image }
     }
@@ -97,13 +97,13 @@ impl SessionThread<'_> {
     /// request of the caller.
     pub(crate) fn begin(&self, caller: u32, next: NextRequest) -> Turn<'_> {
         let pool = self.pool;
-        let visit = pool.deadlines.enter(self.number);
+        let busy = pool.deadlines.enter(self.number);
         let working = self.adopted.work();
         let listener = (self.number < pool.device_threads).then(|| {
             pool.listeners.begin();
             Listener { is_alone: pool.busy_polling.note(caller), next }
         });
-        Turn { pool, visit, working: Some(working), listener }
+        Turn { pool, busy, working: Some(working), listener }
     }
 }
 
@@ -111,7 +111,7 @@ impl SessionThread<'_> {
 /// listens or rests.
 pub(crate) struct Turn<'thread> {
     pool: &'thread SessionPool,
-    visit: Visit<'thread>,
+    busy: BusyThread<'thread>,
     working: Option<Working<'thread>>,
     /// `None` for a thread with a ring.
     listener: Option<Listener>,
@@ -127,13 +127,13 @@ struct Listener {
 impl Turn<'_> {
     /// Applies the deadline to the request until its reply is taken.
     pub(crate) fn watch(&self, reply: Reply) -> PendingReply {
-        self.visit.watch(reply)
+        self.busy.watch(reply)
     }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let has_answered = self.visit.end();
+        let has_answered = self.busy.end();
         let Some(Listener { is_alone, next }) = self.listener else { return };
         // If another thread will reply, the caller cannot send its next request before that, so polling would be
         // useless.

@@ -1,7 +1,7 @@
-//! Transfers file data from the page cache of a hidden image into that of its front.
+//! Transfers file data from the page cache of a hidden file into that of its front.
 //!
-//! EROFS copies the bytes that it reads from the hidden image into the pages of its own files. The pages of the hidden
-//! image are then a second copy. A thread that serves no requests reads ahead in the front, and drops second copies. It
+//! EROFS copies the bytes that it reads from the hidden file into the pages of its own files. The pages of the hidden
+//! file are then a second copy. A thread that serves no requests reads ahead in the front, and drops second copies. It
 //! reads through a private clone of the mount, because open files in the users' mount would make it busy, and drops the
 //! clone when the users' mount is gone.
 //!
@@ -37,7 +37,7 @@ use crate::{
 /// The maximum number of records in a message.
 const RECORDS_MAX: usize = 64;
 
-/// The maximum number of records that wait to be sent. If there are more, the bytes of the oldest stay in the hidden image's
+/// The maximum number of records that wait to be sent. If there are more, the bytes of the oldest stay in the hidden file's
 /// page cache until they are read or the kernel needs their memory.
 const WAITING_RECORDS_MAX: usize = 1 << 12;
 
@@ -63,7 +63,7 @@ pub struct FrontRange {
     pub nid: u64,
     /// The bytes of that file.
     pub range: ByteRange,
-    /// The offset of the first of these bytes in the hidden image.
+    /// The offset of the first of these bytes in the hidden file.
     pub image_offset: u64,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct FrontReadahead {
     socket: OwnedFd,
     /// `None` if nothing is to be read ahead.
     files: Option<FrontFiles>,
-    /// The hidden image.
+    /// The hidden file.
     image: OwnedFd,
 }
 
@@ -99,7 +99,7 @@ encoded! {
     /// What the thread is told about bytes.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) enum Record {
-        /// The page cache of the hidden image has the bytes of a file of the front. The file must read them, which makes this the
+        /// The page cache of the hidden file has the bytes of a file of the front. The file must read them, which makes this the
         /// second copy.
         1 => Copy { nid: u64, range: ByteRange, image_offset: u64 },
         /// A file of the front must read the range, which gets no second copy.
@@ -109,12 +109,12 @@ encoded! {
             /// Whether CPUs are short, so that the readers of the file would otherwise run first.
             is_urgent: bool,
         },
-        /// The front reads this range of the hidden image, whose page cache then has a second copy.
+        /// The front reads this range of the hidden file, whose page cache then has a second copy.
         3 => Copied { image_range: ByteRange },
     }
 }
 
-/// The ranges of the hidden image that have a second copy, the oldest first.
+/// The ranges of the hidden file that have a second copy, the oldest first.
 #[derive(Default)]
 struct SecondCopies {
     ranges: VecDeque<ByteRange>,
@@ -147,7 +147,7 @@ impl FrontTransfer {
         self.socket
     }
 
-    /// Asks the front to read these ranges, which the page cache of the hidden image has.
+    /// Asks the front to read these ranges, which the page cache of the hidden file has.
     pub fn copy(&self, ranges: &[FrontRange]) {
         let records = ranges.iter().map(|FrontRange { nid, range, image_offset }| Record::Copy {
             nid: *nid,
@@ -169,7 +169,7 @@ impl FrontTransfer {
         }
     }
 
-    /// Notes that the front reads these ranges of the hidden image.
+    /// Notes that the front reads these ranges of the hidden file.
     pub fn note_read(&self, ranges: impl Iterator<Item = ByteRange>) {
         self.note(ranges.map(|image_range| Record::Copied { image_range }));
     }

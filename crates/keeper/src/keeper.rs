@@ -78,15 +78,19 @@ impl Keeper {
         let served = getpid();
         let directory = mountpoint.as_ref().map(|directory| directory.as_fd().as_raw_fd());
         let kept_front = settings.kept_front.map(|file| file.as_raw_fd());
-        let numbers = [theirs.as_raw_fd(), noting.as_raw_fd()].into_iter();
-        let numbers = numbers.chain(own.as_ref().map(AsRawFd::as_raw_fd)).chain(directory).chain(kept_front);
-        let numbers: Vec<RawFd> = numbers.chain(relays.iter().flat_map(Relay::numbers)).collect();
-        let process = fork_sys::fork(NAME, &numbers, move || {
+        let kept_fds: Vec<RawFd> = [theirs.as_raw_fd(), noting.as_raw_fd()]
+            .into_iter()
+            .chain(own.as_ref().map(AsRawFd::as_raw_fd))
+            .chain(directory)
+            .chain(kept_front)
+            .chain(relays.iter().flat_map(Relay::numbers))
+            .collect();
+        let process = fork_sys::fork(NAME, &kept_fds, move || {
             Service::new(mountpoint, parent(), Some(noting)).run(settings, theirs, relays, served);
         })?;
-        let numbers = [their_standby.as_raw_fd(), observing.as_raw_fd()].into_iter();
-        let numbers: Vec<RawFd> = numbers.chain(own.as_ref().map(AsRawFd::as_raw_fd)).collect();
-        let standby = fork_sys::fork(STANDBY_NAME, &numbers, move || {
+        let kept_fds = [their_standby.as_raw_fd(), observing.as_raw_fd()].into_iter();
+        let kept_fds: Vec<RawFd> = kept_fds.chain(own.as_ref().map(AsRawFd::as_raw_fd)).collect();
+        let standby = fork_sys::fork(STANDBY_NAME, &kept_fds, move || {
             let parent = parent();
             if let Some(inheritance) = observing.until_killed(settings) {
                 Service::of_killed(inheritance, parent).run(settings, their_standby, Vec::new(), served);
@@ -125,14 +129,14 @@ impl Keeper {
         let refused = |error| MountFailure::Refused { error };
         let (answer, descriptors) = self.ask(Request::Mount).map_err(refused)?;
         match answer {
-            Answer::Mounted { listed } => {
+            Answer::Mounted { mount_id } => {
                 let mut descriptors = descriptors.into_iter();
                 let Some(device) = descriptors.next() else {
                     let _ = self.unmount(directory, Detach::Lazily);
                     return Err(refused(too_many_files()));
                 };
                 let auto_unmount = descriptors.next().map(AutoUnmount::new);
-                Ok(Mounted { device, auto_unmount, place: Place::with_id(listed, directory) })
+                Ok(Mounted { device, auto_unmount, place: Place::with_id(mount_id, directory) })
             }
             Answer::MountFailed { failure } => Err(failure),
             answer => Err(refused(answer.into_error())),
@@ -146,7 +150,7 @@ impl Keeper {
     /// The mount is gone, or the keeper has ended.
     pub fn adopt(&self, directory: &Path) -> io::Result<Place> {
         match self.ask(Request::Adopt)?.0 {
-            Answer::Mounted { listed } => Ok(Place::with_id(listed, directory)),
+            Answer::Mounted { mount_id } => Ok(Place::with_id(mount_id, directory)),
             answer => Err(answer.into_error()),
         }
     }
@@ -176,10 +180,10 @@ impl Keeper {
         may_wait_for_mount();
         let (answer, descriptors) = self.ask(Request::MountFront { is_kept }).map_err(MountFailure::front)?;
         match answer {
-            Answer::InFront { listed, thread } => {
+            Answer::InFront { mount_id, thread } => {
                 let transfer = descriptors.into_iter().next();
                 let transfer = transfer.map(|socket| FrontTransfer::new(socket, thread.unwrap_or(0)));
-                Ok((Place::with_id(listed, directory), transfer))
+                Ok((Place::with_id(mount_id, directory), transfer))
             }
             Answer::MountFailed { failure } => Err(failure),
             answer => Err(MountFailure::front(answer.into_error())),
@@ -212,7 +216,7 @@ impl Keeper {
     ///
     /// # Errors
     /// Nothing is mounted, the keeper may not set it, or it has ended.
-    pub fn set_read_ahead(&self) -> io::Result<()> {
+    pub fn set_readahead(&self) -> io::Result<()> {
         match self.ask(Request::SetReadahead)?.0 {
             Answer::Done => Ok(()),
             answer => Err(answer.into_error()),

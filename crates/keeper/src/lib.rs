@@ -41,7 +41,7 @@ pub use front_transfer::{FrontRange, FrontTransfer};
 pub use fusermount::AutoUnmount;
 pub use keeper::Keeper;
 pub use launch_walk::{LaunchWalk, WalkAction, WalkBatch, Walked};
-pub use mount::{Mounted, set_read_ahead};
+pub use mount::{Mounted, set_readahead};
 pub use options::{Access, KernelFlags, KernelOptions};
 pub use place::{Detach, Place};
 pub use relay::{Permits, Relay};

@@ -46,23 +46,23 @@ encoded! {
         /// To the requests without another answer.
         1 => Done,
         2 => Failed { error: io::Error },
-        /// The FUSE mount was made or adopted. If it was made, the device comes beside the message, and the socket of fusermount3
-        /// if that waits.
+        /// The FUSE mount was made or adopted. If it was made, the device comes as ancillary data (`SCM_RIGHTS`), and the socket of
+        /// fusermount3 if that waits.
         3 => Mounted {
-            /// The number of the mount in the mount table, if there is a table.
-            listed: Option<u32>,
+            /// The mount ID in mountinfo; `None` without /proc.
+            mount_id: Option<u32>,
         },
         4 => MountFailed { failure: MountFailure },
-        /// The hidden mount was created. The device comes beside the message.
+        /// The hidden mount was created. The device comes as ancillary data (`SCM_RIGHTS`).
         5 => Hidden { rings_are_permitted: bool },
-        /// The front was mounted. The socket of the thread that reads ahead comes beside the message.
+        /// The front was mounted. The socket of the thread that reads ahead comes as ancillary data.
         6 => InFront {
-            /// The number of the mount in the mount table, if there is a table.
-            listed: Option<u32>,
+            /// The mount ID in mountinfo; `None` without /proc.
+            mount_id: Option<u32>,
             /// The id of the thread that reads ahead, if there is one.
             thread: Option<u32>,
         },
-        /// The thread that looks up names was started. Its socket comes beside the message.
+        /// The thread that looks up names was started. Its socket comes as ancillary data.
         7 => Walking { thread: u32 },
         8 => Users { text: String },
         9 => Administrator { is_administrator: bool },
@@ -141,8 +141,8 @@ mod tests {
         let error = || io::Error::from_raw_os_error(libc::ENODEV);
         let other = || io::Error::other("a text, \u{fc}ber\u{fc}");
         check([Answer::Done, Answer::Failed { error: error() }, Answer::Failed { error: other() }]);
-        check([None, Some(0), Some(u32::MAX)].map(|listed| Answer::Mounted { listed }));
-        check([None, Some(7)].map(|thread| Answer::InFront { listed: Some(3), thread }));
+        check([None, Some(0), Some(u32::MAX)].map(|mount_id| Answer::Mounted { mount_id }));
+        check([None, Some(7)].map(|thread| Answer::InFront { mount_id: Some(3), thread }));
         check([false, true].map(|rings_are_permitted| Answer::Hidden { rings_are_permitted }));
         check([false, true].map(|is_administrator| Answer::Administrator { is_administrator }));
         check([Answer::Walking { thread: 5 }, Answer::Users { text: String::new() }]);

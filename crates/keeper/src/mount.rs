@@ -16,7 +16,7 @@ use crate::{
     directory::Directory,
     failure::MountFailure,
     fusermount::{self, AutoUnmount},
-    mount_id_sys::listed_id,
+    mount_id_sys::mount_id,
     options::{Access, KernelOptions},
     place::{Detach, Place},
     private_namespace_sys::in_directory,
@@ -61,7 +61,7 @@ impl Mounted {
 ///
 /// # Errors
 /// sysfs is not mounted, or this process is not root.
-pub fn set_read_ahead(device: (u32, u32), bytes: u32) -> io::Result<()> {
+pub fn set_readahead(device: (u32, u32), bytes: u32) -> io::Result<()> {
     let (major, minor) = device;
     fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), (bytes / 1024).to_string())
 }
@@ -72,15 +72,15 @@ pub fn set_read_ahead(device: (u32, u32), bytes: u32) -> io::Result<()> {
 /// # Errors
 /// fusermount3 is missing or refuses, or its mount is elsewhere.
 fn mount_through_fusermount(directory: &Directory, options: &KernelOptions) -> Result<Mounted, MountFailure> {
-    let covered = directory.name_in_parent().ok().and_then(|name| listed_id(name.parent(), name.name()));
+    let covered = directory.name_in_parent().ok().and_then(|name| mount_id(name.parent(), name.name()));
     let earlier = MountTable::read().ok();
     let (device, waiting) = fusermount::mount(&directory.path_now(), options)?;
     let (auto_unmount, process) = waiting.map(|waiting| (waiting.auto_unmount, waiting.process)).unzip();
     let mounted = Mounted { device, auto_unmount, place: Place::on(directory) };
     let is_own = |entry: &MountEntry| entry.is_fuse() && entry.user_id == Some(getuid().as_raw());
     let (Some(earlier), Ok(table)) = (earlier, MountTable::read()) else { return Ok(mounted) };
-    let listed = mounted.place.listed();
-    if listed != covered && listed.and_then(|listed| table.with_id(listed)).is_some_and(is_own) {
+    let mount_id = mounted.place.mount_id();
+    if mount_id != covered && mount_id.and_then(|mount_id| table.with_id(mount_id)).is_some_and(is_own) {
         return Ok(mounted);
     }
     if let Some(mut process) = process {

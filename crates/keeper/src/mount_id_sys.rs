@@ -12,20 +12,20 @@ use rustix::{
 };
 
 /// `STATX_MNT_ID_UNIQUE` of Linux 6.8: requests the unique ID of the mount.
-const UNIQUE_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+const UNIQUE_MOUNT_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 /// `AT_STATX_DONT_SYNC`: statx reports what is known. rustix has no name for it with musl.
 pub(crate) const DONT_SYNC: AtFlags = AtFlags::from_bits_retain(0x4000);
 
 /// `STATX_MNT_ID` of Linux 5.8: requests the number that the mount has in the mount table.
-const LISTED_ID: StatxFlags = StatxFlags::from_bits_retain(0x1000);
+const MOUNT_ID: StatxFlags = StatxFlags::from_bits_retain(0x1000);
 
 /// statmount(2) of Linux 6.8 has the same number on all architectures; the C libraries do not define it yet.
 const SYS_STATMOUNT: libc::c_long = 457;
 
 /// The unique ID of a mount. The kernel gives it to no other mount until the machine is restarted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct MountId(u64);
+pub(crate) struct UniqueMountId(u64);
 
 /// A `struct mnt_id_req`.
 #[repr(C)]
@@ -37,11 +37,11 @@ struct Request {
     mask: u64,
 }
 
-impl MountId {
+impl UniqueMountId {
     /// The ID of the topmost mount on a name in a directory; `None` if the kernel has no unique IDs. Does not wait for the
     /// program that serves the mount.
     pub(crate) fn of(parent: BorrowedFd<'_>, name: &Path) -> Option<Self> {
-        id(&stat(parent, name, UNIQUE_ID).ok()?)
+        id(&stat(parent, name, UNIQUE_MOUNT_ID).ok()?)
     }
 
     /// The ID as a number.
@@ -57,7 +57,7 @@ impl MountId {
     /// Whether the directory leads to the mount; `None` if this cannot be determined. Does not wait for the program that serves
     /// the mount.
     pub(crate) fn is_on(self, directory: &Path) -> Option<bool> {
-        match stat(CWD, directory, UNIQUE_ID) {
+        match stat(CWD, directory, UNIQUE_MOUNT_ID) {
             Ok(stat) => Some(id(&stat)? == self),
             // Something else is mounted on a directory above.
             Err(Errno::NOENT | Errno::NOTDIR) => Some(false),
@@ -83,10 +83,10 @@ impl MountId {
     }
 }
 
-/// The number that the topmost mount on a name has in the mount table; `None` if this cannot be determined. Does not wait for
+/// The mount ID in mountinfo of the topmost mount on a name; `None` if this cannot be determined. Does not wait for
 /// the program that serves the mount.
-pub(crate) fn listed_id(parent: BorrowedFd<'_>, name: &Path) -> Option<u32> {
-    let by_stat = stat(parent, name, LISTED_ID).ok().filter(|stat| stat.stx_mask & LISTED_ID.bits() != 0);
+pub(crate) fn mount_id(parent: BorrowedFd<'_>, name: &Path) -> Option<u32> {
+    let by_stat = stat(parent, name, MOUNT_ID).ok().filter(|stat| stat.stx_mask & MOUNT_ID.bits() != 0);
     by_stat.and_then(|stat| u32::try_from(stat.stx_mnt_id).ok()).or_else(|| {
         // The mount may be one of another user, which reports nothing, or the kernel may be older.
         let file = openat(parent, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -101,6 +101,6 @@ fn stat(parent: BorrowedFd<'_>, name: &Path, wanted: StatxFlags) -> rustix::io::
 }
 
 /// The ID of the mount of a file, if the kernel has unique ones.
-fn id(stat: &Statx) -> Option<MountId> {
-    (stat.stx_mask & UNIQUE_ID.bits() != 0).then_some(MountId(stat.stx_mnt_id))
+fn id(stat: &Statx) -> Option<UniqueMountId> {
+    (stat.stx_mask & UNIQUE_MOUNT_ID.bits() != 0).then_some(UniqueMountId(stat.stx_mnt_id))
 }

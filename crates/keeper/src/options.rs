@@ -20,7 +20,7 @@ pub struct KernelOptions {
     /// Whether the mount is unmounted when this process dies. Needs fusermount3, or a keeper for a front.
     pub auto_unmount: bool,
     /// The kernel's readahead in bytes; `None` for its default. Setting it needs root.
-    pub read_ahead_bytes: Option<u32>,
+    pub readahead_bytes: Option<u32>,
     /// Whether the kernel's EROFS in front reads each file in requests of its own (Linux 6.15), so that accesses are exact.
     pub front_direct_io: bool,
     /// Further options that are passed to the kernel unchanged, such as `context=…`.
@@ -69,7 +69,7 @@ impl Default for KernelOptions {
             acl: None,
             flags: KernelFlags::default(),
             auto_unmount: false,
-            read_ahead_bytes: None,
+            readahead_bytes: None,
             front_direct_io: false,
             others: Vec::new(),
         }

@@ -12,7 +12,7 @@ use crate::{
     directory::{Directory, NameInParent},
     failure::{UnmountError, UnmountReason},
     fusermount,
-    mount_id_sys::{DONT_SYNC, MountId, listed_id},
+    mount_id_sys::{DONT_SYNC, UniqueMountId, mount_id},
     table::{MountEntry, MountTable},
 };
 
@@ -37,12 +37,12 @@ pub struct Place {
     directory: PathBuf,
     /// The device and inode numbers of the directory above.
     parent: Option<(u32, u32, u64)>,
-    /// The number of the mount in the mount table; the kernel reuses it after the mount's end.
-    listed: Option<u32>,
+    /// The mount ID in mountinfo; `None` without /proc. The kernel reuses it after the mount's end.
+    mount_id: Option<u32>,
     /// The device number of the mount's files.
     device: Option<(u32, u32)>,
-    /// The ID of the mount, if the kernel has unique ones.
-    unique: Option<MountId>,
+    /// The unique ID of the mount, if the kernel has those.
+    unique_mount_id: Option<UniqueMountId>,
 }
 
 /// The numbers of a place, for another process: [`Place::to_numbers`]. An unknown number is 0, which the kernel uses for none of
@@ -57,22 +57,22 @@ impl Place {
         for _ in 0..LOOKS_MAX {
             let Ok(name) = directory.name_in_parent() else { break };
             place = Self::at(&name, directory.path_now());
-            if place.listed.is_some() || MountTable::read().is_err() {
+            if place.mount_id.is_some() || MountTable::read().is_err() {
                 break;
             }
         }
         place
     }
 
-    /// The place of the mount with this number in the mount table, or, without a table, of the one on this directory.
-    pub fn with_id(listed: Option<u32>, directory: &Path) -> Self {
+    /// The place of the mount with this ID in the mount table, or, without a table, of the one on this directory.
+    pub fn with_id(mount_id: Option<u32>, directory: &Path) -> Self {
         let table = MountTable::read().unwrap_or_default();
-        if let Some(entry) = listed.and_then(|listed| table.with_id(listed)) {
+        if let Some(entry) = mount_id.and_then(|mount_id| table.with_id(mount_id)) {
             return Self::of(entry);
         }
         match NameInParent::of(directory) {
             Ok(name) => Self::at(&name, directory.to_owned()),
-            Err(_) => Self { listed, ..Self::unknown(directory.to_owned()) },
+            Err(_) => Self { mount_id, ..Self::unknown(directory.to_owned()) },
         }
     }
 
@@ -81,46 +81,54 @@ impl Place {
         let name = NameInParent::of(&entry.mountpoint).ok();
         let found = name.map(|name| Self::at(&name, entry.mountpoint.clone()));
         // Another mount may cover it, or the path may lead elsewhere by now.
-        let found = found.filter(|found| found.listed == Some(entry.id));
-        let (parent, unique) = found.map_or((None, None), |found| (found.parent, found.unique));
-        Self { directory: entry.mountpoint.clone(), parent, listed: Some(entry.id), device: Some(entry.device), unique }
+        let found = found.filter(|found| found.mount_id == Some(entry.id));
+        let (parent, unique_mount_id) = found.map_or((None, None), |found| (found.parent, found.unique_mount_id));
+        Self {
+            directory: entry.mountpoint.clone(),
+            parent,
+            mount_id: Some(entry.id),
+            device: Some(entry.device),
+            unique_mount_id,
+        }
     }
 
     /// The numbers by which another process finds the mount.
     pub(crate) fn to_numbers(&self) -> PlaceNumbers {
         let (parent_major, parent_minor, parent_inode) = self.parent.unwrap_or_default();
         let (major, minor) = self.device.unwrap_or_default();
-        let unique = self.unique.map_or(0, MountId::to_number);
-        let [listed, major, minor] = [self.listed.unwrap_or(0), major, minor].map(u64::from);
-        [parent_major.into(), parent_minor.into(), parent_inode, listed, major, minor, unique]
+        let unique_mount_id = self.unique_mount_id.map_or(0, UniqueMountId::to_number);
+        let [mount_id, major, minor] = [self.mount_id.unwrap_or(0), major, minor].map(u64::from);
+        [parent_major.into(), parent_minor.into(), parent_inode, mount_id, major, minor, unique_mount_id]
     }
 
     /// The place of [`Place::to_numbers`]. `directory` is the path when the mount was made.
     pub(crate) fn from_numbers(numbers: PlaceNumbers, directory: PathBuf) -> Self {
-        let [parent_major, parent_minor, parent_inode, listed, major, minor, unique] = numbers;
-        let [parent_major, parent_minor, listed, major, minor] =
-            [parent_major, parent_minor, listed, major, minor].map(|number| u32::try_from(number).unwrap_or(0));
+        let [parent_major, parent_minor, parent_inode, mount_id, major, minor, unique_mount_id] = numbers;
+        let [parent_major, parent_minor, mount_id, major, minor] =
+            [parent_major, parent_minor, mount_id, major, minor].map(|number| u32::try_from(number).unwrap_or(0));
         Self {
             directory,
             parent: Some((parent_major, parent_minor, parent_inode)).filter(|parent| parent.2 != 0),
-            listed: Some(listed).filter(|listed| *listed != 0),
+            mount_id: Some(mount_id).filter(|mount_id| *mount_id != 0),
             device: Some((major, minor)).filter(|device| *device != (0, 0)),
-            unique: Some(unique).filter(|unique| *unique != 0).map(MountId::from_number),
+            unique_mount_id: Some(unique_mount_id)
+                .filter(|unique_mount_id| *unique_mount_id != 0)
+                .map(UniqueMountId::from_number),
         }
     }
 
     fn unknown(directory: PathBuf) -> Self {
-        Self { directory, parent: None, listed: None, device: None, unique: None }
+        Self { directory, parent: None, mount_id: None, device: None, unique_mount_id: None }
     }
 
     /// The place of the topmost mount on a name, which a program must serve.
     fn at(name: &NameInParent, directory: PathBuf) -> Self {
-        let listed = listed_id(name.parent(), name.name());
+        let mount_id = mount_id(name.parent(), name.name());
         let table = MountTable::read().unwrap_or_default();
-        let entry = listed.and_then(|listed| table.with_id(listed)).filter(|entry| entry.is_served());
-        let unique = MountId::of(name.parent(), name.name());
+        let entry = mount_id.and_then(|mount_id| table.with_id(mount_id)).filter(|entry| entry.is_served());
+        let unique_mount_id = UniqueMountId::of(name.parent(), name.name());
         let device = entry.map(|entry| entry.device).or_else(|| device_of(name));
-        Self { directory, parent: inode_of(name), listed: entry.map(|entry| entry.id), device, unique }
+        Self { directory, parent: inode_of(name), mount_id: entry.map(|entry| entry.id), device, unique_mount_id }
     }
 
     /// The path of the directory when the mount was made.
@@ -128,9 +136,9 @@ impl Place {
         &self.directory
     }
 
-    /// The number of the mount in the mount table, if there is a table.
-    pub(crate) fn listed(&self) -> Option<u32> {
-        self.listed
+    /// The mount ID in mountinfo; `None` without /proc.
+    pub(crate) fn mount_id(&self) -> Option<u32> {
+        self.mount_id
     }
 
     /// The device number of the mount's files, if it is known.
@@ -141,7 +149,7 @@ impl Place {
     /// Whether the mount still exists, covered or not; `true` if this cannot be determined.
     pub fn is_mounted(&self) -> bool {
         // A confined process may not ask for the mount by its ID.
-        self.unique.and_then(MountId::is_mounted).unwrap_or_else(|| self.is_listed())
+        self.unique_mount_id.and_then(UniqueMountId::is_mounted).unwrap_or_else(|| self.is_listed())
     }
 
     /// Checks that the mount can be unmounted here.
@@ -173,18 +181,18 @@ impl Place {
     /// Whether the path of the mount leads to it, and not to one that covers it; `true` if this cannot be determined.
     pub fn is_on_top(&self) -> bool {
         let Ok(table) = MountTable::read() else {
-            return self.unique.and_then(|id| id.is_on(&self.directory)).unwrap_or(true);
+            return self.unique_mount_id.and_then(|id| id.is_on(&self.directory)).unwrap_or(true);
         };
         let Some(entry) = self.entry(&table) else { return false };
-        let by_id = self.unique.and_then(|id| id.is_on(&entry.mountpoint));
+        let by_id = self.unique_mount_id.and_then(|id| id.is_on(&entry.mountpoint));
         by_id.unwrap_or_else(|| table.on(&entry.mountpoint).is_some_and(|top| top.id == entry.id))
     }
 
     /// The mount in the table, if it is still on its directory.
     fn entry<'table>(&self, table: &'table MountTable) -> Option<&'table MountEntry> {
         let is_device = |entry: &&MountEntry| self.device.is_none_or(|device| entry.device == device);
-        match self.listed {
-            Some(listed) => table.with_id(listed).filter(is_device).filter(|entry| self.is_at(&entry.mountpoint)),
+        match self.mount_id {
+            Some(mount_id) => table.with_id(mount_id).filter(is_device).filter(|entry| self.is_at(&entry.mountpoint)),
             None => table.entries().iter().rev().find(|entry| entry.mountpoint == self.directory && is_device(entry)),
         }
     }
@@ -213,7 +221,7 @@ impl Place {
             let entry = self.entry(&table).ok_or_else(|| UnmountReason::NotMounted.at(&self.directory))?;
             let name = NameInParent::of(&entry.mountpoint);
             if let Ok(name) = name
-                && listed_id(name.parent(), name.name()) == Some(entry.id)
+                && mount_id(name.parent(), name.name()) == Some(entry.id)
             {
                 return unmount_name(&name, detach, &entry.mountpoint);
             }

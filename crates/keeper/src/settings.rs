@@ -64,7 +64,7 @@ impl KeeperSettings<'_> {
             Request::MountFront { is_kept } => {
                 has_directory && self.may_have_front && (!is_kept || self.kept_front.is_some())
             }
-            Request::SetReadahead => self.options.read_ahead_bytes.is_some(),
+            Request::SetReadahead => self.options.readahead_bytes.is_some(),
             Request::Walk => has_directory && self.may_walk,
             Request::Unmount { .. }
             | Request::FindUsers

@@ -18,5 +18,5 @@ pub(crate) use line::{
     DESCRIPTORS_MAX, read_answer, read_answer_with_descriptors, read_question, write_line, write_line_with,
 };
 pub use message::{Answer, Question};
-pub(crate) use server::{Prepared, Server, Service};
+pub(crate) use server::{Server, Service, UnnamedSocket};
 pub use serving_process::{ProcessEnd, ServingProcess};

@@ -18,7 +18,7 @@ pub(crate) struct Held {
     pub(crate) notify_pipe: Option<ReachablePath>,
     /// Unmount after this time without use.
     pub(crate) idle: Option<Duration>,
-    pub(crate) _spill_directory: Option<SpillDirectory>,
+    pub(crate) spill_directory: Option<SpillDirectory>,
 }
 
 impl Drop for Held {

@@ -33,7 +33,7 @@ pub struct Mounted {
     pub(crate) mount: Mount,
     pub(crate) source: Arc<status::Source>,
     /// The control socket, until it is served; `None` if another program has mounted.
-    prepared: Option<io::Result<control::Prepared>>,
+    control_socket: Option<io::Result<control::UnnamedSocket>>,
     control: Option<control::Server>,
     /// The metadata of the front to be kept, of this file system.
     kept_front: Option<(KeptFront, Arc<dyn FileSystem>)>,
@@ -67,7 +67,7 @@ impl Confined {
             transport,
             kept_front,
             launch,
-            control,
+            control_socket,
             invocation,
             state_file,
         } = mounting;
@@ -86,7 +86,7 @@ impl Confined {
         };
         let Fronted { mount, reader, virtual_image, report: front } = fronted;
         let transport = transport.report(&mount)?;
-        if let Some(refusal) = mount.read_ahead_refusal() {
+        if let Some(refusal) = mount.readahead_refusal() {
             held.log.remark(format_args!("cannot change the kernel's read-ahead: {refusal}"));
         }
         if let Some(refusal) = image.reader().engine().spill_file_refusal() {
@@ -128,8 +128,8 @@ impl Confined {
             invocation,
             giver,
         });
-        let prepared = device.is_some().then_some(control);
-        Ok(Mounted { mount, source, prepared, control: None, kept_front, keeping: None, held })
+        let control_socket = device.is_some().then_some(control_socket);
+        Ok(Mounted { mount, source, control_socket, control: None, kept_front, keeping: None, held })
     }
 }
 
@@ -167,7 +167,7 @@ impl Mounted {
     /// `say` fails; the mount is unmounted then.
     pub fn announce(&mut self, say: impl FnOnce(&str) -> io::Result<()>) -> Result<(), Failure> {
         // After the threads that the caller needs: the mount works without this one.
-        self.control = self.prepared.take().and_then(|prepared| self.start_control(prepared));
+        self.control = self.control_socket.take().and_then(|socket| self.start_control(socket));
         let Self { source, held, .. } = self;
         source.launches.wait_for_replay();
         // If the keeper is dead, the later unmount reports that.
@@ -195,9 +195,9 @@ impl Mounted {
     }
 
     /// Answers questions on the control socket. Without it, the mount works too.
-    fn start_control(&self, prepared: io::Result<control::Prepared>) -> Option<control::Server> {
+    fn start_control(&self, socket: io::Result<control::UnnamedSocket>) -> Option<control::Server> {
         let source = Arc::clone(&self.source);
-        let control = prepared.and_then(|prepared| control::Server::start(prepared, source.device, source));
+        let control = socket.and_then(|socket| control::Server::start(socket, source.device, source));
         let remark = |error: &io::Error| {
             let log = &self.held.log;
             log.remark(format_args!("the mount works, but floe status and floe tune will not: {error}"));

@@ -59,7 +59,7 @@ pub(crate) struct Mounting {
     pub(crate) kept_front: Option<KeptFront>,
     pub(crate) launch: LaunchPlan,
     /// The control socket.
-    pub(crate) control: io::Result<control::Prepared>,
+    pub(crate) control_socket: io::Result<control::UnnamedSocket>,
     /// How this process was started; `None` if there was no memory for it.
     pub(crate) invocation: Option<SealedInvocation>,
     /// The memory file for the state of the mount, which its next process gets.
@@ -82,10 +82,11 @@ impl Request {
         let mut log =
             MountLog::open(&shown_image, target.shown(), request.in_background || is_upgrade(), request.remarks);
         let continuity = target.continuity(manager.as_ref());
-        let control = control::Prepared::new();
+        let control_socket = control::UnnamedSocket::new();
         // If the pipe is missing, nobody waits for the message.
         let notify_pipe = request.notify_pipe.as_deref().and_then(|pipe| ReachablePath::new(pipe).ok());
-        let (engine, spill_directory) = SpillDirectory::create(&request.image, settings.open.engine.clone(), &log);
+        let (engine_options, spill_directory) =
+            SpillDirectory::create(&request.image, settings.open.engine.clone(), &log);
         let is_confined = settings.sandbox != Mode::Off;
         let relays = if is_confined { relays(&mut log, manager.as_mut())? } else { Vec::new() };
         let kept_front = target.taken().is_none().then(|| KeptFront::find(&request.image, &settings, &log)).flatten();
@@ -98,7 +99,7 @@ impl Request {
             manager,
             notify_pipe,
             idle: request.idle,
-            _spill_directory: spill_directory,
+            spill_directory,
         };
         // After the start of the keeper, which must share no memory with the rings.
         let transport = TransportPlan::new(settings.transport, &settings.mount, continuity, settings.front)?;
@@ -111,14 +112,14 @@ impl Request {
         let launch = LaunchPlan::prepare(&request.image, &settings, remote.as_deref(), &held.log)?;
         let mut policy = Policy::default();
         if is_confined {
-            policy = serving(&held, control.as_ref().ok());
+            policy = serving(&held, control_socket.as_ref().ok());
             policy.calls.rings = transport.rings().is_some();
             launch.allow(&mut policy);
             if let Some(kept_front) = &kept_front {
                 kept_front.allow(&mut policy);
             }
         }
-        let open = OpenOptions { engine: launch.engine_options(engine), ..settings.open.clone() };
+        let open = OpenOptions { engine: launch.engine_options(engine_options), ..settings.open.clone() };
         let setup = mount_setup(&settings, &held, &transport, &launch);
         let mounting = Mounting {
             settings,
@@ -128,7 +129,7 @@ impl Request {
             transport,
             kept_front,
             launch,
-            control,
+            control_socket,
             invocation,
             state_file,
         };
@@ -174,16 +175,16 @@ fn start_keeper(
 }
 
 /// The rights of a process that serves a mount.
-fn serving(held: &Held, control: Option<&control::Prepared>) -> Policy {
+fn serving(held: &Held, control_socket: Option<&control::UnnamedSocket>) -> Policy {
     let mut policy = confinement::reading();
     policy.calls = Calls { serve: true, ..Calls::default() };
     policy.capabilities = vec![Capability::SysNice, Capability::IpcLock];
     // Session threads open the device to join the connection. A process without the right to mount gains nothing by opening it.
     policy.allow("/dev/fuse", Access::ReadWrite);
-    if let Some(directory) = &held._spill_directory {
+    if let Some(directory) = &held.spill_directory {
         policy.allow(directory.path(), Access::ReadWrite);
     }
-    if let Some(directory) = control.and_then(control::Prepared::directory) {
+    if let Some(directory) = control_socket.and_then(control::UnnamedSocket::directory) {
         policy.allow(directory, Access::Sockets);
     }
     if let Some(pipe) = &held.notify_pipe {

@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     let sink = Arc::clone(&recorder);
     let mut options = settings.mount;
     options.kernel.source = remote::without_credentials(&path).to_string_lossy().into_owned();
-    options.kernel.read_ahead_bytes = Some(0);
+    options.kernel.readahead_bytes = Some(0);
     // Attributes in listings would hide which names the launch looks up.
     options.readdir = Readdir::Plain;
     let hooks = MountHooks { accesses: Some(Arc::new(move |access| sink.note(access))), ..MountHooks::default() };
@@ -98,7 +98,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     // This comes before the mount, so that no signal leaves a mount without a process.
     let launch = Launch::prepare()?;
     let mount = Mount::new(image.reader().clone(), Mountpoint::Directory(directory), setup)?;
-    if let Some(refusal) = mount.read_ahead_refusal() {
+    if let Some(refusal) = mount.readahead_refusal() {
         say!(
             "floe: cannot switch the kernel's read-ahead off, so the profile contains more than the launch reads: {refusal}"
         );

@@ -119,7 +119,7 @@ proptest! {
         send(&kernel, words.as_bytes(), SendFlags::empty()).expect("there is room");
         let agreement = channel.negotiate(|_| Terms {
             flags: InitFlags::from_bits_retain(wanted),
-            read_ahead_bytes_max: 1 << 20,
+            readahead_bytes_max: 1 << 20,
             background_max: 1,
             congestion_threshold: 1,
             write_bytes_max: 4096,

@@ -53,7 +53,7 @@ impl Sample {
     pub(crate) fn negotiate(&self) -> io::Result<Agreement> {
         self.channel.negotiate(|offer| Terms {
             flags: self.flags,
-            read_ahead_bytes_max: offer.read_ahead_bytes_max,
+            readahead_bytes_max: offer.readahead_bytes_max,
             background_max: 16,
             congestion_threshold: 12,
             write_bytes_max: 4096,

@@ -59,7 +59,7 @@ pub(crate) fn terms(offer: &Offer, setup: &MountSetup, has_acls: bool) -> Terms 
     let background = NonZero::get(options.background_max);
     Terms {
         flags,
-        read_ahead_bytes_max: offer.read_ahead_bytes_max,
+        readahead_bytes_max: offer.readahead_bytes_max,
         background_max: background,
         congestion_threshold: (background / 4 * 3).max(1),
         write_bytes_max: WRITE_BYTES_MAX,

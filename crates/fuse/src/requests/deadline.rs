@@ -84,13 +84,13 @@ impl Deadlines {
         self.deadline.map(|deadline| (deadline / TICKS_PER_DEADLINE as u32).max(Duration::from_millis(1)))
     }
 
-    /// Marks a session thread as busy with its next request until the visit ends.
-    pub(crate) fn enter(self: &Arc<Self>, thread: usize) -> Visit<'_> {
+    /// Marks a session thread as busy with its next request until [`BusyThread::end`].
+    pub(crate) fn enter(self: &Arc<Self>, thread: usize) -> BusyThread<'_> {
         let number = self.threads.get(thread).map_or(0, |state| {
             state.busy_since.store(self.clock.load(Relaxed) + 1, Release);
             state.begun.fetch_add(1, Relaxed) + 1
         });
-        Visit { deadlines: self, thread, number }
+        BusyThread { deadlines: self, thread, number }
     }
 
     /// Advances the clock, and replies `EIO` to requests whose deadline has passed. Returns their number.
@@ -186,15 +186,15 @@ impl Drop for PendingReply {
     }
 }
 
-/// A request that a session thread serves. The thread counts as busy until [`Visit::end`].
-pub(crate) struct Visit<'deadlines> {
+/// A session thread that serves a request. It counts as busy until [`BusyThread::end`].
+pub(crate) struct BusyThread<'deadlines> {
     deadlines: &'deadlines Arc<Deadlines>,
     thread: usize,
     /// Which of the requests of the thread this is, counted from 1.
     number: u64,
 }
 
-impl Visit<'_> {
+impl BusyThread<'_> {
     /// Applies the deadline to the request until its reply is taken.
     pub(crate) fn watch(&self, reply: Reply) -> PendingReply {
         let Self { deadlines, thread, number } = *self;
@@ -239,7 +239,7 @@ mod tests {
         watched(&deadlines.enter(0))
     }
 
-    fn watched(visit: &Visit<'_>) -> (PendingReply, OwnedFd) {
+    fn watched(busy: &BusyThread<'_>) -> (PendingReply, OwnedFd) {
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None);
         let (ours, kernel) = pair.expect("two sockets");
         // STATFS, which consists of a header only.
@@ -247,7 +247,7 @@ mod tests {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         send(&kernel, &bytes, rustix::net::SendFlags::empty()).expect("there is room");
         match Channel::new(ours).receive(&mut RequestBuffer::new(0)).expect("a request") {
-            Receipt::Request(received) => (visit.watch(received.reply), kernel),
+            Receipt::Request(received) => (busy.watch(received.reply), kernel),
             other => panic!("{other:?}"),
         }
     }
@@ -290,16 +290,16 @@ mod tests {
     }
 
     #[test]
-    fn a_visit_knows_whether_its_own_request_was_answered() {
+    fn a_busy_thread_knows_whether_its_own_request_was_answered() {
         let deadlines = Arc::new(Deadlines::new(None, 1));
         let (earlier, _earlier_kernel) = request(&deadlines);
-        let visit = deadlines.enter(0);
+        let busy = deadlines.enter(0);
         drop(earlier);
-        assert!(!visit.end());
-        let visit = deadlines.enter(0);
-        let (pending, _kernel) = watched(&visit);
+        assert!(!busy.end());
+        let busy = deadlines.enter(0);
+        let (pending, _kernel) = watched(&busy);
         pending.take().expect("it was not answered").done();
-        assert!(visit.end());
+        assert!(busy.end());
         assert!(!deadlines.enter(0).end());
     }
 

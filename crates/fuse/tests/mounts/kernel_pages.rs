@@ -50,7 +50,7 @@ fn pushed_pages_at_the_end_of_a_file_show_no_wrong_bytes_after_failed_reads() {
         tree.file_in_blocks(&round.to_string(), &content(round), REGION_BYTES);
     }
     let gate = Arc::new(Gate::default());
-    let kernel = KernelOptions { read_ahead_bytes: Some(1 << 20), ..KernelOptions::default() };
+    let kernel = KernelOptions { readahead_bytes: Some(1 << 20), ..KernelOptions::default() };
     let options = MountOptions { kernel, ..MountOptions::default() };
     let mount = TestMount::gated(tree, &gate, &options);
     push_again_and_again(&mount);

@@ -174,7 +174,7 @@ fn negotiate(channel: &Channel, at_the_reply: impl Fn()) {
         at_the_reply();
         Terms {
             flags: InitFlags::OVER_IO_URING | InitFlags::MAX_PAGES,
-            read_ahead_bytes_max: 0,
+            readahead_bytes_max: 0,
             background_max: 1,
             congestion_threshold: 1,
             write_bytes_max: 4096,

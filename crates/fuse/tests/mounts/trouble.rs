@@ -461,7 +461,7 @@ fn mounts_appear_in_the_table() {
     let kernel = KernelOptions {
         source: "/images/a b,c\\d".to_owned(),
         flags: KernelFlags { nosuid: true, nodev: true, noexec: true, nosymfollow: false },
-        read_ahead_bytes: Some(1 << 20),
+        readahead_bytes: Some(1 << 20),
         ..KernelOptions::default()
     };
     let options = MountOptions { kernel, ..MountOptions::default() };
@@ -477,7 +477,7 @@ fn mounts_appear_in_the_table() {
     let (major, minor) = entry.device;
     let read_ahead = fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).expect("sysfs");
     assert_eq!(read_ahead.trim(), "1024");
-    assert!(mount.take().read_ahead_refusal().is_none());
+    assert!(mount.take().readahead_refusal().is_none());
 }
 
 #[test]

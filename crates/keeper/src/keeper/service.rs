@@ -26,7 +26,7 @@ use crate::{
     fusermount::AutoUnmount,
     launch_walk::{LaunchWalker, WalkPause},
     messages::{Answer, Note, Request},
-    mount::{Mounted, set_read_ahead},
+    mount::{Mounted, set_readahead},
     parent_sys::Parent,
     place::{Detach, Place},
     relay::Relay,
@@ -174,10 +174,10 @@ impl Service {
             }
             Request::SetReadahead => {
                 let device = self.mounted.as_ref().and_then(Place::device);
-                match device.zip(settings.options.read_ahead_bytes) {
+                match device.zip(settings.options.readahead_bytes) {
                     None => Answer::failed(io::ErrorKind::Unsupported),
                     Some((device, bytes)) => {
-                        set_read_ahead(device, bytes).map_or_else(Answer::failed, |()| Answer::Done)
+                        set_readahead(device, bytes).map_or_else(Answer::failed, |()| Answer::Done)
                     }
                 }
             }
@@ -248,9 +248,9 @@ impl Service {
             };
         self.mountpoint = None;
         (self.is_front, self.is_unconfirmed) = (true, true);
-        let listed = place.listed();
+        let mount_id = place.mount_id();
         self.note_mount(place.clone());
-        // Without it, a store to the hidden image could keep a killed process from ending.
+        // Without it, a store to the hidden file could keep a killed process from ending.
         let transfer = transfer.filter(|(_, readahead)| self.abort_when_stuck(readahead.hidden_device()));
         let started = transfer.and_then(|(transfer, readahead)| {
             let schedule = Arc::clone(settings.schedule);
@@ -258,7 +258,7 @@ impl Service {
             Some((thread, transfer.into_socket()))
         });
         let (thread, socket) = started.unzip();
-        (Answer::InFront { listed, thread }, socket.into_iter().collect())
+        (Answer::InFront { mount_id, thread }, socket.into_iter().collect())
     }
 
     /// Starts a walker. Returns the sending end of its socket and the id of its thread.
@@ -277,10 +277,10 @@ impl Service {
 
     /// Notes the FUSE mount at a place, and watches the process that serves it.
     fn watch_mount(&mut self, place: Place) -> Answer {
-        let (listed, device) = (place.listed(), place.device());
+        let (mount_id, device) = (place.mount_id(), place.device());
         self.note_mount(place);
         self.abort_when_stuck(device);
-        Answer::Mounted { listed }
+        Answer::Mounted { mount_id }
     }
 
     /// Notes the mount at a place, and tells the standby.
@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn a_keeper_answers_only_what_its_settings_ask_for() {
         let plain = KernelOptions::default();
-        let reading_ahead = KernelOptions { read_ahead_bytes: Some(4096), ..plain.clone() };
+        let reading_ahead = KernelOptions { readahead_bytes: Some(4096), ..plain.clone() };
         let elsewhere: Change = |settings| settings.directory = None;
         let adopted: Change = |settings| settings.adopted = Some((0, 4095));
         let nothing: Change = |_| {};

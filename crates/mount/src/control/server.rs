@@ -47,7 +47,7 @@ pub(crate) trait Service: Send + Sync {
 /// A listening socket without its final name. The mount whose number names the socket does not exist yet; once it does,
 /// this process can no longer create sockets.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct UnnamedSocket {
     server: Server,
     listener: UnixListener,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Server {
     inode: (u64, u64),
 }
 
-impl Prepared {
+impl UnnamedSocket {
     /// Creates a socket in the user's directory for sockets, which is created if it is missing. Removes the sockets there that
     /// killed mounts left behind.
     ///
@@ -90,8 +90,8 @@ impl Server {
     ///
     /// # Errors
     /// The socket cannot be renamed, or no thread can be started.
-    pub(crate) fn start(prepared: Prepared, device: (u32, u32), service: Arc<dyn Service>) -> io::Result<Self> {
-        let Prepared { mut server, listener } = prepared;
+    pub(crate) fn start(socket: UnnamedSocket, device: (u32, u32), service: Arc<dyn Service>) -> io::Result<Self> {
+        let UnnamedSocket { mut server, listener } = socket;
         let path = server.path.with_file_name(socket_path::name(device));
         fs::rename(&server.path, &path)?;
         server.path = path;

@@ -204,7 +204,7 @@ fn values_reach_their_settings() {
     assert_eq!(mount.deadline, Some(Duration::from_millis(500)));
     assert_eq!(mount.busy_polling, Some(Duration::from_micros(70)));
     assert_eq!((mount.uid, mount.gid), (Some(5), Some(6)));
-    assert_eq!((mount.background_max.get(), mount.kernel.read_ahead_bytes), (9, Some(1 << 20)));
+    assert_eq!((mount.background_max.get(), mount.kernel.readahead_bytes), (9, Some(1 << 20)));
     assert_eq!((mount.readdir, mount.kernel.acl, mount.clone_fd), (Readdir::Plain, Some(false), true));
     assert_eq!((mount.kernel.access, mount.kernel.subtype.as_str()), (Some(Access::Owner), "kind"));
     assert_eq!(mount.kernel.others, ["context=system_u:object_r:a:s0:c1,c2"]);

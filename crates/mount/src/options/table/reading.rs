@@ -164,13 +164,13 @@ pub(super) const PREFETCH: &[OptionRow] = &[
         "read-ahead",
         Value::Bytes {
             max: 4 << 30,
-            set: |to, bytes| to.mount.kernel.read_ahead_bytes = Some(u32::try_from(bytes).unwrap_or(u32::MAX)),
+            set: |to, bytes| to.mount.kernel.readahead_bytes = Some(u32::try_from(bytes).unwrap_or(u32::MAX)),
         },
         "the kernel's readahead; only root can set it",
     )
-    .or("kernel", |to| to.mount.kernel.read_ahead_bytes = None)
+    .or("kernel", |to| to.mount.kernel.readahead_bytes = None)
     .default("kernel")
-    .shown(|now| now.mount.kernel.read_ahead_bytes.map_or_else(|| "kernel".to_owned(), |bytes| exact(bytes.into())))
+    .shown(|now| now.mount.kernel.readahead_bytes.map_or_else(|| "kernel".to_owned(), |bytes| exact(bytes.into())))
     .changed_elsewhere("a setting of the kernel: root sets it in /sys/class/bdi/…/read_ahead_kb"),
     row(
         "profile",
