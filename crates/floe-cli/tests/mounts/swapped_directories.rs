@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::fs::{PermissionsExt, chown, symlink},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt, chown, symlink},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     thread,
@@ -84,6 +84,8 @@ impl Drop for Home {
 
 /// An image in a file system that stops: whoever opens or reads the image waits.
 struct SlowImage {
+    /// Keeps the name in the kernel's cache, also if another program empties that. Dropped before the mount.
+    _name: fs::File,
     outer: Serving,
     _image: tempfile::TempDir,
     path: PathBuf,
@@ -99,9 +101,9 @@ impl SlowImage {
         assert_eq!(told(&made).0, Some(0), "{made:?}");
         let outer = Serving::new(&outer, ["-oallow_other"]);
         let path = outer.place.file("image");
-        // Then the kernel knows the name.
+        let name = fs::File::options().read(true).custom_flags(libc::O_PATH).open(&path).expect("an image");
         fs::metadata(&path).expect("an image");
-        Self { outer, _image: folder, path }
+        Self { _name: name, outer, _image: folder, path }
     }
 }
 

@@ -141,7 +141,7 @@ fn the_options_of_a_mount_are_listed_without_a_mount() {
     assert_eq!(text(&floe(&["mount", "-o", "help=markdown"]).stdout), page);
     let list = floe(&["mount", "-o", "help"]);
     let (list, help) = (text(&list.stdout), text(&floe(&["mount", "--help"]).stdout));
-    assert!(list.contains("\n  cache=SIZE  ") && help.contains(list.trim_end()), "{help}");
+    assert!(list.contains("\n  cache=SIZE[+SIZE]  ") && help.contains(list.trim_end()), "{help}");
     // The default of `threads` is described, not the value on this machine.
     assert!(list.contains("[the number of CPUs, at least 2]") && help.contains("at least 2]"), "{help}");
 }
