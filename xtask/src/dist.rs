@@ -1,7 +1,8 @@
 //! `cargo xtask dist`: builds the files of a release in `target/dist`.
 //!
-//! Builds for each processor a static program for an archive and a container image, a dynamic one for a Debian package and an
-//! RPM, their debug information in separate files, and a Python wheel. Adds the licences and components of everything linked in, and checksums of all files.
+//! Builds for each processor a static program for an archive and a container image, a dynamic one for a Debian package and
+//! an RPM, their debug information in separate files, and a Python wheel. Adds the licences and components of everything
+//! linked in, and checksums of all files.
 
 mod container;
 mod library;

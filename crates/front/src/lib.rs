@@ -6,7 +6,8 @@
 //!
 //! # Layout
 //!
-//! Blocks have 4 KiB. Addresses of data are below 7 TiB, those of listings below 8 TiB − 16 MiB; the metadata area follows, with 64-bit inode numbers.
+//! Blocks have 4 KiB. Addresses of data are below 7 TiB, those of listings below 8 TiB − 16 MiB; the metadata area follows,
+//! with 64-bit inode numbers.
 //!
 //! | bytes | what |
 //! | --- | --- |

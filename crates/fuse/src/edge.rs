@@ -260,8 +260,9 @@ impl FuseEdge {
         self.setup.options.direct_io.is_some_and(|direct| direct != nid) && len as usize > machine_page_bytes()
     }
 
-    /// Whether the user who sent a request may enter the mount. Reads of open files and requests that the kernel sends by itself are
-    /// always accepted. So is GETATTR with a file handle: the kernel sends it before a read that goes past the end of the file.
+    /// Whether the user who sent a request may enter the mount. Reads of open files and requests that the kernel sends by
+    /// itself are always accepted. So is GETATTR with a file handle: the kernel sends it before a read that goes past the
+    /// end of the file.
     fn may_enter(&self, header: &InHeader, operation: &Operation<'_>) -> bool {
         let Some(owner) = self.owner else { return true };
         [0, owner].contains(&header.uid)

@@ -9,8 +9,8 @@ const SYS_ADMIN: u32 = 21;
 const ALL_USER_IDS: [&str; 3] = ["0", "0", "4294967295"];
 
 /// Whether a thread has `CAP_SYS_ADMIN` for the whole machine and may therefore see trusted extended attributes. False for
-/// threads that are not visible to this process, or whose capabilities count only in a user namespace. The user id does not decide this, because the kernel does not send it if mounts may map
-/// ids.
+/// threads that are not visible to this process, or whose capabilities count only in a user namespace. The user id does not
+/// decide this, because the kernel does not send it if mounts may map ids.
 pub fn is_administrator(thread: u32) -> bool {
     let read = |name| fs::read_to_string(format!("/proc/{thread}/{name}")).unwrap_or_default();
     has_capability(&read("status"), SYS_ADMIN) && read("uid_map").split_ascii_whitespace().eq(ALL_USER_IDS)

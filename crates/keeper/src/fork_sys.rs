@@ -20,8 +20,8 @@ const IGNORED: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQ
 /// The highest descriptor that is closed if the kernel has no `close_range`.
 const OPEN_MAX: i32 = 1 << 16;
 
-/// Forks, and runs `work` in the child, which has this name and only the descriptors `kept` and exits after `work`. Returns the child's
-/// process id.
+/// Forks, and runs `work` in the child, which has this name and only the descriptors `kept` and exits after `work`. Returns
+/// the child's process id.
 ///
 /// # Errors
 /// Other threads run, whose locks the child would inherit, or no process can be created.

@@ -77,9 +77,9 @@ impl HiddenMount {
         Ok(Self { mount })
     }
 
-    /// Mounts the kernel's EROFS from the file in the hidden mount, or from a kept image, on `directory`. The hidden mount must be served already.
-    /// Returns the place of the front, and both ends of the transfer of file data into it. The calling process must not be the one that serves the
-    /// hidden mount.
+    /// Mounts the kernel's EROFS from the file in the hidden mount, or from a kept image, on `directory`. The hidden mount
+    /// must be served already. Returns the place of the front, and both ends of the transfer of file data into it. The
+    /// calling process must not be the one that serves the hidden mount.
     ///
     /// # Errors
     /// The kernel refuses.

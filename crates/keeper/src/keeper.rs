@@ -50,9 +50,9 @@ const END_TIME_MAX: Duration = Duration::from_secs(2);
 /// The pause between two checks whether the keeper has ended.
 const END_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A handle to the keeper, a process that mounts and unmounts for the process that reads the image, which is usually confined. The
-/// keeper is not confined, and parses no byte of the image. It makes or adopts one mount, once, unmounts only that mount, and ends with the process
-/// that it serves. A second process stands by, and takes its place if it is killed.
+/// A handle to the keeper, a process that mounts and unmounts for the process that reads the image, which is usually
+/// confined. The keeper is not confined, and parses no byte of the image. It makes or adopts one mount, once, unmounts only
+/// that mount, and ends with the process that it serves. A second process stands by, and takes its place if it is killed.
 pub struct Keeper {
     /// The sockets of the keeper and of its standby, in this order. Locked for one request and its answer; empty once
     /// the keepers have ended.
@@ -171,8 +171,8 @@ impl Keeper {
     }
 
     /// Asks the keeper to mount the kernel's EROFS in front of the hidden mount, which must be served already. If this
-    /// fails, no mount stays. If it `is_kept`, it is mounted from the kept image in the settings. Returns the place of the front on `directory`, and the sending end of the transfer into it; the keeper
-    /// has the receiving end.
+    /// fails, no mount stays. If it `is_kept`, it is mounted from the kept image in the settings. Returns the place of the
+    /// front on `directory`, and the sending end of the transfer into it; the keeper has the receiving end.
     ///
     /// # Errors
     /// The mount is refused, or the keeper has ended.

@@ -22,8 +22,8 @@ const MESSAGE_BYTES_MAX: usize = 64 << 10;
 pub type Permits = fn(message: &[u8], descriptors: usize, sender: Pid) -> bool;
 
 /// A connected datagram socket of the keeper, and the socket from which the keeper takes the messages for it. A process that
-/// holds a datagram socket can send messages, and descriptors, to any other one, so a confined process holds none. The receiver trusts
-/// this user, so the keeper forwards only the messages that such a process has to send.
+/// holds a datagram socket can send messages, and descriptors, to any other one, so a confined process holds none. The
+/// receiver trusts this user, so the keeper forwards only the messages that such a process has to send.
 #[derive(Debug)]
 pub struct Relay {
     from: OwnedFd,
@@ -32,8 +32,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Creates a relay to a connected datagram socket for the messages that `permits` lets through. Returns the socket for the confined
-    /// process, which keeps the boundaries of messages.
+    /// Creates a relay to a connected datagram socket for the messages that `permits` lets through. Returns the socket for
+    /// the confined process, which keeps the boundaries of messages.
     ///
     /// # Errors
     /// There are no descriptors left.

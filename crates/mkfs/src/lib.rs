@@ -1,10 +1,11 @@
 //! Builds EROFS images.
 //!
-//! [`build()`] takes [`Options`] and sources (directories and tar archives). Data passes through five folders, each of
-//! which uses only those before it: `scan` lists the sources into a tree; `content` decides what is stored of the files,
-//! in which order, and how; `compress` reads and compresses on several threads; `layout` writes data, metadata and
-//! superblock; `output` has the image verified, and names it. Only `layout` writes structures of EROFS; `content` and
-//! `compress` know the rules of its pclusters. For the packed inode and the metabox, `layout` calls them again. Equal input and options give equal bytes, whatever the number of threads.
+//! [`build()`] takes [`Options`] and sources (directories and tar archives). Data passes through five folders, each of which
+//! uses only those before it: `scan` lists the sources into a tree; `content` decides what is stored of the files, in which
+//! order, and how; `compress` reads and compresses on several threads; `layout` writes data, metadata and superblock;
+//! `output` has the image verified, and names it. Only `layout` writes structures of EROFS; `content` and `compress` know
+//! the rules of its pclusters. For the packed inode and the metabox, `layout` calls them again. Equal input and options give
+//! equal bytes, whatever the number of threads.
 //!
 //! An image has three parts: the superblock's block; the data in the order of the tree, followed by the data of the
 //! packed inode; and the metadata, which consists of shared xattrs, inodes with their bodies, and directory blocks. The

@@ -43,8 +43,8 @@ pub fn reading() -> Policy {
     policy
 }
 
-/// Opens the files of an image, which `remote` fetches if it is remote, and confines the process to `policy`. The outer error is the
-/// sandbox's.
+/// Opens the files of an image, which `remote` fetches if it is remote, and confines the process to `policy`. The outer
+/// error is the sandbox's.
 ///
 /// # Errors
 /// The process cannot be confined.

@@ -16,10 +16,10 @@
 //! # Ok::<(), floe_mount::Failure>(())
 //! ```
 //!
-//! A process serves one mount: it must be single-threaded until [`Request::prepare`] returns, and after [`Prepared::confine`] it can open only what the mount
-//! needs, unless the settings turn the sandbox off. For remote images, the
-//! executable runs itself again with [`remote::FETCH_COMMAND`], which it must handle. Options derived from the settings are computed
-//! once, by [`Request::prepare`]; only `floe tune` changes settings later.
+//! A process serves one mount: it must be single-threaded until [`Request::prepare`] returns, and after
+//! [`Prepared::confine`] it can open only what the mount needs, unless the settings turn the sandbox off. For remote images,
+//! the executable runs itself again with [`remote::FETCH_COMMAND`], which it must handle. Options derived from the settings
+//! are computed once, by [`Request::prepare`]; only `floe tune` changes settings later.
 
 #![forbid(unsafe_code)]
 

@@ -159,9 +159,9 @@ impl Mounted {
         self.held.log.has_standard_output()
     }
 
-    /// Answers questions on the control socket, waits for the replay of a launch that has a bundle, and reports that the mount works:
-    /// to the caller by `say`, to the journal, the service manager and the pipe of the request. From the report on, the
-    /// keeper does not unmount it when this process ends.
+    /// Answers questions on the control socket, waits for the replay of a launch that has a bundle, and reports that the
+    /// mount works: to the caller by `say`, to the journal, the service manager and the pipe of the request. From the report
+    /// on, the keeper does not unmount it when this process ends.
     ///
     /// # Errors
     /// `say` fails; the mount is unmounted then.

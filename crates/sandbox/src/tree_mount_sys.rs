@@ -1,6 +1,7 @@
 //! Makes everything but one directory read-only.
 //!
-//! Landlock does not restrict changes of modes, owners, times and attributes, so these need another limit. A read-only mount is one.
+//! Landlock does not restrict changes of modes, owners, times and attributes, so these need another limit. A read-only mount
+//! is one.
 
 use std::{
     ffi::CStr,

@@ -133,7 +133,8 @@ impl FileData {
         Ok(pushed_len == len)
     }
 
-    /// Pushes a range of a file into the page cache, grown to whole pages, or asks the cache to read it. Returns the number of bytes.
+    /// Pushes a range of a file into the page cache, grown to whole pages, or asks the cache to read it. Returns the number
+    /// of bytes.
     ///
     /// # Errors
     /// The range cannot be read, or there is no memory for it.

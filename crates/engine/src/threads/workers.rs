@@ -193,9 +193,9 @@ impl Workers {
         self.around.run("floe-around", Priority::Normal, self, work)
     }
 
-    /// Executes `work`, which may wait, on the thread that pushes decoded bytes into the page cache. Drops `work` and returns `false` if
-    /// that thread cannot be started now. The thread has the priority of the decompression threads, so that they cannot keep it
-    /// from running for long.
+    /// Executes `work`, which may wait, on the thread that pushes decoded bytes into the page cache. Drops `work` and
+    /// returns `false` if that thread cannot be started now. The thread has the priority of the decompression threads, so
+    /// that they cannot keep it from running for long.
     pub(crate) fn run_store(&self, work: Work) -> bool {
         self.storing.run("floe-store", self.priority(), self, work)
     }

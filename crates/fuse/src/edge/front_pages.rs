@@ -102,10 +102,10 @@ impl BehindFront {
     }
 }
 
-/// The page cache of the kernel's EROFS in front of a hidden image.
+/// The page cache of the kernel's EROFS in front of a hidden file.
 ///
-/// The kernel's EROFS reads the hidden image through the page cache of that image, and copies file data into the pages
-/// of its own files. Prefetch stores bytes in the page cache of the hidden image, and then asks the front to copy them
+/// The kernel's EROFS reads the hidden file through the page cache of that file, and copies file data into the pages
+/// of its own files. Prefetch pushes bytes into the page cache of the hidden file, and then asks the front to copy them
 /// ahead of its readers.
 pub(crate) struct FrontPages {
     hidden: KernelPages,

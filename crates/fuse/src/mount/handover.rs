@@ -165,7 +165,8 @@ impl Handover {
 }
 
 impl Paused<'_> {
-    /// Ends the service of the mount by this process: [`Mount::wait`](crate::Mount::wait) returns [`Ended::HandedOver`]. The mount stays.
+    /// Ends the service of the mount by this process: [`Mount::wait`](crate::Mount::wait) returns [`Ended::HandedOver`]. The
+    /// mount stays.
     pub fn finish(self) {
         let handover = self.handover;
         // From now on the mount belongs to another process. The gate stays closed.

@@ -124,7 +124,8 @@ impl Service {
         {
             unmount_unconfirmed(mounted, self.parent.as_deref());
         }
-        // Otherwise the process has been killed, and its threads may be stuck; or it could not be answered, and asks the standby now.
+        // Otherwise the process has been killed, and its threads may be stuck; or it could not be answered, and asks the
+        // standby now.
         if let (false, Some(parent)) = (is_told_to_end, self.parent.as_ref().filter(|_| self.is_watched)) {
             self.note(Note::Ended);
             parent.wait_for_end();

@@ -33,8 +33,8 @@ pub(crate) struct Giver {
 }
 
 impl Giver {
-    /// Hands `mount` over, with the state that the next process needs: it is also in `file`, if there is one. `None` for a mount that
-    /// cannot be handed over.
+    /// Hands `mount` over, with the state that the next process needs: it is also in `file`, if there is one. `None` for a
+    /// mount that cannot be handed over.
     pub(crate) fn of(
         mount: &Mount,
         image: &Image,
