@@ -70,7 +70,7 @@ impl Channel {
         Ok(rustix::io::retry_on_intr(|| self.poll(Some(&Timespec { tv_sec: 0, tv_nsec: 0 })))?)
     }
 
-    /// Waits until [`Channel::receive`] would return something other than [`Receipt::Nothing`], or until a signal arrives.
+    /// Waits until [`Channel::receive`] would return something other than [`Receipt::Nothing`](crate::Receipt::Nothing), or until a signal arrives.
     ///
     /// # Errors
     /// As [`Channel::events`].

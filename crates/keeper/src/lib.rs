@@ -1,6 +1,6 @@
 //! Mounting and unmounting: as root, through fusermount3, or through a [`Keeper`] for a process that is confined.
 //!
-//! [`Mounted::on`] mounts on a [`Directory`], [`unmount`] unmounts, and a [`Place`] follows one mount through the mount table. A
+//! [`Mounted::on`] mounts on a [`Directory`], [`unmount()`] unmounts, and a [`Place`] follows one mount through the mount table. A
 //! [`Keeper`] is a process that does so for another one, which reads an image and therefore has no rights. It also mounts the
 //! kernel's EROFS in front of a FUSE mount, reads ahead there ([`FrontTransfer`]), and looks up the names of a launch
 //! ([`LaunchWalk`]).

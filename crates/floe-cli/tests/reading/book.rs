@@ -22,7 +22,7 @@ use crate::support::program;
 const WITHOUT_COMMANDS: [&str; 4] = ["text", "fstab", "ini", "yaml"];
 
 /// The blocks with commands or programs that are not run here: the page, the beginning of the block, and the reason.
-const NOT_RUN: [(&str, &str, &str); 26] = [
+const NOT_RUN: [(&str, &str, &str); 27] = [
     ("README.md", "cargo run --release", "builds and tests the project"),
     ("README.md", "apt install", "installs files that do not exist yet; packaging/try-release installs the packages"),
     ("README.md", "floe mount oci://", "needs a registry; tests/remotes mounts from one"),
@@ -35,6 +35,7 @@ const NOT_RUN: [(&str, &str, &str); 26] = [
     ("containers.md", "podman load", "needs podman and the image, which `cargo xtask dist` makes"),
     ("containers.md", "podman run", "needs podman; tests/mounts/containers.rs mounts with the rights of a container"),
     ("containers.md", "floe mount --daemon app.erofs app", "needs podman; overlayfs below does the same"),
+    ("front.md", "floe mount -o front-metadata=keep", "needs an image; tests/mounts/fronts/kept.rs mounts so"),
     ("front.md", "floe lab launch --image IMAGE", "takes minutes; tests/lab runs the lab"),
     ("lab.md", "floe lab launch", "takes a minute; tests/lab runs the lab"),
     ("lab.md", "floe lab launch --image app.erofs", "takes a minute; tests/lab runs the lab"),
