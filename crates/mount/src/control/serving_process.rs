@@ -18,13 +18,13 @@ use super::{Answer, AnswerLimits, Endpoint, Question, client::converse};
 
 /// How long the kernel may keep the connection of an unmounted mount before the mount counts as used elsewhere. A front's keeper
 /// drops its clone of the mount first.
-const CONNECTION_TIME_MAX: Duration = Duration::from_secs(1);
+const CONNECTION_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// The interval at which the process is asked for the state of its connection.
 const ASK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long a stopped process delays a question.
-const ANSWER_LIMITS: AnswerLimits = AnswerLimits { time: Duration::from_millis(250), bytes: 64 << 10 };
+/// How long a stopped process delays a question. A process on a busy machine must be able to answer meanwhile.
+const ANSWER_LIMITS: AnswerLimits = AnswerLimits { time: Duration::from_secs(1), bytes: 64 << 10 };
 
 /// The process that serves a mount.
 #[derive(Debug)]
