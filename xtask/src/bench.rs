@@ -9,6 +9,7 @@ mod mkfs_options;
 mod read;
 mod remote;
 mod report;
+mod requests;
 mod results;
 mod session;
 mod setting;

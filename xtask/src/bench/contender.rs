@@ -19,6 +19,7 @@ pub(super) struct Contender {
     /// Its version.
     pub(super) version: String,
     how: How,
+    is_floe: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -40,7 +41,29 @@ impl Contender {
             name: name.to_owned(),
             version: first_line(Command::new(program).arg("--version"))?,
             how: How::Program { program: program.to_path_buf(), arguments },
+            is_floe: true,
         })
+    }
+
+    /// The program, if it is Floe.
+    pub(super) fn program_of_floe(&self) -> Option<&Path> {
+        match &self.how {
+            How::Program { program, .. } if self.is_floe => Some(program),
+            _ => None,
+        }
+    }
+
+    /// This contender; Floe keeps the metadata of fronts in the directory `cache`.
+    pub(super) fn keeping(&self, cache: &Path) -> Self {
+        let mut contender = self.clone();
+        if let How::Program { arguments, .. } = &mut contender.how
+            && self.is_floe
+        {
+            let mut options = OsString::from("front-metadata=keep,cache-directory=");
+            options.push(cache);
+            arguments.extend([OsString::from("-o"), options]);
+        }
+        contender
     }
 
     /// The available peers that read a format, and the reasons why others are not available.
@@ -55,16 +78,19 @@ impl Contender {
                 name: fuse.to_owned(),
                 version: fuse_version(&program, fuse),
                 how: How::Program { program, arguments: vec![OsString::from("-f")] },
+                is_floe: false,
             }),
             Err(reason) => absent.push(reason),
         }
         match kernel_need.missing() {
             None => {
                 let version = format!("Linux {}", rustix::system::uname().release().to_string_lossy());
-                here.push(Self { name: "kernel".to_owned(), version: version.clone(), how: How::Kernel });
+                let kernel =
+                    |name: &str, how| Self { name: name.to_owned(), version: version.clone(), how, is_floe: false };
+                here.push(kernel("kernel", How::Kernel));
                 // The kernel's SquashFS reads devices only.
                 if format == Format::Erofs {
-                    here.push(Self { name: "kernel-loop".to_owned(), version, how: How::KernelLoop });
+                    here.push(kernel("kernel-loop", How::KernelLoop));
                 }
             }
             Some(reason) => absent.push(format!("kernel: {reason}")),

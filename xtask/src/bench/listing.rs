@@ -60,6 +60,13 @@ pub(super) fn sample(files: &[ListedFile], count: usize, size_min: u64, random: 
     chosen
 }
 
+/// Puts the items into a random order.
+pub(super) fn shuffle<T>(items: &mut [T], random: &mut Random) {
+    for last in (1..items.len()).rev() {
+        items.swap(last, random.below(last as u64 + 1) as usize);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

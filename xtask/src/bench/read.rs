@@ -1,6 +1,13 @@
 //! Reads through mounts.
 
-use std::{collections::HashMap, path::Path, time::Duration};
+use std::{
+    collections::HashMap,
+    fs::{self, DirEntry},
+    io,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 
 use floe_testkit::corpus::Format;
 
@@ -8,6 +15,7 @@ use super::{
     contender::Contender,
     listing::{self, ListedFile},
     report::Report,
+    requests,
     results::Results,
     session::Session,
     setting::{Setting, Subject},
@@ -16,24 +24,36 @@ use super::{
 };
 use crate::task_error::{Outcome, TaskError};
 
+/// How long a mount may take to keep the metadata of a front.
+const KEEP_PATIENCE: Duration = Duration::from_secs(30);
+
 /// Read through mounts: Floe over FUSE ("floe") and with the kernel's EROFS in front ("front"), against erofsfuse or
 /// squashfuse_ll, and the kernel, with a loop device ("kernel-loop") and without. Rounds are interleaved. Before each
 /// run the image is unmounted and its pages are dropped, as root all caches of the machine. The table shows medians,
 /// and in parentheses how many times better Floe is. Unavailable peers are skipped with a message.
+///
+/// With --mounts, each contender mounts the image several times in turn, and the table shows each mount apart. Floe then
+/// keeps the metadata of fronts, and a later mount begins once they are kept.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     setting: Setting,
-    /// Only these workloads: whole-tree, random-1, random-8, find-N, stat-wide; find-size and compare run only if
-    /// named
+    /// Only these workloads: whole-tree, random-1, random-8, find-N, stat-wide. Only if named: stat, loader, open-1, open-8
+    /// and by-path, which use the names of a list and list no directory; find-size and compare
     #[arg(long, value_delimiter = ',')]
     workload: Vec<String>,
-    /// The duration of random reads, in seconds
+    /// The duration of random reads and random opens, in seconds
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
     /// The number of parallel finds
     #[arg(long, value_delimiter = ',', default_values_t = [8])]
     finds: Vec<usize>,
+    /// How often a contender mounts the image
+    #[arg(long, default_value_t = 1)]
+    mounts: usize,
+    /// Show how many requests Floe answered, by opcode, instead of the speed
+    #[arg(long)]
+    requests: bool,
     /// Another Floe, with options of `floe mount`: NAME=OPTIONS
     #[arg(long, value_name = "NAME=OPTIONS", allow_hyphen_values = true)]
     variant: Vec<String>,
@@ -84,29 +104,79 @@ fn measure(
                 order.reverse();
             }
             for contender in order {
-                let title = workload.title();
-                eprintln!("round {}: {title}: {}", round + 1, contender.name);
-                arguments.setting.drop_caches(&image.path)?;
-                let session = Session::new(contender, &image.path, image.format)?;
-                let scene = Scene {
-                    mount: &session.path(),
-                    files,
-                    tree: image.tree.as_deref(),
-                    round,
-                    duration: Duration::from_secs_f64(arguments.seconds),
-                };
-                match workload.run(&scene) {
-                    Ok(mut measurements) => {
-                        let resident = session.resident_mib_max();
-                        measurements.extend(resident.map(|mib| Measurement::less("peak RSS MiB", mib)));
-                        results.add(&title, &contender.name, measurements);
-                    }
-                    Err(error) => results.add_failure(format!("{title}: {}: {error:?}", contender.name)),
-                }
+                let trial = Trial { arguments, contender, image, files, workload: workload.as_ref(), round };
+                trial.run(&mut results)?;
             }
         }
     }
     Ok(results)
+}
+
+/// A workload of one contender in one round.
+struct Trial<'run> {
+    arguments: &'run Arguments,
+    contender: &'run Contender,
+    image: &'run Image,
+    files: &'run [ListedFile],
+    workload: &'run dyn Workload,
+    round: u64,
+}
+
+impl Trial<'_> {
+    /// Mounts the image as often as the arguments say, and runs the workload on each mount, cold.
+    fn run(&self, results: &mut Results) -> Outcome {
+        let mounts = self.arguments.mounts;
+        let cache = tempfile::Builder::new().prefix("floe-bench-cache-").tempdir()?;
+        let keeping = self.contender.keeping(cache.path());
+        let contender = if mounts > 1 { &keeping } else { self.contender };
+        for mount in 1..=mounts {
+            let title = match mounts {
+                1 => self.workload.title(),
+                _ => format!("{}, mount {mount}", self.workload.title()),
+            };
+            eprintln!("round {}: {title}: {}", self.round + 1, contender.name);
+            self.arguments.setting.drop_caches(&self.image.path)?;
+            let session = Session::new(contender, &self.image.path, self.image.format)?;
+            match self.measure(contender, &session) {
+                Ok(measurements) => results.add(&title, &contender.name, measurements),
+                Err(error) => results.add_failure(format!("{title}: {}: {error:?}", contender.name)),
+            }
+            if mount < mounts {
+                wait_until_kept(cache.path());
+            }
+        }
+        Ok(())
+    }
+
+    fn measure(&self, contender: &Contender, session: &Session) -> Outcome<Vec<Measurement>> {
+        let mount = session.path();
+        let scene = Scene {
+            mount: &mount,
+            files: self.files,
+            tree: self.image.tree.as_deref(),
+            round: self.round,
+            duration: Duration::from_secs_f64(self.arguments.seconds),
+        };
+        let mut measurements = self.workload.run(&scene)?;
+        if self.arguments.requests {
+            return contender.program_of_floe().map_or(Ok(Vec::new()), |floe| requests::count(floe, &mount));
+        }
+        let resident = session.resident_mib_max();
+        measurements.extend(resident.map(|mib| Measurement::less("peak RSS MiB", mib)));
+        Ok(measurements)
+    }
+}
+
+/// Waits until the metadata of all fronts with this cache directory are kept, or are not going to be.
+fn wait_until_kept(cache: &Path) {
+    let started = Instant::now();
+    let is_kept = |front: io::Result<DirEntry>| front.is_ok_and(|front| front.path().join("metadata").exists());
+    while let Ok(mut fronts) = fs::read_dir(cache.join("fronts"))
+        && !fronts.all(is_kept)
+        && started.elapsed() < KEEP_PATIENCE
+    {
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 impl Arguments {

@@ -2,12 +2,15 @@
 
 mod compare;
 mod finds;
+mod opened_files;
 mod random_reads;
+mod random_stats;
 mod stat_wide;
 mod whole_tree;
 
 use std::{path::Path, time::Duration};
 
+use self::opened_files::{OpenedFiles, Pattern};
 use super::listing::ListedFile;
 use crate::task_error::Outcome;
 
@@ -95,6 +98,10 @@ pub(super) fn all(find_counts: &[usize]) -> Vec<Box<dyn Workload>> {
     ];
     for count in find_counts {
         workloads.push(Box::new(finds::ParallelFind { processes: *count }));
+    }
+    workloads.push(Box::new(random_stats::RandomStats));
+    for (pattern, threads) in [(Pattern::Loader, 4), (Pattern::Random, 1), (Pattern::Random, 8), (Pattern::Walk, 2)] {
+        workloads.push(Box::new(OpenedFiles { pattern, threads }));
     }
     workloads.push(Box::new(finds::FindSize));
     workloads.push(Box::new(stat_wide::StatWide));

@@ -53,7 +53,7 @@ impl Workload for RandomReads {
             targets.push(Target { file: opened, end_block: block_count, block_count: file.size / READ_BYTES });
         }
         let mut blocks: Vec<u64> = (0..block_count).collect();
-        shuffle(&mut blocks, &mut Random::new(!scene.round));
+        listing::shuffle(&mut blocks, &mut Random::new(!scene.round));
         let (next, started) = (AtomicUsize::new(0), Instant::now());
         let outcomes: Vec<io::Result<Vec<u64>>> = thread::scope(|scope| {
             let work = || {
@@ -93,10 +93,4 @@ struct Target {
     /// The number of blocks in the files up to and including this one.
     end_block: u64,
     block_count: u64,
-}
-
-fn shuffle(blocks: &mut [u64], random: &mut Random) {
-    for last in (1..blocks.len()).rev() {
-        blocks.swap(last, random.below(last as u64 + 1) as usize);
-    }
 }
