@@ -1,4 +1,4 @@
-//! Errors of reading an image.
+//! Errors of reading an image, and of starting threads and processes.
 
 use std::{borrow::Cow, fmt, io, sync::Arc};
 
@@ -152,6 +152,18 @@ impl fmt::Display for Place {
             separator = ", ";
         }
         if separator == ", " { formatter.write_str(")") } else { Ok(()) }
+    }
+}
+
+/// An error of starting a thread or a process, with the limits that the error number EAGAIN is about. Its own text is
+/// "Resource temporarily unavailable".
+pub fn start_error(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock => io::Error::new(
+            io::ErrorKind::WouldBlock,
+            "too many threads and processes (ulimit -u), or too little memory (ulimit -v)",
+        ),
+        _ => error,
     }
 }
 

@@ -1,10 +1,8 @@
-//! The interface of a format.
+//! The interface of a format: inodes, directory entries, extended attributes, and extents, which map file bytes to image bytes.
 
 use std::{ops::ControlFlow, sync::Arc};
 
-use crate::{
-    Attr, BlockReader, ByteRange, DirectoryCursor, Dirent, Extent, ExtentData, Nid, Outline, Result, Timestamp, Xattr,
-};
+use crate::{Attr, BlockReader, ByteRange, DeviceId, FileType, Nid, Outline, Result, StoredBlock, Timestamp};
 
 /// Properties of a whole image, for `statfs` and the tools.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -231,4 +229,69 @@ fn seek_in_extents<F: FileSystem + ?Sized>(
         position = extents.last().map_or(step.end(), |last| last.range.end()).max(step.end());
     }
     Ok((target == SeekTarget::Hole && offset < size).then_some(size))
+}
+
+/// The maximum nesting of directories: deeper ones are neither walked nor extracted. A path for `open` has at most 2,048
+/// names.
+pub const DIRECTORY_DEPTH_MAX: usize = 4096;
+
+/// The violated rule of a directory that is nested deeper than [`DIRECTORY_DEPTH_MAX`].
+pub const DIRECTORY_TOO_DEEP: &str = "directories more than 4096 deep";
+
+/// A position between two entries of a directory; 0 is the beginning. Only the format interprets other values.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct DirectoryCursor(pub u64);
+
+/// One entry of a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Dirent<'name> {
+    /// The name: any bytes except `/` and NUL; never empty.
+    pub name: &'name [u8],
+    /// The inode that the entry refers to.
+    pub nid: Nid,
+    /// The inode number that `readdir` reports (`d_ino`).
+    pub inode_number: u64,
+    /// The file type recorded in the entry.
+    pub file_type: FileType,
+    /// The cursor that continues after this entry.
+    pub next: DirectoryCursor,
+}
+
+/// A run of file bytes with its origin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// The range within the file.
+    pub range: ByteRange,
+    /// The origin of the bytes.
+    pub data: ExtentData,
+}
+
+/// The origin of the bytes of an [`Extent`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExtentData {
+    /// A hole: the bytes are zero.
+    Hole,
+    /// The image stores the bytes uncompressed.
+    Plain {
+        /// The source that contains them.
+        device: DeviceId,
+        /// The offset of the first byte in that source.
+        offset: u64,
+    },
+    /// The bytes are part of a block that has to be decoded.
+    Encoded {
+        /// The block.
+        block: StoredBlock,
+        /// How many decoded bytes precede the extent. If the block ends before the extent does, the image is corrupt.
+        skip: u32,
+    },
+}
+
+/// An extended attribute, borrowed by a visitor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Xattr<'a> {
+    /// The full name: `user.comment`.
+    pub name: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
 }

@@ -8,34 +8,25 @@
 mod attr;
 mod block;
 mod decompressor;
-mod directory;
 mod error;
-mod extent;
 mod file_system;
 mod finding;
 mod metrics;
 mod range;
-mod range_set;
 mod reader;
 mod shown;
-mod source;
-mod start_error;
-mod xattr;
 
 pub use attr::{Attr, DeviceNumber, FileType, Nid, Outline, Timestamp};
 pub use block::{BcjFilters, DecodeEffort, DecodedLen, DeviceId, Encoding, Padding, StoredBlock, StoredLen};
 pub use bytes::Bytes;
 pub use decompressor::{DecodeError, Decompressor};
-pub use directory::{DIRECTORY_DEPTH_MAX, DIRECTORY_TOO_DEEP, DirectoryCursor, Dirent};
-pub use error::{Error, Place, Result};
-pub use extent::{Extent, ExtentData};
-pub use file_system::{Capabilities, FileSystem, FileSystemInfo, SeekTarget};
+pub use error::{Error, Place, Result, start_error};
+pub use file_system::{
+    Capabilities, DIRECTORY_DEPTH_MAX, DIRECTORY_TOO_DEEP, DirectoryCursor, Dirent, Extent, ExtentData, FileSystem,
+    FileSystemInfo, SeekTarget, Xattr,
+};
 pub use finding::{Finding, Severity};
 pub use metrics::{Metric, MetricKind, Metrics};
-pub use range::ByteRange;
-pub use range_set::ByteRangeSet;
-pub use reader::{BlockReader, DecodedBlock};
+pub use range::{ByteRange, ByteRangeSet};
+pub use reader::{BlockReader, DecodedBlock, ImageSource};
 pub use shown::{Shown, ShownName, harmless, json_name};
-pub use source::ImageSource;
-pub use start_error::start_error;
-pub use xattr::Xattr;

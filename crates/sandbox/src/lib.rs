@@ -12,7 +12,6 @@
 
 mod calls;
 mod capabilities;
-mod enforced;
 mod error;
 mod filter;
 mod inherited_sys;
@@ -27,7 +26,6 @@ mod tree_mount_sys;
 
 pub use calls::Calls;
 pub use capabilities::{Capability, held_capabilities};
-pub use enforced::{Enforced, Mechanism};
 pub use error::SandboxError;
 pub use loaded_libraries_sys::loaded_libraries;
 pub use paths::has_landlock;
@@ -35,4 +33,4 @@ pub use policy::{Access, Grant, Policy};
 #[cfg(debug_assertions)]
 pub use probe_sys::probe;
 pub use remover_sys::Remover;
-pub use sandbox::{Mode, Sandbox};
+pub use sandbox::{Enforced, Mechanism, Mode, Sandbox};

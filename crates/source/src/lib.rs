@@ -4,12 +4,9 @@
 //! other content too: an AppImage, a SIF container, a disk image. [`standard_output_was_closed`] reports whether
 //! standard output was closed when the program started, which the standard library hides.
 #![deny(unsafe_code)]
-
-mod elf;
 mod file_source;
 mod locate;
 mod magic;
-mod sif;
 #[allow(unsafe_code)]
 mod standard_output_sys;
 
