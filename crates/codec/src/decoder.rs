@@ -3,19 +3,14 @@
 mod deflate;
 mod lz4;
 mod lz4_ring;
-mod lz4_sequences;
 mod lz4_sys;
 mod lz4_window;
-mod lzma_alone;
+mod lzma;
 mod lzma_memory_sys;
 mod lzma_sys;
 mod lzo;
-mod micro_lzma;
 mod request;
-mod scratch;
-mod stored;
 mod stream;
-mod xz;
 mod zstd;
 
 use std::fmt;
@@ -26,9 +21,9 @@ use self::{
     deflate::{Deflate, Wrapping},
     lzma_sys::LzmaStream,
     request::{EMPTY, Request},
-    scratch::Scratch,
     zstd::Zstd,
 };
+use request::{HOLDS_MORE, Scratch};
 
 /// Memory of a decoder apart from dictionaries and windows, in bytes.
 const STATE_BYTES: usize = 128 * 1024;
@@ -96,10 +91,10 @@ impl Decoder {
             }
             Encoding::Lzo => decoded_len.min(1 << 20).saturating_add(STATE_BYTES),
             Encoding::MicroLzma { dictionary_bytes, .. } => {
-                bytes(micro_lzma::dictionary_of(dictionary_bytes, decoded_len)).saturating_add(STATE_BYTES)
+                bytes(lzma::dictionary_of(dictionary_bytes, decoded_len)).saturating_add(STATE_BYTES)
             }
             Encoding::Xz { dictionary_bytes } => bytes(dictionary_bytes).saturating_add(STATE_BYTES),
-            Encoding::LzmaAlone => bytes(lzma_alone::dictionary_bytes_max(decoded_len)) + STATE_BYTES,
+            Encoding::LzmaAlone => bytes(lzma::dictionary_bytes_max(decoded_len)) + STATE_BYTES,
         }
     }
 
@@ -131,17 +126,17 @@ impl Decompressor for Decoder {
             return Ok(0);
         }
         match *encoding {
-            Encoding::Stored => stored::decode(request),
+            Encoding::Stored => decode(request),
             Encoding::Lz4 { padding, window_bytes } => {
                 let len = lz4::decode(padding, window_bytes, request, scratch)?;
                 if self.is_strict {
-                    lz4_sequences::refuse_zero_distances(stored, skip.saturating_add(len))?;
+                    lz4_window::refuse_zero_distances(stored, skip.saturating_add(len))?;
                 }
                 Ok(len)
             }
             Encoding::MicroLzma { padding, dictionary_bytes } => {
                 let lzma = self.micro_lzma.get_or_insert_with(LzmaStream::new);
-                micro_lzma::decode(lzma, padding, dictionary_bytes, request, scratch)
+                lzma::decode_micro(lzma, padding, dictionary_bytes, request, scratch)
             }
             Encoding::Deflate { window_log2, .. } => self.deflate.decode_raw(window_log2, request, scratch),
             Encoding::Zlib => self.deflate.decode(Wrapping::Zlib, request, scratch),
@@ -153,11 +148,11 @@ impl Decompressor for Decoder {
                 zstd.decode(window_log2_max, request, scratch)
             }
             Encoding::LzmaAlone => {
-                lzma_alone::decode(self.lzma_alone.get_or_insert_with(LzmaStream::new), request, scratch)
+                lzma::decode_alone(self.lzma_alone.get_or_insert_with(LzmaStream::new), request, scratch)
             }
             Encoding::Lzo => lzo::decode(request, scratch),
             Encoding::Xz { dictionary_bytes } => {
-                xz::decode(self.xz.get_or_insert_with(LzmaStream::new), dictionary_bytes, request, scratch)
+                lzma::decode_xz(self.xz.get_or_insert_with(LzmaStream::new), dictionary_bytes, request, scratch)
             }
         }
     }
@@ -180,7 +175,7 @@ impl Decompressor for Decoder {
         self.scratch.begin();
         let stored = unpadded(encoding, &buffer[start..])?;
         if self.is_strict {
-            lz4_sequences::refuse_zero_distances(stored, decoded_len)?;
+            lz4_window::refuse_zero_distances(stored, decoded_len)?;
         }
         let start = buffer.len() - stored.len();
         lz4::decode_in_place(start, decoded_len, buffer).map(|()| true)
@@ -219,4 +214,15 @@ fn unpadded<'a>(encoding: &Encoding, stored: &'a [u8]) -> Result<&'a [u8], Decod
         Padding::None | Padding::Trailing => 0,
     };
     stored.get(start..).filter(|bytes| !bytes.is_empty()).ok_or(EMPTY)
+}
+
+/// Copies the requested bytes.
+pub(crate) fn decode(request: &mut Request<'_>) -> Result<usize, DecodeError> {
+    if request.ends_with_block() && request.stored.len() > request.len_max() {
+        return Err(HOLDS_MORE);
+    }
+    let rest = request.stored.get(request.skip..).unwrap_or_default();
+    let len = rest.len().min(request.output.len());
+    request.output[..len].copy_from_slice(&rest[..len]);
+    request.answer(len)
 }

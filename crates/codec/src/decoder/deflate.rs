@@ -5,8 +5,7 @@ use libdeflater::{DecompressionError, Decompressor};
 use zlib_rs::{Inflate, InflateError, InflateFlush, Status};
 
 use super::{
-    request::{ENDS_EARLY, HOLDS_MORE, Request},
-    scratch::Scratch,
+    request::{ENDS_EARLY, HOLDS_MORE, Request, Scratch},
     stream::{self, Progress, Stream},
 };
 

@@ -16,8 +16,7 @@ use floe_image::{DecodeError, Padding};
 use super::{
     lz4_sys,
     lz4_window::{PAST_WINDOW, Part},
-    request::{ENDS_EARLY, HOLDS_LESS, Request},
-    scratch::Scratch,
+    request::{ENDS_EARLY, HOLDS_LESS, Request, Scratch},
 };
 
 /// The largest match distance of LZ4, rounded up, in bytes.

@@ -3,10 +3,7 @@
 use floe_image::DecodeError;
 use lzokay::{Error, decompress::decompress};
 
-use super::{
-    request::{ENDS_EARLY, HOLDS_MORE, Request},
-    scratch::Scratch,
-};
+use super::request::{ENDS_EARLY, HOLDS_MORE, Request, Scratch};
 
 /// The longest block that is decoded whole for a part of it, in bytes: SquashFS's largest.
 const DECODED_BYTES_MAX: usize = 1024 * 1024;

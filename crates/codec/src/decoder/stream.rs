@@ -2,10 +2,7 @@
 
 use floe_image::DecodeError;
 
-use super::{
-    request::{HOLDS_MORE, Request},
-    scratch::Scratch,
-};
+use super::request::{HOLDS_MORE, Request, Scratch};
 
 /// The maximum number of decoded bytes that one step skips.
 const DROP_BYTES_MAX: usize = 16 * 1024;

@@ -4,8 +4,7 @@ use floe_image::DecodeError;
 use zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
 use super::{
-    request::{ENDS_EARLY, HOLDS_LESS, HOLDS_MORE, Request},
-    scratch::Scratch,
+    request::{ENDS_EARLY, HOLDS_LESS, HOLDS_MORE, Request, Scratch},
     stream::{self, Progress, Stream},
 };
 

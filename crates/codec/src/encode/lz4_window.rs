@@ -8,8 +8,10 @@ use std::num::NonZeroU32;
 
 use super::{
     EncodeError, Encoder, Fit,
-    lz4_matches::{MatchChains, common_len, word},
-    lz4_output::{LAST_LITERALS, MATCH_LEN_MIN, MATCH_START_MARGIN, Match, SequenceWriter, length_bytes},
+    lz4_output::{
+        LAST_LITERALS, MATCH_LEN_MIN, MATCH_START_MARGIN, Match, MatchChains, SequenceWriter, common_len, length_bytes,
+        word,
+    },
 };
 
 /// The number of positions that are optimised together.

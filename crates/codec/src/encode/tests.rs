@@ -254,3 +254,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn encoders_accept_the_valid_levels_and_no_others() {
+    for compressor in &COMPRESSORS {
+        for level in 0..=u8::MAX {
+            let settings = CompressorSettings {
+                level: Some(level),
+                dictionary_bytes: None,
+                lz4_window_bytes: LZ4_WINDOW_MAX,
+                pcluster_bytes: 4096,
+            };
+            let is_valid = compressor.levels.is_empty() || compressor.has_level(level);
+            let is_accepted = compressor.compression(&settings).encoder().is_ok();
+            assert_eq!(is_accepted, is_valid, "{} {level}", compressor.name);
+        }
+        assert!(compressor.levels.is_empty() || compressor.has_level(compressor.level_default));
+    }
+}

@@ -1,16 +1,85 @@
-//! .xz streams.
+//! LZMA streams: MicroLZMA, .lzma ("LZMA alone") and .xz.
 
-use floe_image::DecodeError;
+use floe_image::{DecodeError, Padding};
 
 use super::{
     lzma_sys::{LzmaStream, crc32},
-    request::Request,
-    scratch::Scratch,
+    request::{Request, Scratch},
     stream,
 };
 
-/// The largest accepted dictionary in bytes, whatever the image states.
+/// The largest dictionary in bytes, whatever the image states. EROFS allows no larger one.
 const DICTIONARY_BYTES_MAX: u32 = 8 * 1024 * 1024;
+
+/// Decodes the requested part of a stream.
+pub(crate) fn decode_micro(
+    lzma: &mut LzmaStream,
+    padding: Padding,
+    dictionary_bytes: u32,
+    request: &mut Request<'_>,
+    scratch: &mut Scratch,
+) -> Result<usize, DecodeError> {
+    if dictionary_bytes > DICTIONARY_BYTES_MAX {
+        return Err(DecodeError::Unsupported("MicroLZMA dictionary above 8 MiB".into()));
+    }
+    if request.may_be_short() {
+        // The stream does not mark its own end.
+        return Err(DecodeError::Unsupported("MicroLZMA stream of unknown decoded length".into()));
+    }
+    let is_exact = request.ends_with_block() && padding != Padding::Trailing;
+    lzma.start_micro(
+        request.stored.len(),
+        request.end(),
+        is_exact,
+        dictionary_of(dictionary_bytes, request.len_max()),
+    )?;
+    stream::answer(lzma, request, scratch)
+}
+
+/// The dictionary size for a block of `decoded_len` bytes in an image that states `dictionary_bytes`. Matches never
+/// reach back beyond the beginning of the block, so a short block needs less. Blocks of similar length get the same
+/// size, so that memory is reused.
+pub(crate) fn dictionary_of(dictionary_bytes: u32, decoded_len: usize) -> u32 {
+    let needed = decoded_len.checked_next_power_of_two().and_then(|needed| u32::try_from(needed).ok());
+    dictionary_bytes.min(needed.unwrap_or(u32::MAX))
+}
+
+/// The largest block of SquashFS in bytes. Smaller dictionaries are used as the streams state them, so that blocks of different
+/// length share memory.
+const BLOCK_BYTES_MAX: u32 = 1 << 20;
+
+/// The position of the size of the dictionary in the header.
+const DICTIONARY_AT: usize = 1;
+
+/// The length of the header: properties, dictionary, decoded length.
+const HEADER_LEN: usize = 13;
+
+/// Decodes the requested part of a stream. A dictionary larger than the block is reduced: no match reaches back beyond the
+/// beginning of the block.
+pub(crate) fn decode_alone(
+    lzma: &mut LzmaStream,
+    request: &mut Request<'_>,
+    scratch: &mut Scratch,
+) -> Result<usize, DecodeError> {
+    let dictionary_bytes_max = dictionary_bytes_max(request.len_max());
+    lzma.start_alone(dictionary_bytes_max)?;
+    if let Some((header, rest)) = request.stored.split_first_chunk::<HEADER_LEN>()
+        && let Some(stated) = header.get(DICTIONARY_AT..).and_then(|bytes| bytes.first_chunk())
+        && u32::from_le_bytes(*stated) > dictionary_bytes_max
+    {
+        let mut header = *header;
+        header[DICTIONARY_AT..][..stated.len()].copy_from_slice(&dictionary_bytes_max.to_le_bytes());
+        lzma.take(&header)?;
+        request.stored = rest;
+    }
+    stream::answer(lzma, request, scratch)
+}
+
+/// The largest dictionary in bytes for a block of at most `decoded_len` bytes.
+pub(crate) fn dictionary_bytes_max(decoded_len: usize) -> u32 {
+    let needed = decoded_len.checked_next_power_of_two().and_then(|needed| u32::try_from(needed).ok());
+    needed.unwrap_or(u32::MAX).clamp(BLOCK_BYTES_MAX, DICTIONARY_BYTES_MAX)
+}
 
 /// The length of the header of a stream, which the header of its first block follows.
 const STREAM_HEADER_LEN: usize = 12;
@@ -29,7 +98,7 @@ const CODE_MAX: u8 = 40;
 
 /// Decodes the requested part of a stream, with a dictionary of at most `dictionary_bytes`, which no match of the block exceeds.
 /// Encoders often state a larger one, because they do not know how short the block is.
-pub(crate) fn decode(
+pub(crate) fn decode_xz(
     lzma: &mut LzmaStream,
     dictionary_bytes: u32,
     request: &mut Request<'_>,

@@ -3,10 +3,10 @@
 //! `cargo run -p floe-codec --example fuzz_seeds -- fuzz`
 
 #[allow(dead_code)]
-#[path = "../../tests/decoder/encoder_sys.rs"]
+#[path = "../tests/decoder/encoder_sys.rs"]
 mod encoder_sys;
 #[allow(dead_code)]
-#[path = "../../tests/decoder/sample.rs"]
+#[path = "../tests/decoder/sample.rs"]
 mod sample;
 
 use std::{error::Error, fs, path::PathBuf};

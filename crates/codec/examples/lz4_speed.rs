@@ -3,7 +3,7 @@
 //! `cargo run --release -p floe-codec --example lz4_speed -- FILE…`
 
 #[allow(dead_code)]
-#[path = "../../tests/decoder/encoder_sys.rs"]
+#[path = "../tests/decoder/encoder_sys.rs"]
 mod encoder_sys;
 
 use std::{error::Error, fs, time::Instant};
