@@ -4,10 +4,8 @@ mod circles;
 mod dependencies;
 mod documents;
 mod imports;
-mod library;
 mod permissions;
 mod rooms;
-mod shown_names;
 mod source_files;
 mod temporary_files;
 
@@ -19,11 +17,11 @@ use crate::task_error::{Outcome, TaskError};
 pub(crate) fn run() -> Outcome {
     let permissions = Permissions::read()?;
     let mut lines = dependencies::violations(&permissions)?;
-    lines.extend(circles::violations(&permissions)?);
+    lines.extend(circles::violations()?);
     lines.extend(documents::violations()?);
-    lines.extend(library::violations()?);
+    lines.extend(dependencies::library_violations()?);
     lines.extend(rooms::violations(&permissions)?);
-    lines.extend(shown_names::violations()?);
+    lines.extend(source_files::raw_name_violations()?);
     lines.extend(source_files::violations()?);
     lines.extend(temporary_files::violations()?);
     TaskError::from_lines("not tidy", &lines)

@@ -3,21 +3,15 @@
 //! Names are those of the specification without their prefix. Nothing here checks values; the reader and the writer do.
 //! Where the specification overlays several fields, the raw number is stored and methods interpret it.
 
-mod chunk;
 mod compression;
-mod directory;
 mod inode;
 mod launch_list;
 mod superblock;
-mod xattr;
 
-pub use chunk::*;
 pub use compression::*;
-pub use directory::*;
 pub use inode::*;
 pub use launch_list::*;
 pub use superblock::*;
-pub use xattr::*;
 
 /// A number or byte array inside a raw structure.
 trait Field: Sized {

@@ -1,22 +1,17 @@
 //! The reader: parses an image, from the superblock to the extents of files.
 
-mod algorithms;
-mod block_size;
 pub mod check;
 mod content;
 mod device_table;
 mod directory;
 pub mod dump;
 mod erofs;
-mod features;
 mod inode;
 mod launch_list;
 mod layout;
 mod length_sums;
 mod map;
-mod open;
 mod parameters;
-mod posix_acl;
 mod superblock;
 mod volume;
 mod window;

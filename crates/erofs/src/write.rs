@@ -4,14 +4,10 @@
 //! states.
 
 mod chunk_map;
-mod compact_index;
 mod compressed_map;
 mod directory;
-mod encoded_extents;
-mod full_index;
 mod inode;
 mod launch_list;
-mod lclusters;
 mod superblock;
 mod xattr;
 

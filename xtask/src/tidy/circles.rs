@@ -9,27 +9,19 @@ use std::{
 
 use floe_testkit::workspace_root;
 
-use super::{
-    imports::Imports,
-    permissions::{FILE, Permissions},
-};
+use super::imports::Imports;
 use crate::task_error::{During, Outcome};
 
 /// Files, and the files that each imports.
 type Graph<'files> = BTreeMap<&'files Path, BTreeSet<&'files Path>>;
 
-/// The circles that the table does not tolerate, and the files in it that are in no circle.
-pub(super) fn violations(permissions: &Permissions) -> Outcome<Vec<String>> {
+/// The circles of all crates.
+pub(super) fn violations() -> Outcome<Vec<String>> {
     let mut lines = Vec::new();
-    let mut found = BTreeSet::new();
     for (name, source) in sources()? {
-        let tolerated = permissions.circles.get(&name).cloned().unwrap_or_default();
         let imports = Imports::read(&source)?;
-        lines.extend(violations_of(&name, imports.uses(), &tolerated));
-        found.insert(name);
+        lines.extend(violations_of(&name, imports.uses()));
     }
-    let unknown = permissions.circles.keys().filter(|name| !found.contains(*name));
-    lines.extend(unknown.map(|name| format!("{FILE}: circles: there is no crate `{name}`")));
     Ok(lines)
 }
 
@@ -48,23 +40,20 @@ fn sources() -> Outcome<BTreeMap<String, PathBuf>> {
     Ok(sources.filter(|(_, source)| source.is_dir()).collect())
 }
 
-fn violations_of(name: &str, mut graph: Graph<'_>, tolerated: &BTreeSet<String>) -> Vec<String> {
+fn violations_of(name: &str, mut graph: Graph<'_>) -> Vec<String> {
     for (file, others) in &mut graph {
         others.retain(|other| !is_around(file, other) && !is_around(other, file));
     }
-    let mut tolerated: BTreeSet<&Path> = tolerated.iter().map(Path::new).collect();
     let mut lines = Vec::new();
     let mut told = BTreeSet::new();
     for file in graph.keys() {
         let circle = circle_from(file, &graph);
-        if !circle.is_empty() && !tolerated.remove(file) && told.insert(*file) {
+        if !circle.is_empty() && told.insert(*file) {
             told.extend(&circle);
             let files: Vec<String> = circle.iter().map(|file| file.display().to_string()).collect();
             lines.push(format!("{name}: a circle of imports: {} → {}", files.join(" → "), file.display()));
         }
     }
-    let straight = tolerated.into_iter();
-    lines.extend(straight.map(|file| format!("{FILE}: circles: {name}: `{}` is in none", file.display())));
     lines
 }
 
@@ -101,31 +90,22 @@ mod tests {
 
     #[test]
     fn circles_are_found() {
-        for (imports, tolerated, expected) in [
-            (&[("hall.rs", "cellar.rs"), ("attic.rs", "hall.rs")][..], &[][..], None),
+        for (imports, expected) in [
+            (&[("hall.rs", "cellar.rs"), ("attic.rs", "hall.rs")][..], None),
             (
                 &[("hall.rs", "cellar.rs"), ("cellar.rs", "attic.rs"), ("attic.rs", "hall.rs")],
-                &[],
                 Some("house: a circle of imports: attic.rs → hall.rs → cellar.rs → attic.rs"),
             ),
-            (&[("hall.rs", "cellar.rs"), ("cellar.rs", "hall.rs")], &["cellar.rs", "hall.rs"], None),
-            (
-                &[("hall.rs", "cellar.rs")],
-                &["cellar.rs"],
-                Some("xtask/rooms.toml: circles: house: `cellar.rs` is in none"),
-            ),
             // A module and those inside it, and the root.
-            (&[("hall.rs", "hall/a/door.rs"), ("hall/a/door.rs", "hall.rs")], &[], None),
-            (&[("hall/mod.rs", "hall/door.rs"), ("hall/door.rs", "hall/mod.rs")], &[], None),
-            (&[("lib.rs", "hall.rs"), ("hall.rs", "lib.rs")], &[], None),
+            (&[("hall.rs", "hall/a/door.rs"), ("hall/a/door.rs", "hall.rs")], None),
+            (&[("hall/mod.rs", "hall/door.rs"), ("hall/door.rs", "hall/mod.rs")], None),
+            (&[("lib.rs", "hall.rs"), ("hall.rs", "lib.rs")], None),
             (
                 &[("hall/door.rs", "hall/step.rs"), ("hall/step.rs", "hall/door.rs")],
-                &[],
                 Some("house: a circle of imports: hall/door.rs → hall/step.rs → hall/door.rs"),
             ),
             (
                 &[("hall.rs", "hallway.rs"), ("hallway.rs", "hall.rs")],
-                &[],
                 Some("house: a circle of imports: hall.rs → hallway.rs → hall.rs"),
             ),
         ] {
@@ -133,8 +113,7 @@ mod tests {
             for (file, other) in imports {
                 graph.entry(Path::new(file)).or_default().insert(Path::new(other));
             }
-            let tolerated = tolerated.iter().map(|file: &&str| (*file).to_owned()).collect();
-            assert_eq!(violations_of("house", graph, &tolerated), Vec::from_iter(expected), "{imports:?}");
+            assert_eq!(violations_of("house", graph), Vec::from_iter(expected), "{imports:?}");
         }
     }
 }

@@ -24,9 +24,6 @@ pub(super) struct Permissions {
     pub(super) crates: Table,
     /// What the tests of a crate may use besides.
     pub(super) tests: Table,
-    /// The files of crates that may still import each other in circles.
-    #[serde(default)]
-    pub(super) circles: Table,
     /// The rooms of crates.
     pub(super) rooms: BTreeMap<String, Table>,
 }

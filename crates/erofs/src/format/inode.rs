@@ -1,4 +1,5 @@
-//! Inodes (docs/format/erofs.md, Inodes).
+//! Inodes and what they lead to (docs/format/erofs.md, Inodes): directories (docs/format/erofs.md, Directories), chunks
+//! (docs/format/erofs.md, Chunks) and extended attributes (docs/format/erofs.md, Extended attributes).
 
 use super::{FEATURE_INCOMPAT_48BIT, raw_structs};
 
@@ -88,6 +89,50 @@ raw_structs! {
         /// Zero.
         pub i_reserved2: [u8; 16],
     }
+
+    /// A directory entry. The names follow all entries of a block. A name ends where the next one begins; the last name
+    /// ends at a zero byte or at the end of the block.
+    pub struct Dirent: 12 {
+        /// The inode that the entry refers to.
+        pub nid: u64,
+        /// The offset of the name within the block, in bytes.
+        pub nameoff: u16,
+        /// An `FT_` number.
+        pub file_type: u8,
+        /// Zero.
+        pub reserved: u8,
+    }
+
+    /// The location of a chunk.
+    pub struct InodeChunkIndex: 8 {
+        /// The upper 16 bits of the first block number.
+        pub startblk_hi: u16,
+        /// The device; 0 for the image itself or for the unified address space.
+        pub device_id: u16,
+        /// The lower 32 bits of the first block number.
+        pub startblk_lo: u32,
+    }
+
+    /// The header of the xattr body, which follows the inode. The 4-byte numbers of shared xattrs come next, then the
+    /// inline entries.
+    pub struct XattrIbodyHeader: 12 {
+        /// The bloom filter: a set bit means that no name with that hash exists.
+        pub h_name_filter: u32,
+        /// The number of shared xattrs of the inode.
+        pub h_shared_count: u8,
+        /// Zero.
+        pub h_reserved2: [u8; 7],
+    }
+
+    /// The header of an xattr entry. The name and the value follow.
+    pub struct XattrEntry: 4 {
+        /// The length of the name without its prefix, in bytes.
+        pub e_name_len: u8,
+        /// The prefix, an `XATTR_INDEX_` number.
+        pub e_name_index: u8,
+        /// The length of the value in bytes.
+        pub e_value_size: u16,
+    }
 }
 
 /// Whether `i_format` has unknown bits, or bits that require a feature the image does not have.
@@ -95,3 +140,69 @@ pub const fn has_unknown_format_bits(i_format: u16, feature_incompat: u32) -> bo
     let known = if feature_incompat & FEATURE_INCOMPAT_48BIT != 0 { I_ALL } else { I_ALL & !I_NLINK_1 };
     i_format & !known != 0
 }
+
+/// The longest name, in bytes.
+pub const NAME_LEN: usize = 255;
+/// The bit of a nid that is set if the inode is inside the metabox.
+pub const DIRENT_NID_METABOX_BIT: u32 = 63;
+/// The other bits of a nid.
+pub const DIRENT_NID_MASK: u64 = (1 << DIRENT_NID_METABOX_BIT) - 1;
+
+/// `file_type`: unknown.
+pub const FT_UNKNOWN: u8 = 0;
+/// `file_type`: a regular file.
+pub const FT_REG_FILE: u8 = 1;
+/// `file_type`: a directory.
+pub const FT_DIR: u8 = 2;
+/// `file_type`: a character device.
+pub const FT_CHRDEV: u8 = 3;
+/// `file_type`: a block device.
+pub const FT_BLKDEV: u8 = 4;
+/// `file_type`: a named pipe.
+pub const FT_FIFO: u8 = 5;
+/// `file_type`: a socket.
+pub const FT_SOCK: u8 = 6;
+/// `file_type`: a symbolic link.
+pub const FT_SYMLINK: u8 = 7;
+
+/// Chunk format: log2 of the number of blocks in a chunk.
+pub const CHUNK_FORMAT_BLKBITS_MASK: u16 = 0x1f;
+/// Chunk format: the map consists of [`InodeChunkIndex`] records rather than 4-byte block numbers.
+pub const CHUNK_FORMAT_INDEXES: u16 = 0x20;
+/// Chunk format: the upper 16 address bits of the records are valid.
+pub const CHUNK_FORMAT_48BIT: u16 = 0x40;
+/// All known bits of the chunk format.
+pub const CHUNK_FORMAT_ALL: u16 = (CHUNK_FORMAT_48BIT << 1) - 1;
+/// The size of a 4-byte map entry.
+pub const BLOCK_MAP_ENTRY_SIZE: u64 = 4;
+/// The 32-bit block number of a hole.
+pub const NULL_ADDR_32: u32 = u32::MAX;
+/// The 48-bit block number of a hole.
+pub const NULL_ADDR_48: u64 = (1 << 48) - 1;
+
+/// `e_name_index`: no prefix; the entry holds the whole name.
+pub const XATTR_INDEX_NONE: u8 = 0;
+/// `e_name_index`: `user.`
+pub const XATTR_INDEX_USER: u8 = 1;
+/// `e_name_index`: `system.posix_acl_access`
+pub const XATTR_INDEX_POSIX_ACL_ACCESS: u8 = 2;
+/// `e_name_index`: `system.posix_acl_default`
+pub const XATTR_INDEX_POSIX_ACL_DEFAULT: u8 = 3;
+/// `e_name_index`: `trusted.`
+pub const XATTR_INDEX_TRUSTED: u8 = 4;
+/// `e_name_index`: `lustre.`; never used.
+pub const XATTR_INDEX_LUSTRE: u8 = 5;
+/// `e_name_index`: `security.`
+pub const XATTR_INDEX_SECURITY: u8 = 6;
+/// `e_name_index`: the lower bits are the number of a long prefix.
+pub const XATTR_LONG_PREFIX: u8 = 0x80;
+/// The lower bits of `e_name_index`.
+pub const XATTR_LONG_PREFIX_MASK: u8 = 0x7f;
+/// The seed of the filter's xxh32; the name index is added to it.
+pub const XATTR_FILTER_SEED: u32 = 0x25BB_E08F;
+/// The size of the filter in bits.
+pub const XATTR_FILTER_BITS: u32 = 32;
+/// The initial value of the filter: every name is absent.
+pub const XATTR_FILTER_DEFAULT: u32 = u32::MAX;
+/// The alignment of entries in bytes.
+pub const XATTR_ALIGN: u64 = 4;

@@ -4,26 +4,27 @@
 //! verified. [`Check::data`] lists the stored runs of a part and may be called from many threads at once. Nothing here
 //! starts threads or decodes file data; the caller does both.
 
-mod content;
 mod encoded_blocks;
 mod inodes;
-mod marks;
-mod superblock;
 mod tree;
+mod uses;
+
+pub use self::tree::Walked;
 
 use std::sync::Arc;
 
-use floe_image::{BlockReader, ByteRange, DeviceId, Error, Finding, Nid, Result, Severity, StoredBlock};
+use floe_image::{BlockReader, ByteRange, DeviceId, Error, Finding, Nid, Place, Result, Severity, StoredBlock};
 
-pub use self::tree::Walked;
 use super::{
     inode::Inode,
     layout::PieceData,
     map::Mapper,
+    parameters,
     superblock::FoundSuperblock,
     volume::Volume,
     xattr_prefixes::{self, LongPrefix},
 };
+use crate::format::{self, SUPER_OFFSET};
 
 /// The maximum number of file bytes in one [`DataPart`].
 const PART_BYTES: u64 = 8 << 20;
@@ -80,7 +81,7 @@ impl Check {
         let checksum = found.check_checksum(reader.as_ref()).err();
         let volume = Volume::open(reader, found.parse()?)?;
         let mut opening: Vec<Finding> = checksum.into_iter().map(|error| Finding::from(&error)).collect();
-        opening.extend(superblock::findings(&volume)?);
+        opening.extend(findings(&volume)?);
         Ok(Self { prefixes: xattr_prefixes::read(&volume)?, volume, opening })
     }
 
@@ -140,4 +141,29 @@ impl Check {
         }
         Ok(())
     }
+}
+
+/// Checks the superblock of an image that could be opened.
+///
+/// # Errors
+/// A configuration cannot be read.
+fn findings(volume: &Volume) -> Result<Vec<Finding>> {
+    let (superblock, mut findings) = (&volume.superblock, Vec::new());
+    let mut warn = |rule: &'static str| {
+        findings.push(Finding::warning(rule, Place::at(SUPER_OFFSET)));
+    };
+    let image_blocks = superblock.block_size.blocks(volume.image_len);
+    if superblock.block_count > image_blocks {
+        warn("block count past the end of the image");
+    }
+    let has_device_table = superblock.features.has(format::FEATURE_INCOMPAT_DEVICE_TABLE);
+    if superblock.raw.extra_devices != 0 && !has_device_table {
+        warn("number of devices without a device table");
+    }
+    if parameters::pcluster_blocks_max(volume.reader.as_ref(), superblock)?
+        .is_some_and(|blocks| u64::from(blocks) << superblock.block_size.log2() > format::PCLUSTER_MAX_SIZE)
+    {
+        warn("LZ4 pclusters above 1 MiB announced");
+    }
+    Ok(findings)
 }

@@ -2,10 +2,7 @@
 
 use floe_image::{BlockReader, ByteRange, DeviceId, Error, Place, Result};
 
-use super::{
-    block_size::BlockSize,
-    superblock::{Superblock, SuperblockChecksum},
-};
+use super::superblock::{BlockSize, Superblock, SuperblockChecksum};
 use crate::format;
 
 /// A device table entry of an image.

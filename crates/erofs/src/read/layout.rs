@@ -8,24 +8,23 @@ mod compressed;
 mod encoded_extents;
 mod flat;
 mod full_index;
-mod lcluster;
 mod lcluster_map;
 mod pcluster;
-mod piece;
 
-use floe_image::{ByteRange, Result};
-
-use self::flat::{Flat, FlatInline};
 pub(super) use self::{
     chunks::Chunks,
     compressed::{CompressedMap, read_header},
     pcluster::{Coding, CompressedExtent, Pcluster},
-    piece::{Piece, PieceData},
 };
+
+use floe_image::{ByteRange, DeviceId, Result, StoredBlock};
+
+use self::flat::{Flat, FlatInline};
 use super::{
     inode::{Inode, Layout},
     window::{Metadata, Window},
 };
+use crate::read::parameters::Space;
 
 /// Where the data of an inode is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,4 +79,84 @@ impl DataMap {
             Self::Empty | Self::Flat(_) | Self::FlatInline(_) | Self::Chunks(_) => None,
         }
     }
+}
+
+/// A run of file bytes as its inode describes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Piece {
+    /// The range within the file; never empty, never past its size.
+    pub(in crate::read) range: ByteRange,
+    /// The location of the bytes.
+    pub(in crate::read) data: PieceData,
+}
+
+/// The location of a [`Piece`]'s bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum PieceData {
+    /// A hole.
+    Hole,
+    /// Uncompressed bytes of a device.
+    Stored { device: DeviceId, offset: u64 },
+    /// Uncompressed bytes in the metadata.
+    Inline { space: Space, position: u64 },
+    /// A block; the piece starts with its first decoded byte.
+    Encoded(StoredBlock),
+    /// Bytes of the packed inode at this offset.
+    Fragment { offset: u64 },
+}
+
+impl Piece {
+    /// A hole that covers `range`.
+    pub(in crate::read) fn hole(range: ByteRange) -> Self {
+        Self { range, data: PieceData::Hole }
+    }
+}
+
+/// The index entry of one lcluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lcluster {
+    /// An extent begins in the lcluster.
+    Head(Head),
+    /// The lcluster belongs entirely to an extent that begins in an earlier one.
+    NonHead {
+        /// How many lclusters back the head is, as far as this entry states.
+        to_head: u64,
+        /// How many lclusters ahead the next head is, as far as this entry states.
+        to_next_head: u64,
+        /// The block count of the pcluster; only the first lcluster after a head states it.
+        block_count: Option<u64>,
+    },
+}
+
+/// The beginning of an extent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Head {
+    kind: HeadKind,
+    /// The offset in the lcluster at which the extent begins, in bytes.
+    offset: u64,
+    /// The first block of the pcluster.
+    block: u64,
+    /// The extent is a hole and has no pcluster.
+    is_hole: bool,
+    /// The pcluster decodes to more than the extent.
+    is_partial: bool,
+}
+
+/// The encoding of an extent's pcluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum HeadKind {
+    /// Uncompressed.
+    Plain,
+    /// Compressed with the inode's first algorithm.
+    First,
+    /// Compressed with the inode's second algorithm.
+    Second,
+}
+
+/// A decoded index entry and its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Loaded {
+    lcluster: Lcluster,
+    /// The position after the record, or after the pack that contains the entry.
+    record_end: u64,
 }

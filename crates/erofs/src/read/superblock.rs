@@ -1,9 +1,12 @@
-//! The superblock (docs/format/erofs.md, Superblock).
+//! The superblock (docs/format/erofs.md, Superblock): the block size, and the features with their names (docs/format/erofs.md,
+//! Features).
 
 use floe_image::{BlockReader, Bytes, DeviceId, Error, Nid, Place, Result, Timestamp};
 
-use super::{block_size::BlockSize, features::Features};
-use crate::format::{self, DIRENT_NID_METABOX_BIT, SUPER_OFFSET, SuperBlock, SuperBlockExtension};
+use crate::format::{
+    self, BLOCK_SIZE_LOG2_MAX, BLOCK_SIZE_LOG2_MIN, DIRENT_NID_METABOX_BIT, SUPER_OFFSET, SuperBlock,
+    SuperBlockExtension,
+};
 
 /// The superblock ends within this many bytes of the image, or within the first block if that is larger.
 const SUPERBLOCK_END_MAX: u64 = 4096;
@@ -173,4 +176,152 @@ const NANOSECONDS_MAX: u32 = 999_999_999;
 /// Clamps a stored number of nanoseconds to a valid one, as FUSE does.
 pub(crate) fn nanoseconds(stored: u32) -> u32 {
     stored.min(NANOSECONDS_MAX)
+}
+
+/// The block size of an image: a power of two from 512 to 65,536 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct BlockSize {
+    log2: u8,
+}
+
+impl BlockSize {
+    /// A block size of `1 << log2` bytes; `None` if it is out of range.
+    pub(crate) fn from_log2(log2: u8) -> Option<Self> {
+        (BLOCK_SIZE_LOG2_MIN..=BLOCK_SIZE_LOG2_MAX).contains(&log2).then_some(Self { log2 })
+    }
+
+    /// log2 of the block size.
+    pub(crate) fn log2(self) -> u8 {
+        self.log2
+    }
+
+    /// The block size in bytes.
+    pub(crate) fn bytes(self) -> u64 {
+        1 << self.log2
+    }
+
+    /// The offset of `position` within its block.
+    pub(crate) fn offset_within(self, position: u64) -> u64 {
+        position & (self.bytes() - 1)
+    }
+
+    /// The offset of a block in bytes; `None` past the address space.
+    pub(crate) fn position(self, block: u64) -> Option<u64> {
+        block.checked_mul(self.bytes())
+    }
+
+    /// The number of blocks needed for `len` bytes.
+    pub(crate) fn blocks(self, len: u64) -> u64 {
+        len.div_ceil(self.bytes())
+    }
+}
+
+/// The features of an image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Features {
+    compatible: u32,
+    incompatible: u32,
+}
+
+impl Features {
+    /// Parses the feature bits of the superblock.
+    ///
+    /// # Errors
+    /// An incompatible bit is unknown; the error names it.
+    fn new(compatible: u32, incompatible: u32) -> Result<Self> {
+        match incompatible & !format::ALL_FEATURE_INCOMPAT {
+            0 => Ok(Self { compatible, incompatible }),
+            unknown => Err(Error::unsupported(format!("EROFS feature_incompat {}", bit_names(unknown)))),
+        }
+    }
+
+    /// Whether all compatible bits of `bits` are set.
+    pub(crate) fn has_compatible(self, bits: u32) -> bool {
+        self.compatible & bits == bits
+    }
+
+    /// Whether all incompatible bits of `bits` are set.
+    pub(crate) fn has(self, bits: u32) -> bool {
+        self.incompatible & bits == bits
+    }
+
+    /// The names of the features. Unknown compatible bits appear as numbers.
+    pub(crate) fn words(self) -> Vec<String> {
+        let mut words = Vec::new();
+        for (bits, names) in [(self.compatible, COMPATIBLE_NAMES), (self.incompatible, INCOMPATIBLE_NAMES)] {
+            words.extend(names.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, name)| String::from(*name)));
+        }
+        let known = COMPATIBLE_NAMES.iter().fold(0, |all, (bit, _)| all | bit);
+        if self.compatible & !known != 0 {
+            words.push(format!("compatible {}", bit_names(self.compatible & !known)));
+        }
+        words
+    }
+}
+
+const COMPATIBLE_NAMES: &[(u32, &str)] = &[
+    (format::FEATURE_COMPAT_SB_CHKSUM, "sb_csum"),
+    (format::FEATURE_COMPAT_MTIME, "mtime"),
+    (format::FEATURE_COMPAT_XATTR_FILTER, "xattr_filter"),
+    (format::FEATURE_COMPAT_SHARED_EA_IN_METABOX, "shared_ea_in_metabox"),
+    (format::FEATURE_COMPAT_PLAIN_XATTR_PFX, "plain_xattr_pfx"),
+    (format::FEATURE_COMPAT_ISHARE_XATTRS, "ishare_xattrs"),
+];
+
+const INCOMPATIBLE_NAMES: &[(u32, &str)] = &[
+    (format::FEATURE_INCOMPAT_ZERO_PADDING, "0padding"),
+    (format::FEATURE_INCOMPAT_COMPR_CFGS, "compr_cfgs/big_pcluster"),
+    (format::FEATURE_INCOMPAT_CHUNKED_FILE, "chunked_file"),
+    (format::FEATURE_INCOMPAT_DEVICE_TABLE, "device_table/compr_head2"),
+    (format::FEATURE_INCOMPAT_ZTAILPACKING, "ztailpacking"),
+    (format::FEATURE_INCOMPAT_FRAGMENTS, "fragments/dedupe"),
+    (format::FEATURE_INCOMPAT_XATTR_PREFIXES, "xattr_prefixes"),
+    (format::FEATURE_INCOMPAT_48BIT, "48bit"),
+    (format::FEATURE_INCOMPAT_METABOX, "metabox"),
+];
+
+fn bit_names(bits: u32) -> String {
+    let numbers = (0..u32::BITS).map(|number| 1u32 << number).filter(|bit| bits & bit != 0);
+    numbers.map(|bit| format!("bit {bit:#x}")).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BlockSize, Features};
+
+    #[test]
+    fn sizes_are_powers_of_two_in_bounds() {
+        for (log2, bytes) in [(8, None), (9, Some(512)), (12, Some(4096)), (16, Some(65_536)), (17, None), (255, None)]
+        {
+            assert_eq!(BlockSize::from_log2(log2).map(BlockSize::bytes), bytes, "{log2}");
+        }
+    }
+
+    #[test]
+    fn positions_are_in_blocks() {
+        let size = BlockSize::from_log2(9).expect("512 is a block size");
+        for (position, within) in [(0, 0), (1, 1), (511, 511), (512, 0), (u64::MAX, 511)] {
+            assert_eq!(size.offset_within(position), within, "{position}");
+        }
+        assert_eq!(size.position(u64::MAX), None);
+        assert_eq!(size.blocks(513), 2);
+    }
+
+    #[test]
+    fn unknown_incompatible_bits_are_refused_by_number() {
+        for (bits, expected) in [
+            (0x1ff, None),
+            (0x200, Some("not supported: EROFS feature_incompat bit 0x200")),
+            (0x8000_0401, Some("not supported: EROFS feature_incompat bit 0x400, bit 0x80000000")),
+        ] {
+            let error = Features::new(0, bits).err().map(|error| error.to_string());
+            assert_eq!(error.as_deref(), expected);
+        }
+    }
+
+    #[test]
+    fn words_name_each_bit() {
+        let features = Features::new(0x8000_0003, 0x11).expect("the bits are known");
+        assert_eq!(features.words(), ["sb_csum", "mtime", "0padding", "ztailpacking", "compatible bit 0x80000000"]);
+    }
 }

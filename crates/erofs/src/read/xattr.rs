@@ -1,4 +1,4 @@
-//! Extended attributes (docs/format/erofs.md, Extended attributes).
+//! Extended attributes and POSIX ACLs (docs/format/erofs.md, Extended attributes).
 
 use std::{
     collections::{HashMap, HashSet},
@@ -11,7 +11,6 @@ use xxhash_rust::xxh32::xxh32;
 use super::{
     inode::Inode,
     parameters::Space,
-    posix_acl,
     volume::Volume,
     window::Metadata,
     xattr_prefixes::{LongPrefix, short_prefix, split_name},
@@ -101,7 +100,7 @@ impl<'volume> Xattrs<'volume> {
             found.is_none()
         })?;
         let is_acl = rest.is_empty();
-        Ok(if is_acl { found.as_deref().and_then(posix_acl::as_getxattr) } else { found })
+        Ok(if is_acl { found.as_deref().and_then(as_getxattr) } else { found })
     }
 
     /// The full names of all attributes, inline ones first. Skips attributes with an unknown prefix.
@@ -133,7 +132,7 @@ impl<'volume> Xattrs<'volume> {
             }
             let Some((index, rest)) = split_name(&name) else { return true };
             let is_hidden = self.filter_excludes(index, rest);
-            let acl = if rest.is_empty() { posix_acl::as_getxattr(&stored.value) } else { None };
+            let acl = if rest.is_empty() { as_getxattr(&stored.value) } else { None };
             let value = if rest.is_empty() { acl.as_deref() } else { Some(&*stored.value) };
             if let Some(value) = value
                 && !is_hidden
@@ -201,7 +200,7 @@ impl<'volume> Xattrs<'volume> {
             XattrFault::None
         } else if short_prefix(base).is_none() {
             XattrFault::Is("xattr with an unknown prefix")
-        } else if is_acl && (!rest.is_empty() || posix_acl::as_getxattr(&stored.value).is_none()) {
+        } else if is_acl && (!rest.is_empty() || as_getxattr(&stored.value).is_none()) {
             XattrFault::Is("malformed ACL")
         } else if !is_acl && rest.is_empty() {
             XattrFault::Is("xattr without a name")
@@ -328,4 +327,56 @@ fn entry_at(body: &Bytes, at: usize) -> Option<(Stored, usize)> {
 
 fn bytes_u64(len: usize) -> u64 {
     u64::try_from(len).unwrap_or(u64::MAX)
+}
+
+/// The version number at the start of an ACL.
+const VERSION: u32 = 2;
+/// The size of an entry: tag, permissions and id.
+const ENTRY_LEN: usize = 8;
+/// The id in entries without a named user or group.
+const NO_ID: u32 = u32::MAX;
+/// The tags of entries for a named user or group.
+const TAGS_WITH_ID: [u16; 2] = [0x2, 0x8];
+/// The other tags: owner, owning group, mask, others.
+const TAGS_WITHOUT_ID: [u16; 4] = [0x1, 0x4, 0x10, 0x20];
+
+/// Converts a stored ACL to the form that `getxattr` returns: entries without a named user or group have no id. `None`
+/// if it has no entries or is malformed.
+fn as_getxattr(stored: &[u8]) -> Option<Vec<u8>> {
+    let (version, entries) = stored.split_first_chunk()?;
+    let (entries, rest) = entries.as_chunks::<ENTRY_LEN>();
+    if u32::from_le_bytes(*version) != VERSION || entries.is_empty() || !rest.is_empty() {
+        return None;
+    }
+    let mut acl = version.to_vec();
+    for entry in entries {
+        let [tag0, tag1, permissions0, permissions1, id @ ..] = *entry;
+        let tag = u16::from_le_bytes([tag0, tag1]);
+        acl.extend([tag0, tag1, permissions0, permissions1]);
+        if TAGS_WITH_ID.contains(&tag) {
+            acl.extend(id);
+        } else if TAGS_WITHOUT_ID.contains(&tag) {
+            acl.extend(NO_ID.to_le_bytes());
+        } else {
+            return None;
+        }
+    }
+    Some(acl)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::as_getxattr;
+
+    #[test]
+    fn ids_of_unnamed_entries_are_dropped() {
+        let entry = |tag: u16, id: u32| [&tag.to_le_bytes()[..], &7u16.to_le_bytes(), &id.to_le_bytes()].concat();
+        let acl = |entries: &[Vec<u8>]| [&2u32.to_le_bytes()[..], &entries.concat()].concat();
+        let stored = acl(&[entry(1, 0), entry(2, 1000), entry(0x20, 5)]);
+        let expected = acl(&[entry(1, u32::MAX), entry(2, 1000), entry(0x20, u32::MAX)]);
+        assert_eq!(as_getxattr(&stored), Some(expected));
+        for broken in [acl(&[]), acl(&[entry(3, 0)]), stored[..7].to_vec(), vec![1, 0, 0, 0], Vec::new()] {
+            assert_eq!(as_getxattr(&broken), None, "{broken:?}");
+        }
+    }
 }

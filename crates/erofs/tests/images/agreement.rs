@@ -1,6 +1,6 @@
 //! The check reports each fault for which a read fails. The images are built byte by byte.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 
 use floe_erofs::{
     Erofs,
@@ -220,4 +220,33 @@ fn an_extent_without_big_pclusters_has_one_block_from_wherever_it_is_read() {
         extents
     };
     assert_eq!(extents(ByteRange::new(0, 8192)), extents(ByteRange::new(4096, 4096)));
+}
+
+/// Collects all sections that files under `folder` cite.
+fn citations(folder: &Path, cited: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).expect("it is listed") {
+        let path = entry.expect("it is listed").path();
+        if path.is_dir() {
+            citations(&path, cited);
+            continue;
+        }
+        let text = fs::read_to_string(&path).expect("it is text").replace("\n//! ", " ").replace("\n/// ", " ");
+        for part in text.split("docs/format/erofs.md, ").skip(1) {
+            let end = part.find([')', '.']).expect("a citation ends");
+            cited.insert(part[..end].to_owned());
+        }
+    }
+}
+
+#[test]
+fn every_cited_section_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut cited = BTreeSet::new();
+    citations(&root.join("src"), &mut cited);
+    assert!(cited.len() > 10, "{cited:?}");
+    let text = fs::read_to_string(root.join("../../docs/format/erofs.md")).expect("it is there");
+    let sections: BTreeSet<String> =
+        text.lines().filter_map(|line| line.strip_prefix("## ")).map(str::to_owned).collect();
+    let missing: Vec<&String> = cited.difference(&sections).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }

@@ -4,7 +4,6 @@ mod agreement;
 mod check;
 mod corpus;
 mod corrupt;
-mod documentation;
 mod dump;
 mod handmade;
 mod indexed;

@@ -11,7 +11,11 @@ use floe_image::{
     ByteRange, ByteRangeSet, DIRECTORY_DEPTH_MAX, DIRECTORY_TOO_DEEP, DeviceId, Error, FileType, Nid, Place, Result,
 };
 
-use super::{DataPart, Finding, Severity, content::Contents, encoded_blocks::EncodedBlocks, marks::Marks};
+use super::{
+    DataPart, Finding, Severity,
+    encoded_blocks::EncodedBlocks,
+    uses::{Contents, Marks},
+};
 use crate::{
     format::{INODE_SLOT_SIZE, SUPER_OFFSET},
     read::{

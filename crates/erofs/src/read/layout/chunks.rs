@@ -2,7 +2,7 @@
 
 use floe_image::{ByteRange, Error, Place, Result};
 
-use super::piece::{Piece, PieceData};
+use super::{Piece, PieceData};
 use crate::{
     format::{self, BLOCK_MAP_ENTRY_SIZE, InodeChunkIndex},
     read::{

@@ -2,7 +2,7 @@
 
 use floe_image::{Error, Place, Result};
 
-use super::lcluster::{Head, HeadKind, Lcluster, Loaded};
+use super::{Head, HeadKind, Lcluster, Loaded};
 use crate::{format, read::window::Window};
 
 /// The minimum number of bits in the lower part of an entry: enough for a distance and its flag.

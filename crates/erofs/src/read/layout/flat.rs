@@ -2,7 +2,7 @@
 
 use floe_image::{ByteRange, Error, Place, Result};
 
-use super::piece::{Piece, PieceData};
+use super::{Piece, PieceData};
 use crate::read::{inode::Inode, parameters::Parameters, window::Window};
 
 /// A file in contiguous blocks.

@@ -2,7 +2,7 @@
 
 use floe_image::Result;
 
-use super::lcluster::{Head, HeadKind, Lcluster, Loaded};
+use super::{Head, HeadKind, Lcluster, Loaded};
 use crate::{
     format::{self, LclusterIndex},
     read::window::Window,

@@ -3,9 +3,9 @@
 use floe_image::{ByteRange, Error, Place, Result};
 
 use super::{
+    Head, HeadKind, Lcluster, Loaded,
     compact_index::CompactIndex,
     full_index,
-    lcluster::{Head, HeadKind, Lcluster, Loaded},
     pcluster::{Coding, CompressedExtent, Pcluster},
 };
 use crate::{

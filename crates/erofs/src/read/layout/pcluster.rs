@@ -2,12 +2,12 @@
 
 use floe_image::{ByteRange, DecodedLen, DeviceId, Error, Nid, Place, Result, StoredBlock, StoredLen};
 
-use super::piece::{Piece, PieceData};
+use super::{Piece, PieceData};
 use crate::{
     format::{self, PCLUSTER_MAX_DSIZE, PCLUSTER_MAX_SIZE},
     read::{
-        block_size::BlockSize,
         parameters::{Parameters, Space},
+        superblock::BlockSize,
     },
 };
 
