@@ -6,19 +6,20 @@
 //!
 //! Memory is proportional to the number of inodes and of distinct data blocks: about 100 bytes each.
 
-mod block;
-mod checked_image;
 mod claims;
 mod directory;
 mod file;
-mod path;
 mod tables;
 mod tree;
 
-pub use block::BlockToDecode;
-use floe_image::{Finding, Nid, Severity};
+pub use file::BlockToDecode;
+
+use std::collections::HashSet;
+
+use floe_image::{Error, Finding, Nid, Severity};
 
 use crate::Squashfs;
+use claims::Claims;
 
 /// The maximum number of reported findings; further ones are only counted.
 const FINDINGS_MAX: u64 = 10_000;
@@ -93,5 +94,101 @@ impl Report<'_> {
 #[derive(Clone, Copy, Debug)]
 struct Reached {
     nid: Nid,
-    path: path::PathId,
+    path: PathId,
+}
+
+/// The image under check, with the faults of its inodes.
+struct CheckedImage<'run, 'report> {
+    squashfs: &'run Squashfs,
+    report: &'run mut Report<'report>,
+    paths: Paths,
+    /// Inodes with faults.
+    faulty: HashSet<Nid>,
+    /// The parts of the inode table that belong to inodes.
+    inode_claims: Claims,
+}
+
+impl<'run, 'report> CheckedImage<'run, 'report> {
+    fn new(squashfs: &'run Squashfs, report: &'run mut Report<'report>) -> Self {
+        let (paths, faulty, inode_claims) = (Paths::default(), HashSet::new(), Claims::default());
+        Self { squashfs, report, paths, faulty, inode_claims }
+    }
+
+    /// Reports a fault of an inode.
+    fn add_finding(&mut self, reached: Reached, finding: Finding) {
+        self.faulty.insert(reached.nid);
+        let path = if self.report.is_reporting() { self.paths.path(reached.path) } else { None };
+        self.report.add(finding.with_path(path));
+    }
+
+    /// Reports that an inode cannot be read.
+    fn add_error(&mut self, reached: Reached, error: &Error) {
+        self.add_finding(reached, Finding::from(error));
+    }
+}
+
+/// The longest path in a finding. Longer paths cannot be opened, and make many findings slow to report.
+const PATH_BYTES_MAX: usize = 4096;
+
+/// Identifies the path of a directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct PathId(usize);
+
+/// The paths of the directories reached so far.
+#[derive(Default)]
+struct Paths {
+    names: Vec<(Option<PathId>, Box<[u8]>)>,
+}
+
+impl Paths {
+    /// Adds the entry `name` of `parent`; without a parent, the root.
+    fn add(&mut self, parent: Option<PathId>, name: &[u8]) -> PathId {
+        self.names.push((parent, name.into()));
+        PathId(self.names.len().saturating_sub(1))
+    }
+
+    /// The full path, starting with `/`; `None` if it is too long to report.
+    fn path(&self, id: PathId) -> Option<Vec<u8>> {
+        let (mut names, mut len) = (Vec::new(), 0_usize);
+        let mut next = Some(id);
+        // A parent is added before its children, so the loop ends.
+        while let Some((parent, name)) = next.and_then(|id| self.names.get(id.0)) {
+            len = len.saturating_add(name.len()).saturating_add(1);
+            if len > PATH_BYTES_MAX {
+                return None;
+            }
+            names.push(name);
+            next = *parent;
+        }
+        let mut path = Vec::new();
+        for name in names.iter().rev().filter(|name| !name.is_empty()) {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        if path.is_empty() {
+            path.push(b'/');
+        }
+        Some(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_begin_at_the_root() {
+        let mut paths = Paths::default();
+        let root = paths.add(None, b"");
+        let one = paths.add(Some(root), b"one");
+        let two = paths.add(Some(one), b"two");
+        for (id, expected) in [(root, &b"/"[..]), (one, b"/one"), (two, b"/one/two")] {
+            assert_eq!(paths.path(id).as_deref(), Some(expected));
+        }
+        let mut deep = two;
+        for _ in 0..5000 {
+            deep = paths.add(Some(deep), b"x");
+        }
+        assert_eq!(paths.path(deep), None);
+    }
 }

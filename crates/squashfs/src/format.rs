@@ -2,17 +2,11 @@
 //!
 //! Names are those of the specification without their prefix. Nothing here checks values; the reader does.
 
-mod directory;
 mod inode;
-mod options;
 mod superblock;
-mod tables;
 
-pub use directory::*;
 pub use inode::*;
-pub use options::*;
 pub use superblock::*;
-pub use tables::*;
 
 /// The first four bytes of a superblock, as a number: "hsqs".
 pub const MAGIC: u32 = 0x7371_7368;

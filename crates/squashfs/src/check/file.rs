@@ -1,4 +1,4 @@
-//! Checks regular files: blocks and fragments.
+//! Checks regular files: blocks, which the caller decodes, and fragments.
 
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
@@ -6,10 +6,11 @@ use std::{
 };
 
 use floe_image::{
-    ByteRange, ByteRangeSet, DecodedLen, DeviceId, Encoding, Error, ExtentData, Place, Result, StoredBlock, StoredLen,
+    ByteRange, ByteRangeSet, DecodedLen, DeviceId, Encoding, Error, ExtentData, Nid, Place, Result, StoredBlock,
+    StoredLen,
 };
 
-use super::{BlockToDecode, Finding, Reached, checked_image::CheckedImage};
+use super::{CheckedImage, Finding, Reached};
 use crate::read::{Inode, RegularInode, SizeWord};
 
 /// How many size words of a list one claim covers.
@@ -160,5 +161,39 @@ const fn uncompressed(offset: u64, len: u32) -> StoredBlock {
         stored_len: StoredLen::Known(len),
         decoded_len: DecodedLen::Exact(len),
         encoding: Encoding::Stored,
+    }
+}
+
+/// A data or fragment block that the check has found but not decoded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BlockToDecode {
+    /// The block. The caller decodes all of it, into [`DecodedLen::bytes`] bytes. If its encoding is
+    /// [`Encoding::Stored`](floe_image::Encoding), it is enough to read it.
+    pub block: StoredBlock,
+    /// The number of decoded bytes that files use; for a data block, all of them.
+    pub needed_bytes: u32,
+    /// An inode that uses it.
+    pub nid: Option<Nid>,
+    /// The first path to that inode.
+    pub path: Option<Arc<[u8]>>,
+}
+
+impl BlockToDecode {
+    /// Judges the result of decoding: the number of decoded bytes, or the error. Returns a finding if decoding failed
+    /// or the length is wrong.
+    pub fn judge(&self, decoded: Result<usize, &Error>) -> Option<Finding> {
+        let place = Place { nid: self.nid, device: self.block.device, offset: Some(self.block.offset) };
+        let finding = match decoded {
+            Err(error) => Finding { place, ..Finding::from(error) },
+            Ok(len) => {
+                let len = u32::try_from(len).unwrap_or(u32::MAX);
+                let is_other = matches!(self.block.decoded_len, DecodedLen::Exact(exact) if exact != len);
+                if !is_other && len >= self.needed_bytes {
+                    return None;
+                }
+                Finding::error("block decodes to fewer bytes than files use", place)
+            }
+        };
+        Some(finding.with_path(self.path.as_ref().map(|path| path.to_vec())))
     }
 }

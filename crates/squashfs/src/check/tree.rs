@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use floe_image::{DIRECTORY_DEPTH_MAX, DIRECTORY_TOO_DEEP, Error, FileSystem, Nid, Place};
 
-use super::{Finding, Reached, Report, checked_image::CheckedImage, claims::Claims, file::Files};
+use super::{CheckedImage, Finding, Reached, Report, claims::Claims, file::Files};
 use crate::{
     Squashfs,
     read::{Inode, InodeData, MetadataPosition},
@@ -17,7 +17,7 @@ struct Seen {
     /// The number of dirents that refer to it.
     dirent_count: u32,
     is_directory: bool,
-    path: super::path::PathId,
+    path: super::PathId,
 }
 
 /// The state of a tree check.

@@ -4,10 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use floe_image::{FileType, Result};
 
-use super::{
-    overview::{TablePlace, table_places},
-    percent,
-};
+use super::{TablePlace, percent, table_places};
 use crate::{
     Squashfs,
     read::{InodeData, RegularInode, SizeWord},

@@ -1,4 +1,4 @@
-//! The superblock.
+//! The superblock, compressor options (section "Compressor options"), and the tables of fragments and attributes.
 
 use super::{Field, Raw, raw_structs};
 
@@ -43,5 +43,89 @@ raw_structs! {
         pub fragment_table_start: u64,
         /// The start of the export table's list of blocks.
         pub lookup_table_start: u64,
+    }
+
+    /// The options of the gzip compressor.
+    pub struct GzipOptions: 8 {
+        /// 1 to 9.
+        pub compression_level: u32,
+        /// log2 of the window, 8 to 15.
+        pub window_size: u16,
+        /// The strategies tried during compression, a bit for each.
+        pub strategies: u16,
+    }
+
+    /// The options of the lzo compressor.
+    pub struct LzoOptions: 8 {
+        /// 0 to 4: lzo1x_1, lzo1x_1_11, lzo1x_1_12, lzo1x_1_15, lzo1x_999.
+        pub algorithm: u32,
+        /// 1 to 9, for lzo1x_999.
+        pub compression_level: u32,
+    }
+
+    /// The options of the xz compressor.
+    pub struct XzOptions: 8 {
+        /// The dictionary size in bytes.
+        pub dictionary_size: u32,
+        /// The branch filters tried during compression, a bit for each.
+        pub flags: u32,
+    }
+
+    /// The options of the lz4 compressor.
+    pub struct Lz4Options: 8 {
+        /// 1: raw blocks.
+        pub version: u32,
+        /// Bit 0: high compression; bit 1: a level or an acceleration follows.
+        pub flags: u32,
+    }
+
+    /// The options of the zstd compressor.
+    pub struct ZstdOptions: 4 {
+        /// The level; negative for the fast levels.
+        pub compression_level: i32,
+    }
+
+    /// An entry of the fragment table (section "Fragments").
+    pub struct FragmentEntry: 16 {
+        /// The start of the block.
+        pub start_block: u64,
+        /// Its size word.
+        pub size: u32,
+        /// Unused.
+        pub unused: u32,
+    }
+
+    /// The header of the attribute id table, which precedes its list of blocks (section "Attributes").
+    pub struct XattrIdTable: 16 {
+        /// The start of the attributes' metadata blocks.
+        pub xattr_table_start: u64,
+        /// The number of sets.
+        pub xattr_ids: u32,
+        /// Unused.
+        pub unused: u32,
+    }
+
+    /// An entry of the attribute id table: a set.
+    pub struct XattrId: 16 {
+        /// The reference of the first attribute; its block is relative to `xattr_table_start`.
+        pub xattr: u64,
+        /// The number of attributes.
+        pub count: u32,
+        /// Their length as the kernel adds it to `st_blocks`.
+        pub size: u32,
+    }
+
+    /// An attribute. The name without its prefix follows, then an [`XattrVal`].
+    pub struct XattrEntry: 4 {
+        /// The prefix, and [`XATTR_VALUE_OUT_OF_LINE`](super::XATTR_VALUE_OUT_OF_LINE).
+        pub kind: u16,
+        /// The length of the name.
+        pub size: u16,
+    }
+
+    /// An attribute's value. Its bytes follow, or a reference to an [`XattrVal`] elsewhere.
+    pub struct XattrVal: 4 {
+        /// The length of the bytes that follow.
+        pub vsize: u32,
     }
 }

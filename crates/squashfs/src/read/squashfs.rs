@@ -2,12 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
-use floe_image::{BlockReader, Error, Place, Result};
+use floe_image::{BlockReader, Error, Nid, Place, Result};
 
 use super::{
     CompressorOptions, Superblock,
     block_index::BlockIndexes,
-    inode_numbers::InodeNumbers,
     location_list::{ListPlace, ListedTable, LocationList},
     metadata::{Metadata, TableRange},
     xattr_table::XattrTable,
@@ -163,4 +162,36 @@ fn read_options(metadata: &Metadata, superblock: &Superblock) -> Result<Option<C
 
 fn read_ids(metadata: &Metadata, table: &LocationList) -> Result<Vec<u32>> {
     (0..table.entry_count()).map(|index| table.cursor_at(metadata, index)?.read_u32()).collect()
+}
+
+/// The inodes of an image without a correct export table. Filled on first use; a transient error is not kept.
+pub(super) type InodeNumbers = OnceLock<Numbers>;
+
+/// Inodes by their numbers, up to the first that cannot be read.
+#[derive(Debug)]
+pub(super) struct Numbers {
+    sorted: Vec<(u32, Nid)>,
+    /// Why the rest is missing.
+    error: Option<Error>,
+}
+
+impl Numbers {
+    /// Creates the table of these inodes; `error` is why others are missing.
+    pub(super) fn new(mut inodes: Vec<(u32, Nid)>, error: Option<Error>) -> Self {
+        inodes.sort_unstable();
+        Self { sorted: inodes, error }
+    }
+
+    /// The inode with this number; `None` if there is none.
+    ///
+    /// # Errors
+    /// It is not among the inodes that could be read.
+    pub(super) fn find(&self, number: u32) -> Result<Option<Nid>> {
+        let found = self.sorted.binary_search_by_key(&number, |(number, _)| *number).ok();
+        match (found.and_then(|index| self.sorted.get(index)), &self.error) {
+            (Some((_, nid)), _) => Ok(Some(*nid)),
+            (None, Some(error)) => Err(error.clone()),
+            (None, None) => Ok(None),
+        }
+    }
 }

@@ -1,4 +1,5 @@
-//! The check reports each fault for which a read fails. The images are built byte by byte.
+//! Every reference image reads as its manifest records, and the check reports each fault for which a read fails. The images of
+//! the latter are built byte by byte.
 
 use floe_image::{FileSystem, Nid, Result};
 use floe_squashfs::{
@@ -8,7 +9,12 @@ use floe_squashfs::{
         XattrVal,
     },
 };
-use floe_testkit::check_rows;
+use floe_testkit::{
+    check_rows,
+    corpus::{Corpus, Format, ImageRecord},
+    manifest::{Comparison, differences},
+    walk,
+};
 
 use crate::{check::findings, memo_reader::MemoReader};
 
@@ -221,4 +227,31 @@ fn directories_that_no_walk_enters_are_a_finding() {
         assert_eq!(found.iter().filter(is_deep).count(), expected, "{found:?}");
         assert_eq!(found.len(), expected, "{found:?}");
     }
+}
+
+fn images(corpus: &Corpus) -> Vec<ImageRecord> {
+    corpus.sample().into_iter().filter(|image| image.format == Format::Squashfs).collect()
+}
+
+#[test]
+fn every_image_matches_its_manifest() {
+    let corpus = Corpus::locate_or_fixtures();
+    check_rows(
+        &images(&corpus),
+        |image| image.name.clone(),
+        |image| {
+            let reader = MemoReader::of_image(&corpus, image);
+            let squashfs = match Squashfs::open(reader.clone()) {
+                Ok(squashfs) => squashfs,
+                Err(error) => return vec![error.to_string()],
+            };
+            let read = |nid, range| reader.read_file(&squashfs, nid, range);
+            // If the kernel cannot mount the image, the manifest describes directories that unsquashfs extracted.
+            let comparison = Comparison { directory_shape_is_free: !image.kernel_is_truth(), ..Comparison::default() };
+            match walk::image(&squashfs, &read) {
+                Ok(found) => differences(&corpus.manifest(image), &found, &comparison),
+                Err(error) => vec![error.to_string()],
+            }
+        },
+    );
 }
