@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::{
     compress::compress,
-    content::{ContentPlan, changed::ChangedFiles, launch::Launch},
+    content::{ContentPlan, Launch, changed::ChangedFiles},
     error::{Error, Result},
     layout::ErofsLayout,
     options::{Options, Source},

@@ -3,25 +3,25 @@
 pub(crate) mod changed;
 mod duplicates;
 pub(crate) mod file_split;
-mod grains;
-pub(crate) mod launch;
-mod names;
 mod repeats;
 pub(crate) mod storage_method;
 
-use duplicates::duplicates;
-use file_split::FileSplits;
-use launch::Launch;
-use names::{coding_numbers, similarity_groups};
-use repeats::find_repeats;
-use storage_method::{StorageMethod, TailRule};
+use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::PathBuf};
+
+use floe_image::{ByteRange, Nid};
+use xxhash_rust::xxh64::xxh64;
 
 use crate::{
     error::Result,
-    options::Options,
+    options::{Coding, Options, coding::expression},
+    profile::Profile,
     progress::Progress,
-    tree::{OrderedNode, Tree, content::Content},
+    tree::{Body, NodeId, OrderedNode, Tree, content::Content},
 };
+use duplicates::duplicates;
+use file_split::FileSplits;
+use repeats::find_repeats;
+use storage_method::{StorageMethod, TailRule};
 
 /// What is known about the content of a tree. All lists are in tree order.
 pub(crate) struct ContentPlan<'a> {
@@ -130,4 +130,122 @@ fn splits(files: &[FileToStore<'_>], options: &Options, progress: &mut dyn Progr
         splits.join(find_repeats(&files, coding.pcluster_bytes, options, progress)?);
     }
     Ok(splits)
+}
+
+/// The files that a launch reads, indexed in tree order.
+pub(crate) struct Launch<'a> {
+    pub(crate) profile: &'a Profile,
+    /// The file of each range in the profile, if it exists.
+    places: Vec<Option<usize>>,
+}
+
+impl<'a> Launch<'a> {
+    /// Finds the files of a profile.
+    pub(crate) fn new(profile: &'a Profile, tree: &Tree, order: &[OrderedNode]) -> Self {
+        let places = tree.places(order);
+        let place = |path: &[u8]| find(tree, path).map(|node| places[node.index()]);
+        Self { profile, places: profile.ranges().iter().map(|range| place(&range.path)).collect() }
+    }
+
+    /// The rank of each file; the launch reads files of lower ranks earlier. A file that shares the content of an
+    /// earlier one has its rank.
+    pub(crate) fn ranks(&self, duplicate_of: &[Option<usize>]) -> Vec<usize> {
+        let mut ranks = vec![usize::MAX; duplicate_of.len()];
+        for (rank, place) in self.places.iter().enumerate() {
+            let Some(place) = place else { continue };
+            let stored = duplicate_of[*place].unwrap_or(*place);
+            ranks[stored] = ranks[stored].min(rank);
+        }
+        ranks
+    }
+
+    /// The ranges of files in the image, for inodes with these nids.
+    pub(crate) fn ranges(&self, nids: &[u64]) -> Vec<(Nid, ByteRange)> {
+        let ranges = self.profile.ranges().iter().zip(&self.places);
+        ranges.filter_map(|(range, place)| place.map(|place| (Nid(nids[place]), range.range))).collect()
+    }
+
+    /// The number of ranges that refer to files not in the image.
+    pub(crate) fn missing(&self) -> u64 {
+        self.places.iter().filter(|place| place.is_none()).count() as u64
+    }
+}
+
+fn find(tree: &Tree, path: &[u8]) -> Option<NodeId> {
+    let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    names.into_iter().try_fold(Tree::ROOT, |directory, name| tree.lookup(directory, name))
+}
+
+/// The similarity group of each node in tree order, by its first name; files of a group have the same number.
+pub(crate) fn similarity_groups(tree: &Tree, order: &[OrderedNode]) -> Vec<u64> {
+    let mut by_node = vec![None; tree.len()];
+    for ordered in order.iter().filter(|ordered| matches!(tree.node(ordered.node).body, Body::Directory(_))) {
+        for (name, node) in tree.entries(ordered.node) {
+            by_node[node.index()].get_or_insert_with(|| xxh64(extension(name), 0));
+        }
+    }
+    order.iter().map(|ordered| by_node[ordered.node.index()].unwrap_or(0)).collect()
+}
+
+/// The number of each file's coding in [`Options::codings`]; `None` if the file is not compressed. The first matching
+/// hint applies. A file with several hard links is matched by its first path.
+pub(crate) fn coding_numbers(tree: &Tree, order: &[OrderedNode], options: &Options) -> Result<Vec<Option<usize>>> {
+    let usual = options.compression.map(|_| 0);
+    if options.hints.is_empty() {
+        return Ok(vec![usual; order.len()]);
+    }
+    let number = |coding: Coding| options.coding_number(coding);
+    let hints = options.hints.iter().map(|hint| Ok((expression(&hint.expression)?, hint.coding.and_then(number))));
+    let hints = hints.collect::<Result<Vec<_>>>()?;
+    let mut paths = vec![None; tree.len()];
+    paths[Tree::ROOT.index()] = Some(PathBuf::new());
+    for ordered in order {
+        if let Body::Directory(_) = tree.node(ordered.node).body {
+            let directory = paths[ordered.node.index()].clone().unwrap_or_default();
+            for (name, node) in tree.entries(ordered.node) {
+                let path = || directory.join(OsStr::from_bytes(name));
+                paths[node.index()].get_or_insert_with(path);
+            }
+        }
+    }
+    let matching = |ordered: &OrderedNode| {
+        let path = paths[ordered.node.index()].as_ref()?.as_os_str().as_bytes();
+        hints.iter().find(|(expression, _)| expression.is_match(path)).map(|(_, number)| *number)
+    };
+    Ok(order.iter().map(|ordered| matching(ordered).unwrap_or(usual)).collect())
+}
+
+/// The part of a name that determines the group: the extension without version numbers (`libc.so.6` is a `so`), or the
+/// whole name if there is no extension.
+fn extension(name: &[u8]) -> &[u8] {
+    let mut rest = name;
+    while let Some(dot) = rest.iter().rposition(|byte| *byte == b'.').filter(|dot| *dot > 0) {
+        let extension = &rest[dot + 1..];
+        if !extension.iter().all(u8::is_ascii_digit) {
+            return extension;
+        }
+        rest = &rest[..dot];
+    }
+    if rest.len() < name.len() { &name[rest.len()..] } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_determine_the_similarity_group() {
+        for (name, kind) in [
+            ("libc.so.6", "so"),
+            ("libstdc++.so.6.0.30", "so"),
+            ("ls.1", ".1"),
+            ("ls.1.gz", "gz"),
+            ("README", "README"),
+            (".profile", ".profile"),
+            ("a.py", "py"),
+            ("odd.", "."),
+        ] {
+            assert_eq!(extension(name.as_bytes()), kind.as_bytes(), "{name}");
+        }
+    }
 }

@@ -1,6 +1,5 @@
 //! Lays out an EROFS image: the data of files first, then the metadata that locates it, then the superblock.
 
-mod allocation;
 mod assembly;
 mod data_area;
 mod known_data;
@@ -19,7 +18,7 @@ use xattr_table::XattrTable;
 
 use crate::{
     compress::piece::{PieceDigest, PieceOutput},
-    content::{ContentPlan, launch::Launch},
+    content::{ContentPlan, Launch},
     error::{Error, Result},
     files::image_file::ImageFile,
     options::{Metabox, Options},

@@ -21,8 +21,7 @@ use rustix::{
 };
 
 use super::{
-    overwritten_file::{OverwriteError, overwrite},
-    replaced_file::ReplacedFile,
+    existing_file::{OverwriteError, ReplacedFile, overwrite},
     temporaries::{Temporaries, with_temporary_name},
 };
 use crate::{

@@ -5,7 +5,6 @@ mod extensions;
 mod header;
 mod import;
 mod member;
-mod recognition;
 mod sparse;
 mod unpack;
 

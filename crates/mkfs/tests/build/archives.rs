@@ -12,9 +12,9 @@ use floe_mkfs::{Compression, Error, LZ4_WINDOW_MAX, NoProgress, Options, Source,
 use tar::{Builder, EntryType};
 
 use crate::{
-    archive_member::header,
     differences::{Leave, check_equal, walk},
     environment::{KernelMount, can_mount},
+    raw_archives::header,
     sample_tree::{self, noise, text},
 };
 

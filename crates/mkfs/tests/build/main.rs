@@ -1,6 +1,5 @@
 //! Images built here are read by the kernel and the reference tools and compared with their sources.
 
-mod archive_member;
 mod archives;
 mod differences;
 mod environment;

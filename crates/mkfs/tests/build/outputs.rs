@@ -13,7 +13,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::archive_member::member;
+use crate::raw_archives::member;
 
 const ACL: &str = "system.posix_acl_access";
 

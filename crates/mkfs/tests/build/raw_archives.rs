@@ -3,8 +3,7 @@
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
 use floe_mkfs::{Error, NoProgress, Options, Source, Summary, build};
-
-use crate::archive_member::member;
+use tar::{EntryType, Header};
 
 /// An extended header with these records.
 fn records(kind: u8, records: impl IntoIterator<Item = (String, Vec<u8>)>) -> Vec<u8> {
@@ -254,4 +253,26 @@ fn ustar_headers_need_no_version() {
     assert!(uuid(&[bare()]).unwrap_err().to_string().contains("invalid device number"));
     let marks = records(b'x', [record("SCHILY.devmajor", b"5"), record("SCHILY.devminor", b"3")]);
     assert_eq!(uuid(&[marks, bare()]).unwrap(), uuid(&[with_magic(b"ustar\x0000", "device", b'3', &numbers)]).unwrap());
+}
+
+/// The header of a member in the format of ustar. The names are stored unchanged.
+pub(crate) fn header(kind: EntryType, name: &str, link: &str, len: usize) -> Header {
+    let mut header = Header::new_ustar();
+    header.set_entry_type(kind);
+    header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+    header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(1_600_000_000);
+    header.set_size(len as u64);
+    header.set_cksum();
+    header
+}
+
+/// A member with this content, padded to whole blocks.
+pub(crate) fn member(name: &str, kind: u8, data: &[u8]) -> Vec<u8> {
+    let mut bytes = [header(EntryType::new(kind), name, "", data.len()).as_bytes(), data].concat();
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes
 }
