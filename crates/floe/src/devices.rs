@@ -1,9 +1,9 @@
-//! Opens the extra devices of an EROFS image.
+//! Opens the files of an image by their names, and the extra devices of an EROFS image.
 
 use std::{
     fs::File,
     io,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,9 +12,9 @@ use floe_engine::{Blocking, Engine};
 use floe_erofs::{DeviceSlot, extra_devices};
 use floe_image::ImageSource;
 use floe_source::FileSource;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, open};
 
-use crate::{NamedFiles, OpenError, OpenOptions};
+use crate::{OpenError, OpenOptions};
 
 /// The extra devices of an image.
 #[derive(Default)]
@@ -122,4 +122,45 @@ pub(crate) fn check_flat(path: &Path, slots: &[DeviceSlot], image_len: u64, bloc
 fn missing(path: &Path, slots: &[DeviceSlot], index: usize) -> OpenError {
     let tag = slots.get(index).map(|slot| slot.tag.escape_ascii().to_string()).unwrap_or_default();
     OpenError::MissingDevice { path: path.to_owned(), index: slot_number(index), tag }
+}
+
+/// The files that a user named for an image, open, before the image is parsed.
+///
+/// A process that confines itself opens them before that: a path such as `/proc/PID/fd/N` leads nowhere from inside a sandbox.
+/// [`ImageFiles::of_named`](crate::ImageFiles::of_named) follows.
+pub struct NamedFiles {
+    pub(crate) name: PathBuf,
+    pub(crate) image: Arc<dyn ImageSource>,
+    /// The files of [`OpenOptions::devices`]. Errors count only if the image needs the device.
+    pub(crate) devices: Vec<io::Result<Arc<dyn ImageSource>>>,
+    /// [`OpenOptions::device_directory`].
+    pub(crate) device_directory: Option<io::Result<OwnedFd>>,
+}
+
+impl NamedFiles {
+    /// Opens the file `path` and the devices that `options` name.
+    ///
+    /// # Errors
+    /// The image is neither a regular file nor a block device, or cannot be opened.
+    pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, OpenError> {
+        let image = open_file(path).map_err(|error| OpenError::File { path: path.to_owned(), error })?;
+        Ok(Self::of_source(path, &image, options))
+    }
+
+    /// Opens the devices that `options` name, for an image that is already open. Errors call the image `name`.
+    pub fn of_source(name: &Path, image: &Arc<dyn ImageSource>, options: &OpenOptions) -> Self {
+        let open_directory = |path: &PathBuf| -> io::Result<OwnedFd> {
+            Ok(open(path, OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+        };
+        Self {
+            name: name.to_owned(),
+            image: Arc::clone(image),
+            devices: options.devices.iter().map(|path| open_file(path)).collect(),
+            device_directory: options.device_directory.as_ref().map(open_directory),
+        }
+    }
+}
+
+fn open_file(path: &Path) -> io::Result<Arc<dyn ImageSource>> {
+    Ok(Arc::new(FileSource::open(path)?))
 }

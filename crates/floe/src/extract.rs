@@ -3,12 +3,8 @@
 mod descriptors;
 mod ledger;
 mod metadata;
-mod names;
 mod outcome;
-mod piece;
 mod planner;
-mod selection;
-mod target;
 mod task;
 mod tree;
 mod worker;
@@ -35,10 +31,9 @@ use crate::{
 use descriptors::Descriptors;
 use ledger::Ledger;
 pub use outcome::{ExtractAction, ExtractOmission, ExtractPart, ExtractSummary, ExtractWarning, ExtractWarningCause};
-use planner::Planner;
-use selection::Selected;
-pub use target::ExtractTarget;
+use planner::{Planner, Selected};
 use task::Task;
+pub use tree::ExtractTarget;
 use tree::{Directories, TreeDirectory};
 use worker::Worker;
 
@@ -233,7 +228,7 @@ pub fn extract(
     let (selection, filter) = match parts {
         Parts::All => (vec![Selected::ROOT], None),
         Parts::Where(filter) => (vec![Selected::ROOT], Some(filter)),
-        Parts::Below(paths) => (selection::select(image, root_nid, paths).map_err(ExtractError::Path)?, None),
+        Parts::Below(paths) => (planner::select(image, root_nid, paths).map_err(ExtractError::Path)?, None),
     };
     let target = target.into();
     let target_path = target.path().to_owned();

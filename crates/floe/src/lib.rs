@@ -49,30 +49,23 @@
 mod check;
 mod devices;
 mod directory;
-mod entry_limit;
 mod extract;
-mod format;
 mod image;
 mod image_files;
-mod launch_ahead;
 mod likeness;
 mod memory_limit;
-mod named_files;
 mod open_error;
 mod open_options;
-mod part_source;
-mod path_error;
 mod read_many;
 mod resolve;
-mod sources;
 mod subdirectory;
 #[cfg(feature = "mkfs")]
 mod verify;
 mod walk;
 
 pub use check::{CheckOptions, CheckSummary, check, check_files};
+pub use devices::NamedFiles;
 pub use directory::{DirectoryEntry, ReadDir};
-pub use entry_limit::EntryLimit;
 pub use extract::{
     Choice, ExtractAction, ExtractError, ExtractEvent, ExtractOmission, ExtractOptions, ExtractPart, ExtractSummary,
     ExtractTarget, ExtractWarning, ExtractWarningCause, Parts, XattrFilter, XattrSelection, extract,
@@ -89,16 +82,14 @@ pub use floe_image::{
 #[cfg(feature = "remote")]
 pub use floe_remote as remote;
 pub use floe_source::ImageFormat as Format;
-pub use format::FormatImage;
-pub use image::Image;
+pub use image::{FormatImage, Image};
 pub use image_files::ImageFiles;
 pub use likeness::Likeness;
 pub use memory_limit::{keep_address_space, memory_limit_bytes};
-pub use named_files::NamedFiles;
 pub use open_error::OpenError;
 pub use open_options::{Offset, OpenOptions};
-pub use path_error::PathError;
 pub use read_many::ReadRequest;
+pub use resolve::PathError;
 #[cfg(feature = "mkfs")]
 pub use verify::{ImageVerifier, Thoroughness};
-pub use walk::{Walk, WalkEntry, WalkError};
+pub use walk::{EntryLimit, Walk, WalkEntry, WalkError};

@@ -1,7 +1,7 @@
-//! Walks the image, creates the directories and passes all other entries to the workers.
+//! Walks the selected parts of the image, creates the directories and passes all other entries to the workers.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     io,
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, mpsc::SyncSender},
@@ -15,13 +15,11 @@ use rustix::{
 use super::{
     Choice, Descriptors, ExtractEvent, ExtractOptions, Ledger,
     metadata::permit_entries,
-    names::Names,
     outcome::{ExtractAction, ExtractWarningCause},
-    selection::Selected,
     task::{CreatedNames, Item, Position, Task, tasks},
     tree::{Directories, Identity, TreeDirectory},
 };
-use crate::{Attr, FileType, Image, Nid, WalkEntry};
+use crate::{Attr, FileType, Image, Nid, PathError, WalkEntry};
 
 /// The number of items in the first sorted batch: small, so that workers start soon. Later batches are larger.
 const ITEMS_MIN: usize = 512;
@@ -272,4 +270,89 @@ impl<'a> Planner<'a> {
         let identity = Identity::of(opened.as_fd())?;
         Ok((opened, identity, is_old))
     }
+}
+
+/// Checks the names of one directory: no name occurs twice or leads out of it.
+#[derive(Default)]
+struct Names {
+    last: Vec<u8>,
+    /// All names so far; collected only after the first name that is out of order.
+    seen: Option<HashSet<Vec<u8>>>,
+}
+
+impl Names {
+    /// Returns why `name` must not be created in `directory`, or `None` if it may. The caller passes names in the order
+    /// of the image.
+    fn refuse(&mut self, image: &Image, directory: Nid, name: &[u8]) -> Option<&'static str> {
+        if name.is_empty() || name == b"." || name == b".." {
+            return Some("empty name, or a name of dots");
+        }
+        if name.iter().any(|byte| matches!(byte, b'/' | b'\0')) {
+            return Some("name with a slash or a NUL");
+        }
+        if let Some(seen) = &mut self.seen {
+            return (!seen.insert(name.to_vec())).then_some("name that occurs twice in its directory");
+        }
+        if self.last.is_empty() || self.last.as_slice() < name {
+            self.last.clear();
+            self.last.extend_from_slice(name);
+            return None;
+        }
+        // The names are not sorted, so from here on all names are remembered. The earlier ones are read again, once.
+        let before = image.read_dir(directory).map_while(|entry| entry.ok().map(|entry| entry.name));
+        let mut seen = HashSet::new();
+        for earlier in before {
+            let is_last = earlier == self.last;
+            seen.insert(earlier);
+            if is_last {
+                break;
+            }
+        }
+        let is_new = seen.insert(name.to_vec());
+        self.seen = Some(seen);
+        (!is_new).then_some("name that occurs twice in its directory")
+    }
+}
+
+/// A part of an image, with the names that lead to it from the root. No name leads through a link.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Selected {
+    pub(super) names: Vec<Vec<u8>>,
+    /// The inodes of those names, one for each.
+    pub(super) nids: Vec<Nid>,
+}
+
+impl Selected {
+    pub(super) const ROOT: Self = Self { names: Vec::new(), nids: Vec::new() };
+}
+
+/// Resolves paths. No result lies within another.
+pub(super) fn select(image: &Image, root: Nid, paths: &[Vec<u8>]) -> Result<Vec<Selected>, PathError> {
+    let mut selection = Vec::new();
+    for path in paths {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+            if name == b".." {
+                names.pop();
+            } else {
+                names.push(name.to_vec());
+            }
+        }
+        let mut nids = Vec::new();
+        let mut nid = root;
+        for (index, name) in names.iter().enumerate() {
+            let told = || names[..=index].iter().flat_map(|name| [b"/", name.as_slice()].concat()).collect();
+            let found = match image.file_system().lookup(nid, name) {
+                Err(floe_image::Error::WrongType { .. }) => None,
+                other => other?,
+            };
+            nid = found.ok_or_else(|| PathError::NotFound { path: told() })?;
+            nids.push(nid);
+        }
+        selection.push(Selected { names, nids });
+    }
+    selection.sort();
+    // In sorted order, a part comes after the parts that contain it.
+    selection.dedup_by(|later, earlier| later.names.starts_with(&earlier.names));
+    Ok(selection)
 }

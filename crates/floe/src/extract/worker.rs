@@ -10,17 +10,16 @@ use std::{
     },
 };
 
-use rustix::fs::{
-    AtFlags, Dev, Mode, OFlags, ftruncate, linkat, makedev, mknodat, openat, statat, symlinkat, unlinkat,
+use rustix::{
+    fs::{AtFlags, Dev, Mode, OFlags, ftruncate, linkat, makedev, mknodat, openat, statat, symlinkat, unlinkat},
+    io::Errno,
 };
-use rustix::io::Errno;
 
 use super::{
     ExtractOptions, Ledger,
     metadata::Metadata,
     outcome::{ExtractAction, ExtractOmission, ExtractPart, ExtractWarningCause},
-    piece::{PIECE_BYTES, next_data, pieces},
-    task::{CreatedName, Item, LargeFile, PART_BYTES, SpecialFile, Task, tasks},
+    task::{CreatedName, Item, LargeFile, PART_BYTES, PIECE_BYTES, SpecialFile, Task, next_data, pieces, tasks},
     tree::{Directories, Identity, TreeDirectory, is_preloaded},
 };
 use crate::{Attr, ByteRange, Extent, FileType, Image, Nid};

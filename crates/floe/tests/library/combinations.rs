@@ -3,12 +3,12 @@
 
 use std::{
     fs,
-    sync::{Arc, mpsc},
+    sync::{Arc, atomic::AtomicBool, mpsc},
 };
 
 use floe::{
-    ByteRange, EngineOptions, Error, FileSystem, Format, Image, Nid, Offset, OpenOptions, ReadaheadAlloc,
-    SyncDecompress, WorkerMode,
+    ByteRange, Choice, EngineOptions, Error, ExtractOptions, FileSystem, Format, Image, Nid, Offset, OpenOptions,
+    Parts, ReadaheadAlloc, SyncDecompress, WalkEntry, WorkerMode, extract,
 };
 use floe_engine::{Blocking, Engine, Reader};
 use floe_erofs::Erofs;
@@ -18,7 +18,7 @@ use floe_testkit::{
     HalfCachedSource, MemorySource, check_rows,
     corpus::{Corpus, ImageRecord},
     manifest::{Comparison, differences},
-    walk,
+    walk, workspace_root,
 };
 
 /// The maximum length of a request of the kernel, in bytes.
@@ -150,4 +150,36 @@ fn all_combinations_read_the_images_exactly() {
         |record| record.name.clone(),
         |record| all.iter().flat_map(|engine| complaints(&corpus, record, engine)).collect(),
     );
+}
+
+#[test]
+fn a_filter_is_asked_only_where_it_decides() {
+    let demo = workspace_root().join("fixtures/demo.erofs");
+    let image = Image::open(demo, &OpenOptions::default()).expect("an image");
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut asked = Vec::new();
+    let mut choose = |entry: &WalkEntry| {
+        let path = String::from_utf8_lossy(&entry.path).into_owned();
+        let choice = match path.as_str() {
+            "/guide" => Choice::TakeAll,
+            "/records" | "/maps/drift.txt" => Choice::LeaveOut,
+            _ => Choice::Take,
+        };
+        asked.push(path);
+        choice
+    };
+    let options = ExtractOptions::default();
+    let parts = Parts::Where(&mut choose);
+    let summary = extract(&image, parts, folder.path(), &options, &|_| (), &AtomicBool::new(false)).expect("extracted");
+    assert_eq!(summary.failures, 0);
+    assert_eq!(asked, ["/README.txt", "/guide", "/maps", "/maps/drift.txt", "/maps/open-water", "/records"]);
+    for (name, is_there) in [
+        ("README.txt", true),
+        ("guide/reading.txt", true),
+        ("maps/open-water", true),
+        ("maps/drift.txt", false),
+        ("records", false),
+    ] {
+        assert_eq!(folder.path().join(name).symlink_metadata().is_ok(), is_there, "{name}");
+    }
 }

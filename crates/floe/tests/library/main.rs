@@ -3,4 +3,3 @@
 mod combinations;
 mod corpus;
 mod embed;
-mod filter;
