@@ -1,11 +1,17 @@
-//! Runs programs with a time limit and measures their peak memory.
+//! Runs programs with a time limit and measures their peak memory and CPU time; waits until they handle a signal.
 
 use std::{
+    fs,
     io::{self, Read},
     os::unix::process::ExitStatusExt,
     process::{Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
+};
+
+use rustix::{
+    process::Signal,
+    time::{ClockId, clock_gettime},
 };
 
 const POLL: Duration = Duration::from_millis(1);
@@ -87,6 +93,33 @@ fn wait(pid: libc::pid_t) -> io::Result<Option<(ExitStatus, u64, Duration)>> {
 fn duration_of(time: libc::timeval) -> Duration {
     Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0))
         + Duration::from_micros(u64::try_from(time.tv_usec).unwrap_or(0))
+}
+
+/// How long a process may take until it handles a signal.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until a process handles a signal itself: before that, the signal would kill it.
+///
+/// # Panics
+///
+/// The process does not handle the signal within a minute.
+pub fn wait_until_caught(pid: u32, signal: Signal) {
+    let started = Instant::now();
+    let is_caught = || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let mask = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        mask.is_some_and(|mask| mask >> (signal.as_raw() - 1) & 1 == 1)
+    };
+    while !is_caught() {
+        assert!(started.elapsed() < PATIENCE, "process {pid} does not handle {signal:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The CPU time that the calling thread has used so far.
+pub fn thread_cpu_time() -> Duration {
+    clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -7,19 +7,19 @@ mod corrupt;
 mod materialise;
 mod record;
 
+pub use corrupt::CorruptImage;
+pub use materialise::Materialised;
+pub use record::{Format, ImageRecord, Overrides, StoredFile};
+
 use std::{
     collections::HashSet,
     env, fs,
     path::{Path, PathBuf},
 };
 
-pub use corrupt::CorruptImage;
-pub use materialise::Materialised;
-pub use record::{Format, ImageRecord, Overrides, StoredFile};
-
 use xxhash_rust::xxh64::xxh64;
 
-use crate::{manifest::Manifest, workspace_root};
+use crate::manifest::Manifest;
 
 /// A directory of reference images.
 #[derive(Clone, Debug)]
@@ -126,4 +126,15 @@ impl Corpus {
         let text = String::from_utf8(bytes).unwrap_or_else(|error| panic!("{}: {error}", image.manifest));
         Manifest::parse(&text, &image.overrides).unwrap_or_else(|error| panic!("manifest of {}: {error}", image.name))
     }
+}
+
+/// The root directory of the workspace.
+pub fn workspace_root() -> PathBuf {
+    let manifest_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest_dir.ancestors().nth(2).expect("this crate lies two directories below the root").to_path_buf()
+}
+
+/// The build directory of cargo.
+pub fn target_dir() -> PathBuf {
+    env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from)
 }

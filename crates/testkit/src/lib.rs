@@ -2,54 +2,37 @@
 //! generated trees. A dev-dependency only.
 
 mod bounded_sys;
-mod caught_signal;
 pub mod corpus;
 mod counting_allocator_sys;
-mod counting_source;
-mod cpu_time;
 mod direct_reader;
-mod failing_source;
-mod half_cached_source;
-mod held_source;
 mod idmap_sys;
 mod kernel_caches;
 mod label_sys;
 pub mod manifest;
 mod mapped_sys;
-mod memory_source;
 mod mount;
 mod peer;
-mod program_copy;
 mod random;
 pub mod skip;
 mod skipped;
-mod slow_source;
+mod sources;
 mod table;
 mod tree;
-mod truncated_source;
 pub mod walk;
-mod workspace;
 
-pub use bounded_sys::{BoundedRun, run_bounded};
-pub use caught_signal::wait_until_caught;
+pub use bounded_sys::{BoundedRun, run_bounded, thread_cpu_time, wait_until_caught};
+pub use corpus::{target_dir, workspace_root};
 pub use counting_allocator_sys::{AllocationCounts, CountingAllocator, LARGE_BYTES};
-pub use counting_source::CountingSource;
-pub use cpu_time::thread_cpu_time;
 pub use direct_reader::DirectReader;
-pub use failing_source::{FailingSource, Fault};
-pub use half_cached_source::HalfCachedSource;
-pub use held_source::HeldSource;
 pub use idmap_sys::mount_idmapped;
 pub use kernel_caches::{KernelCaches, drop_kernel_caches, keep_kernel_caches};
 pub use label_sys::file_system_label;
 pub use mapped_sys::mapped_bytes;
-pub use memory_source::MemorySource;
 pub use mount::KernelMount;
-pub use peer::{Versions, peer};
-pub use program_copy::copy_program;
+pub use peer::{Versions, copy_program, peer};
 pub use random::Random;
-pub use slow_source::SlowSource;
+pub use sources::{
+    CountingSource, FailingSource, Fault, HalfCachedSource, HeldSource, MemorySource, SlowSource, TruncatedSource,
+};
 pub use table::check_rows;
 pub use tree::Tree;
-pub use truncated_source::TruncatedSource;
-pub use workspace::{target_dir, workspace_root};

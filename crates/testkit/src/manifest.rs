@@ -1,14 +1,12 @@
 //! The contents of a tree, one entry per path, and comparisons of trees.
 
 mod difference;
-mod encoding;
 mod entry;
 
 use std::collections::BTreeMap;
 
 pub use difference::{Comparison, differences};
-pub use encoding::{bytes_from_hex, escape, hex_from_bytes, sha256_hex, unescape};
-pub use entry::{Entry, Segment};
+pub use entry::{Entry, Segment, bytes_from_hex, escape, hex_from_bytes, sha256_hex, unescape};
 use serde_json::{Map, Value};
 
 use crate::corpus::Overrides;

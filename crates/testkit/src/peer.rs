@@ -1,4 +1,4 @@
-//! Reference programs for comparisons, and their versions.
+//! Programs for tests: reference programs for comparisons with their versions, and copies.
 
 use std::{
     env,
@@ -72,6 +72,20 @@ fn version_in(program: &str, said: &str) -> Option<String> {
 fn numbers(version: &str) -> Vec<u32> {
     let end = version.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(version.len());
     version[..end].split('.').map_while(|number| number.parse().ok()).collect()
+}
+
+/// Copies a program, in a process of its own, so that the copy can be run.
+///
+/// A process that writes the copy itself cannot safely run it: a child that another thread forks meanwhile inherits the
+/// descriptor, and until that child calls `execve` the copy is busy (`ETXTBSY`).
+///
+/// # Panics
+///
+/// The program cannot be copied.
+pub fn copy_program(program: impl AsRef<Path>, to: impl AsRef<Path>) {
+    let (program, to) = (program.as_ref(), to.as_ref());
+    let status = Command::new("cp").arg("-p").args([program, to]).status().expect("cp runs");
+    assert!(status.success(), "{} cannot be copied to {}", program.display(), to.display());
 }
 
 #[cfg(test)]
