@@ -1,7 +1,6 @@
 //! Authenticates requests: keeps the authorizations that servers accept, and renews those that they refuse.
 
 mod bearer;
-mod challenge;
 mod credentials;
 
 use std::{collections::HashMap, sync::Arc, time::Instant};
@@ -16,7 +15,7 @@ use crate::{
     fault::{Fault, FaultKind},
     http_client::{Answer, HttpClient, Request},
 };
-use challenge::Challenge;
+use bearer::Challenge;
 pub(crate) use credentials::Credentials;
 
 /// The requests to which one authorization applies.

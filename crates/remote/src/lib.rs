@@ -29,7 +29,6 @@ mod remote_image;
 mod requester;
 mod resolution;
 mod retry;
-mod validator;
 
 pub use counters::{CauseCounts, RemoteCounts, StageCounts};
 pub use location::{BadLocation, ImageReference, LayerChoice, ObjectService, RemoteLocation, Version};

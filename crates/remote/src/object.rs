@@ -24,11 +24,10 @@ use crate::{
     host_limit::{PREFETCH_BYTES_AT_FIRST, REQUEST_BYTES_MIN, WINDOW_AT_FIRST},
     network::Shared,
     origin::{Bucket, Origin, Places},
-    range_reply::Wanted,
+    range_reply::{Validator, Wanted},
     registry::{Layer, Repository, ResolvedBlob},
     requester::Requester,
     resolution::Resolution,
-    validator::Validator,
 };
 
 /// How long requests for a launch bundle are repeated. Readers get the same bytes from the image, so they need not wait.
