@@ -1,24 +1,31 @@
 //! Runs the measured command.
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::{
+    io::{BufRead, BufReader, Write},
+    os::unix::process::ExitStatusExt,
+    path::Path,
+    process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec},
+    process::{Pid, PidfdFlags, Signal},
+};
 
-use super::captured_stderr::CapturedStderr;
-use super::mounted::Mounted;
-use super::options::LaunchOptions;
-use crate::error::ErrorContext;
-use crate::interrupt_sys::Interrupt;
-use crate::load::{Load, end};
-use crate::process_sys::{Usage, die_with_parent, wait_with_usage};
-use crate::sched::{ThreadTotals, process_totals};
-use crate::trace::boot_time_ns;
-use crate::{Error, Result};
+use super::{
+    mounted::{CapturedStderr, Mounted},
+    options::LaunchOptions,
+};
+use crate::{
+    Error, Result,
+    error::ErrorContext,
+    interrupt_sys::Interrupt,
+    load::{Load, end},
+    process_sys::{Usage, die_with_parent, wait_with_usage},
+    sched::{ThreadTotals, process_totals},
+    trace::boot_time_ns,
+};
 
 /// How often a wait checks for an interruption.
 const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };

@@ -1,25 +1,38 @@
 //! Mounts an image for a launch.
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::{
+    fs::{self, File},
+    io::Read,
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::{FileExt, MetadataExt},
+            process::CommandExt,
+        },
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
 
 use floe_image::ShownName;
-use rustix::fs::Advice;
-use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::process::Signal;
+use rustix::{
+    fs::{Advice, MemfdFlags},
+    mount::{MountFlags, UnmountFlags},
+    process::Signal,
+};
 
-use super::account::Account;
-use super::captured_stderr::CapturedStderr;
-use super::variant::{ImageKind, Programs, Reader, Variant};
-use crate::error::ErrorContext;
-use crate::load::{Load, end};
-use crate::machine::{Change, PendingChange, PrivateDirectory, Undo};
-use crate::process_sys::die_with_parent;
-use crate::{Error, Result};
+use super::{
+    account::Account,
+    variant::{ImageKind, Programs, Reader, Variant},
+};
+use crate::{
+    Error, Result,
+    error::ErrorContext,
+    load::{Load, end},
+    machine::{Change, PendingChange, PrivateDirectory, Undo},
+    process_sys::die_with_parent,
+};
 
 /// How long a reader may take to mount.
 const MOUNT_TIME_MAX: Duration = Duration::from_secs(20);
@@ -237,4 +250,62 @@ fn serve_command(variant: &Variant, path: &Path, programs: &Programs, more: &[St
     }
     command.arg(&variant.image).arg(path);
     command
+}
+
+/// The maximum length read back.
+const SAID_BYTES_MAX: u64 = 1 << 20;
+
+/// A memory file for a child's messages.
+#[derive(Debug)]
+pub(crate) struct CapturedStderr(File);
+
+impl CapturedStderr {
+    pub(crate) fn new() -> Result<Self> {
+        let file = rustix::fs::memfd_create("floe-lab-stderr", MemfdFlags::CLOEXEC);
+        Ok(Self(File::from(file.context(|| "cannot make a file in memory".to_owned())?)))
+    }
+
+    /// The write end for the child.
+    pub(crate) fn writer(&self) -> Result<Stdio> {
+        let copy = self.0.try_clone().context(|| "cannot duplicate a file descriptor".to_owned())?;
+        Ok(Stdio::from(OwnedFd::from(copy)))
+    }
+
+    /// The last nonempty line.
+    pub(crate) fn last_line(&self) -> String {
+        let mut bytes = Vec::new();
+        let from_start = FromStart { file: &self.0, offset: 0 };
+        let _ = from_start.take(SAID_BYTES_MAX).read_to_end(&mut bytes);
+        let said = String::from_utf8_lossy(&bytes);
+        said.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no message").to_owned()
+    }
+}
+
+/// Reads a file without moving the offset at which its writer writes.
+struct FromStart<'file> {
+    file: &'file File,
+    offset: u64,
+}
+
+impl Read for FromStart<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let length = self.file.read_at(bytes, self.offset)?;
+        self.offset += length as u64;
+        Ok(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn the_last_nonempty_line_is_returned() {
+        for (script, expected) in [("echo a >&2; echo b >&2; echo >&2", "b"), ("true", "no message")] {
+            let said = CapturedStderr::new().unwrap();
+            Command::new("sh").args(["-c", script]).stderr(said.writer().unwrap()).status().unwrap();
+            assert_eq!(said.last_line(), expected);
+        }
+    }
 }

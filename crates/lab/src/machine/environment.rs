@@ -1,11 +1,18 @@
-//! The machine at the time of a measurement.
+//! The machine at the time of a measurement: its noise floor, and the kernel settings that a run changes and restores.
 
-use std::collections::BTreeMap;
-use std::fs;
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
+use floe_image::ShownName;
+use rustix::thread::CpuSet;
 use serde::Serialize;
 
-use super::setting::{AUTOGROUP, read_setting};
+use super::undo::{Change, PendingChange, Undo};
+use crate::{Result, error::ErrorContext};
 
 /// The machine and its settings, for judging the numbers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -166,6 +173,107 @@ impl Counts {
     }
 }
 
+/// Shorter gaps come from the loop itself.
+const GAP_MIN: Duration = Duration::from_micros(2);
+
+/// The interruptions of a thread that spins on one CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct CpuNoise {
+    /// The CPU.
+    pub cpu: usize,
+    /// Gaps of at least 2 µs between two clock readings.
+    pub gap_count: u64,
+    /// The longest gap in nanoseconds.
+    pub gap_ns_max: u64,
+    /// The sum of all gaps in nanoseconds.
+    pub gap_ns_total: u64,
+    /// How long the thread spun, in nanoseconds.
+    pub duration_ns: u64,
+}
+
+impl CpuNoise {
+    /// The percentage of time lost.
+    pub fn percent(&self) -> f64 {
+        self.gap_ns_total as f64 * 100.0 / (self.duration_ns.max(1)) as f64
+    }
+}
+
+/// Spins on each CPU in turn for `duration` and records gaps between clock readings.
+pub fn noise_floor(duration: Duration) -> Vec<CpuNoise> {
+    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();
+    cpus.into_iter()
+        .filter_map(|cpu| std::thread::scope(|scope| scope.spawn(|| spin(cpu, duration)).join().ok().flatten()))
+        .collect()
+}
+
+fn spin(cpu: usize, duration: Duration) -> Option<CpuNoise> {
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    rustix::thread::sched_setaffinity(None, &only).ok()?;
+    let mut noise = CpuNoise { cpu, ..CpuNoise::default() };
+    let nanoseconds = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    let begin = Instant::now();
+    let mut before = begin;
+    loop {
+        let now = Instant::now();
+        let gap = now - before;
+        if gap >= GAP_MIN {
+            noise.gap_count += 1;
+            noise.gap_ns_max = noise.gap_ns_max.max(nanoseconds(gap));
+            noise.gap_ns_total += nanoseconds(gap);
+        }
+        before = now;
+        if now - begin >= duration {
+            noise.duration_ns = nanoseconds(now - begin);
+            return Some(noise);
+        }
+    }
+}
+
+/// Whether the scheduler groups processes by session; dominates latency under load.
+pub const AUTOGROUP: &str = "/proc/sys/kernel/sched_autogroup_enabled";
+
+/// A changed setting; restored when dropped.
+#[derive(Debug)]
+pub struct Setting {
+    path: PathBuf,
+    before: String,
+    change: Option<PendingChange>,
+}
+
+impl Setting {
+    /// Writes `value` to the setting's file; `None` if this kernel does not have it.
+    pub fn set(undo: &Undo, path: impl AsRef<Path>, value: &str) -> Result<Option<Self>> {
+        let path = path.as_ref().to_owned();
+        let Some(before) = read_setting(&path) else { return Ok(None) };
+        if before == value {
+            return Ok(Some(Self { path, before, change: None }));
+        }
+        let change = undo.record(Change::Setting { path: path.clone(), value: before.clone() })?;
+        fs::write(&path, value).context(|| format!("cannot set {} to {value}", path.shown()))?;
+        Ok(Some(Self { path, before, change: Some(change) }))
+    }
+
+    /// The previous value.
+    pub fn before(&self) -> &str {
+        &self.before
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        if self.change.is_some() {
+            let _ = fs::write(&self.path, &self.before);
+        }
+    }
+}
+
+/// The current value of a setting; `None` if this kernel does not have it.
+pub fn read_setting(path: impl AsRef<Path>) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,5 +285,29 @@ mod tests {
         assert_eq!(environment.lines().len(), 4);
         let counts = Counts::read();
         assert!(counts.until_now().steal_ms < 60_000);
+    }
+
+    #[test]
+    fn the_noise_of_each_cpu_is_measured() {
+        let before = rustix::thread::sched_getaffinity(None).unwrap();
+        let noise = noise_floor(Duration::from_millis(20));
+        assert_eq!(noise.len(), before.count() as usize);
+        for cpu in &noise {
+            assert!(cpu.duration_ns >= 20_000_000 && cpu.gap_ns_max <= cpu.gap_ns_total, "{cpu:?}");
+            assert!((0.0..=100.0).contains(&cpu.percent()));
+        }
+        assert_eq!(rustix::thread::sched_getaffinity(None).unwrap(), before, "the caller is pinned now");
+    }
+
+    #[test]
+    fn a_setting_is_restored() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "1\n").unwrap();
+        let undo = Undo::new().unwrap();
+        let setting = Setting::set(&undo, file.path(), "0").unwrap().unwrap();
+        assert_eq!((setting.before(), read_setting(file.path()).as_deref()), ("1", Some("0")));
+        drop(setting);
+        assert_eq!(read_setting(file.path()).as_deref(), Some("1"));
+        assert!(Setting::set(&undo, "/proc/sys/kernel/no_such_setting", "0").unwrap().is_none());
     }
 }

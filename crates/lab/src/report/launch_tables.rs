@@ -1,8 +1,10 @@
 //! The tables of a launch report, in the format of the published ones.
 
-use super::table::{Table, number, percent};
-use crate::launch::{LaunchReport, METRICS, Metric};
-use crate::statistics::{Interval, Summary, average, difference_percent};
+use super::page::{Table, number, percent};
+use crate::{
+    launch::{LaunchReport, METRICS, Metric},
+    statistics::{Interval, Summary, average, difference_percent},
+};
 
 /// A table with a title.
 pub(super) struct Titled {

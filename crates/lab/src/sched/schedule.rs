@@ -1,9 +1,8 @@
 //! Reconstructs when threads ran, slept, and waited for a CPU.
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use super::pattern::NamePattern;
+use super::NamePattern;
 use crate::trace::{Event, EventKind, Gap, Name, Switch, Trace};
 
 /// clone(2) flag: a thread of the same process.

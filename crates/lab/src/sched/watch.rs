@@ -1,21 +1,27 @@
 //! `floe lab sched`: the scheduling latency of running threads.
 
-use std::collections::{BTreeMap, HashSet};
-use std::time::{Duration, Instant};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::{Duration, Instant},
+};
 
 use serde::Serialize;
 
-use super::pattern::NamePattern;
-use super::schedstat::{ThreadTotals, process_totals, totals_between};
-use super::schedule::{Schedule, ThreadSchedule, WaitKind};
-use super::work::WorkSchedule;
-use crate::interrupt_sys::Interrupt;
-use crate::launch::Tier;
-use crate::machine::{Environment, Undo};
-use crate::report::{Page, Series, Table, histogram, losses_line, number, tail_plot};
-use crate::statistics::Summary;
-use crate::trace::{Collector, CollectorOptions, ProcessTree};
-use crate::{Error, Result};
+use super::{
+    NamePattern,
+    schedstat::{ThreadTotals, process_totals, totals_between},
+    schedule::{Schedule, ThreadSchedule, WaitKind},
+    work::WorkSchedule,
+};
+use crate::{
+    Error, Result,
+    interrupt_sys::Interrupt,
+    launch::Tier,
+    machine::{Environment, Undo},
+    report::{Page, Series, Table, histogram, losses_line, number, tail_plot},
+    statistics::Summary,
+    trace::{Collector, CollectorOptions, ProcessTree},
+};
 
 /// How often a recording is taken out of the kernel's buffers.
 const WINDOW: Duration = Duration::from_secs(1);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::pattern::NamePattern;
+use super::NamePattern;
 use crate::trace::{EventKind, Trace};
 
 /// One execution of a work item.

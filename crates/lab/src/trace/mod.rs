@@ -7,7 +7,6 @@ mod event;
 mod format;
 mod page;
 mod perf_ring_sys;
-mod process_tree;
 mod recording;
 mod tracefs;
 
@@ -17,6 +16,5 @@ pub use decoder::{Decoder, EVENTS};
 pub use event::{Event, EventKind, Name, Switch, Wakeup};
 pub use format::{EventFormat, Field, FieldKind};
 pub use page::{Lost, Page, PageLayout, Records};
-pub use process_tree::{Process, ProcessTree, Thread};
-pub use recording::{Gap, Trace};
+pub use recording::{Gap, Process, ProcessTree, Thread, Trace};
 pub use tracefs::{BufferStatistics, Instance, Tracefs};
