@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-pub(crate) use floe_mount::own_program::own_program;
+pub(crate) use floe_mount::daemon::own_program;
 
 /// Gives the process the name of the program, its first argument. The kernel names a process for the file that it executes:
 /// `exe`, if that is the link in `/proc`.

@@ -4,19 +4,15 @@
 //! client need not access the mount itself, which may hang.
 
 mod client;
-mod endpoint;
-mod leftovers;
-mod line;
 mod message;
 mod server;
 mod serving_process;
 mod socket_path;
 
 pub use client::{AnswerLimits, Client};
-pub use endpoint::Endpoint;
-pub(crate) use line::{
+pub use message::{Answer, Question};
+pub(crate) use message::{
     DESCRIPTORS_MAX, read_answer, read_answer_with_descriptors, read_question, write_line, write_line_with,
 };
-pub use message::{Answer, Question};
 pub(crate) use server::{Server, Service, UnnamedSocket};
-pub use serving_process::{ProcessEnd, ServingProcess};
+pub use serving_process::{Endpoint, ProcessEnd, ServingProcess};

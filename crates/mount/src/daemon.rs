@@ -5,11 +5,11 @@
 
 use std::{
     env,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs::{self, File},
     io::{self, Read, Write},
-    os::unix::{fs::MetadataExt, process::CommandExt},
-    path::Path,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt, process::CommandExt},
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::mpsc,
     thread,
@@ -19,7 +19,7 @@ use std::{
 use floe_image::{ShownName, start_error};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-use crate::{failure::Failure, own_program::own_program};
+use crate::failure::Failure;
 
 /// The environment variable that identifies the background process.
 const VARIABLE: &str = "FLOE_IN_BACKGROUND";
@@ -167,6 +167,19 @@ impl Report {
         dup2_stderr(&self.nowhere)?;
         Ok(())
     }
+}
+
+/// The program's file, also after another one has replaced it under its name.
+const LINK: &str = "/proc/self/exe";
+
+/// The file of this program, as an absolute path. Without `/proc`, it is the path that started the program.
+pub fn own_program() -> PathBuf {
+    let link = PathBuf::from(LINK);
+    if link.exists() {
+        return link;
+    }
+    let started = Path::new(OsStr::from_bytes(rustix::param::linux_execfn().to_bytes()));
+    std::path::absolute(started).unwrap_or(link)
 }
 
 #[cfg(test)]

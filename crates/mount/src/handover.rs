@@ -8,14 +8,12 @@ mod giver;
 mod invocation;
 mod service_manager;
 mod state;
-mod state_file;
 mod taken;
 
 pub(crate) use giver::Giver;
 pub use invocation::Invocation;
 pub(crate) use invocation::SealedInvocation;
 pub use service_manager::ServiceManager;
-pub(crate) use state::State;
-pub(crate) use state_file::StateFile;
+pub(crate) use state::{State, StateFile};
 pub(crate) use taken::Taken;
 pub use taken::{is_upgrade, start_successor};

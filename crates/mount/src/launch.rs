@@ -3,10 +3,8 @@
 mod footprint;
 mod learned;
 mod learning;
-mod paused_prefetch;
 mod profile_choice;
 mod profile_match;
-mod program_reads;
 mod recorder;
 mod replay;
 mod report;
@@ -35,13 +33,13 @@ pub use self::{footprint::Footprint, profile_choice::ProfileChoice, recorder::Re
 use self::{
     learned::LearnedPlace,
     learning::Learning,
-    paused_prefetch::PausedPrefetch,
     profile_match::ProfileMatch,
     replay::Replay,
     report::{LaunchState, Progress},
 };
 pub(crate) use self::{profile_choice::LAUNCH_WAIT, report::LaunchReport};
 use crate::{failure::Failure, log::MountLog, options::Settings};
+use learning::PausedPrefetch;
 
 /// The launch task of a mount: to replay a launch, to learn one, or neither. It is set before the process is confined.
 pub(crate) struct LaunchPlan {

@@ -1,4 +1,4 @@
-//! A mount that this process serves.
+//! A mount that this process serves; it unmounts images that are not in use.
 
 use std::{
     fs::OpenOptions,
@@ -6,9 +6,11 @@ use std::{
     mem,
     path::Path,
     sync::Arc,
-    time::Instant,
+    thread,
+    time::{Duration, Instant},
 };
 
+use floe::Image;
 use floe_fuse::{Abandoner, Mount, Unmounter};
 use floe_image::{FileSystem, ShownName};
 use floe_keeper::{Detach, Keeper};
@@ -20,9 +22,9 @@ use crate::{
     front::{self, Fronted},
     handover::{Giver, is_upgrade},
     held::Held,
-    idle::unmount_when_idle,
     kept_front::{Keeping, KeptFront},
     launch,
+    log::MountLog,
     prepared::Mounting,
     status,
     target::Target,
@@ -261,5 +263,33 @@ pub fn notify(pipe: &Path, works: bool) {
     }
     if let Ok(mut pipe) = OpenOptions::new().write(true).open(pipe) {
         let _ = pipe.write_all(if works { b"s" } else { b"f" });
+    }
+}
+
+/// The interval of the checks for reads.
+const GLANCE: Duration = Duration::from_millis(250);
+
+/// Unmounts after no bytes were read from the image for `idle`, if no program has a file of it open.
+fn unmount_when_idle(image: Image, unmounter: Unmounter, idle: Duration, log: &MountLog) {
+    let work = move || {
+        let mut counters = image.reader().engine().counters();
+        let mut since = Instant::now();
+        while unmounter.is_mounted() {
+            thread::sleep(GLANCE.min(idle));
+            let now = image.reader().engine().counters();
+            if now != counters {
+                (counters, since) = (now, Instant::now());
+            } else if since.elapsed() >= idle {
+                // Reads of cached bytes do not reach the mount. If a program still uses it, the unmount fails.
+                if unmounter.unmount(Detach::Never).is_ok() {
+                    return;
+                }
+                since = Instant::now();
+            }
+        }
+    };
+    // Without this thread the image stays mounted, as without the option.
+    if let Err(error) = thread::Builder::new().name("floe-idle".to_owned()).spawn(work) {
+        log.remark(format_args!("the image stays mounted when it is idle: no thread can be started: {error}"));
     }
 }

@@ -3,7 +3,6 @@
 mod list;
 mod row;
 mod running;
-mod settings;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -11,5 +10,48 @@ mod text;
 
 pub use list::Strictness;
 pub use running::ShownOption;
-pub use settings::Settings;
 pub use text::{about, help, page};
+
+use std::{path::PathBuf, time::Duration};
+
+use floe::OpenOptions;
+use floe_fuse::MountOptions;
+use floe_sandbox::Mode;
+
+use crate::{front::Front, launch::ProfileChoice, transport::TransportChoice};
+
+/// The settings of a mount. A list of options [makes](Settings::take_list) them.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Options for opening the image.
+    pub open: OpenOptions,
+    /// Options for mounting it.
+    pub mount: MountOptions,
+    /// The source name in the mount table, instead of the path of the image.
+    pub source: Option<String>,
+    /// The directory of the image that is mounted, instead of its root.
+    pub subdirectory: Option<PathBuf>,
+    /// The file for a line after each decode.
+    pub decode_marks: Option<PathBuf>,
+    /// Whether the kernel's EROFS is in front.
+    pub front: Front,
+    /// Whether the metadata of the kernel's EROFS in front is kept for later mounts.
+    pub keeps_front: bool,
+    /// How requests come from the kernel.
+    pub transport: TransportChoice,
+    /// The launch that is replayed or recorded.
+    pub profile: ProfileChoice,
+    /// How long mounting waits for the replay of a launch that has a bundle; `None` for the default.
+    pub launch_wait: Option<Duration>,
+    /// Whether the process is confined.
+    pub sandbox: Mode,
+    /// Whether the user has set `deadline`. If not, it follows `outage`.
+    pub has_deadline: bool,
+}
+
+impl Settings {
+    /// Sets how long a request may take.
+    fn set_deadline(&mut self, time: Option<Duration>) {
+        (self.mount.deadline, self.has_deadline) = (time, true);
+    }
+}

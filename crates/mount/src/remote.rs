@@ -14,7 +14,11 @@ use floe::{
     remote::{ImageOptions, RemoteLocation, RemoteProcess},
 };
 
-use crate::{daemon, failure::Failure, options::Settings, own_program::own_program};
+use crate::{
+    daemon::{self, own_program},
+    failure::Failure,
+    options::Settings,
+};
 
 /// The hidden command of the program `floe` that fetches an image for another process.
 pub const FETCH_COMMAND: &str = "fetch-for-another";

@@ -24,7 +24,7 @@ use rustix::{
 
 use super::{
     Answer, Question,
-    line::{ANSWER_BYTES_MAX, answer_of, read_answer_with_descriptors},
+    message::{ANSWER_BYTES_MAX, answer_of, read_answer_with_descriptors},
     socket_path, write_line,
 };
 use crate::{

@@ -20,8 +20,7 @@ use floe_keeper::MountTable;
 use super::{
     Invocation, ServiceManager, State, StateFile,
     service_manager::{AUTO_UNMOUNT, DEVICE, STATE},
-    state::identity,
-    state_file::file_of,
+    state::{file_of, identity},
 };
 use crate::{
     control::{Answer, Client, Question, read_answer, read_answer_with_descriptors, write_line},

@@ -1,7 +1,7 @@
-//! Detects the beginning of a recorded launch, and whether it still matches its profile.
+//! Detects the beginning of a recorded launch by the reads of its programs, and whether the launch still matches its profile.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
@@ -9,8 +9,6 @@ use std::{
 use floe_fuse::ImageAccess;
 use floe_image::{ByteRange, Nid};
 use floe_sync::{Condvar, Mutex, MutexGuard};
-
-use super::program_reads::ProgramReads;
 
 /// The minimum number of used files outside of the profile for a launch to count as having left it.
 const OUTSIDE_MIN: usize = 16;
@@ -145,6 +143,50 @@ impl ProfileMatch {
     }
 }
 
+/// The maximum number of files whose last read is remembered.
+const READ_MAX: usize = 1 << 14;
+
+/// The length of the kernel's readahead for a sequential reader in bytes: two windows.
+const READAHEAD_BYTES: u64 = 256 << 10;
+
+/// The last read of each file. A replay skips ranges that it implies: both would decode the same blocks.
+#[derive(Default)]
+struct ProgramReads {
+    last_reads: HashMap<Nid, LastRead>,
+}
+
+/// The last read of a file.
+#[derive(Clone, Copy, Debug)]
+struct LastRead {
+    range: ByteRange,
+    /// Whether it continued the read before it.
+    is_sequential: bool,
+}
+
+impl ProgramReads {
+    /// Notes a read of a file.
+    fn note(&mut self, nid: Nid, range: ByteRange) {
+        if self.last_reads.len() < READ_MAX || self.last_reads.contains_key(&nid) {
+            let is_sequential = self.last_reads.get(&nid).is_some_and(|last| last.range.end() == range.offset());
+            self.last_reads.insert(nid, LastRead { range, is_sequential });
+        }
+    }
+
+    /// Returns the part of `range` that a replay has to store: its end, from the end of the last read of the file on. If the
+    /// file is read sequentially, the part begins where the kernel's readahead ends.
+    fn unread(&self, nid: Nid, range: ByteRange) -> ByteRange {
+        let Some(LastRead { range: read, is_sequential }) = self.last_reads.get(&nid).copied() else {
+            return range;
+        };
+        let start = match is_sequential {
+            true => read.end().saturating_add(READAHEAD_BYTES),
+            false if read.offset() <= range.offset() => read.end(),
+            false => range.offset(),
+        };
+        ByteRange::between(start.clamp(range.offset(), range.end()), range.end())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,5 +235,39 @@ mod tests {
         (0..10_000).for_each(|number| profile_match.note(read(number)));
         let state = profile_match.lock();
         assert!(state.early.len() <= EARLY_MAX && state.outside.len() <= OUTSIDE_MAX);
+    }
+
+    #[test]
+    fn a_replay_leaves_out_what_the_program_is_reading() {
+        let ahead = READAHEAD_BYTES;
+        for (reads, range, expected) in [
+            (&[][..], (0, 100), (0, 100)),
+            // A read somewhere in the file leaves the rest to the replay.
+            (&[(0, 50)], (0, 100), (50, 100)),
+            (&[(200, 250)], (0, 100), (0, 100)),
+            (&[(50, 150)], (0, 100), (0, 100)),
+            (&[(0, 150)], (50, 100), (100, 100)),
+            // The kernel's readahead for a sequential reader is skipped.
+            (&[(0, 50), (50, 100)], (0, ahead + 300), (ahead + 100, ahead + 300)),
+            (&[(0, 50), (50, 100)], (90, ahead), (ahead, ahead)),
+            (&[(0, 50), (60, 100)], (0, 300), (0, 300)),
+            (&[(0, 50), (60, 100)], (80, 300), (100, 300)),
+        ] {
+            let mut program_reads = ProgramReads::default();
+            for (start, end) in reads {
+                program_reads.note(Nid(1), ByteRange::between(*start, *end));
+            }
+            let unread = program_reads.unread(Nid(1), ByteRange::between(range.0, range.1));
+            let expected = ByteRange::between(expected.0, expected.1);
+            assert_eq!(unread, expected, "{reads:?} {range:?}");
+            assert_eq!(program_reads.unread(Nid(2), expected), expected);
+        }
+    }
+
+    #[test]
+    fn remembered_reads_are_limited() {
+        let mut program_reads = ProgramReads::default();
+        (0..2 * READ_MAX as u64).for_each(|number| program_reads.note(Nid(number), ByteRange::new(0, 1)));
+        assert!(program_reads.last_reads.len() <= READ_MAX);
     }
 }
