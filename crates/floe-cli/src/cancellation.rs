@@ -1,7 +1,7 @@
-//! Cancellation of work by signals.
+//! Cancellation of work by signals, and which signals end the program.
 
 use std::{
-    io,
+    fs, io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -18,7 +18,7 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use crate::{ending_signals::unless_ignored, exit::Exit, fail::Fail};
+use crate::fail::{Exit, Fail};
 
 /// The signals that end a program in an orderly way.
 const ENDING: &[i32] = &[SIGHUP, SIGINT, SIGTERM];
@@ -94,4 +94,32 @@ pub(crate) fn end_fetching_after(cancel: Arc<AtomicBool>, remote: Arc<RemoteProc
 
 fn not_started(error: io::Error) -> Fail {
     Fail::failed(format!("cannot start a thread: {}", start_error(error)))
+}
+
+/// Returns those of `signals` that the program handles: all that were not ignored when it started. nohup ignores
+/// SIGHUP, and a shell without job control ignores SIGINT for background programs. Ignored signals stay ignored.
+pub(crate) fn unless_ignored(signals: &[i32]) -> Vec<i32> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = ignored(&status);
+    signals.iter().copied().filter(|signal| ignored & (1 << (signal - 1)) == 0).collect()
+}
+
+/// The set of ignored signals in the text of `/proc/self/status`; the lowest bit is signal 1.
+fn ignored(status: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mask_is_found() {
+        for (status, expected) in
+            [("Name:\tfloe\nSigIgn:\t0000000000001003\nSigCgt:\t0\n", 0x1003), ("Name:\tSigIgn: 1\n", 0), ("", 0)]
+        {
+            assert_eq!(ignored(status), expected, "{status}");
+        }
+    }
 }

@@ -10,8 +10,12 @@ use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 use floe_image::ShownName;
 
 use crate::{
-    cancellation, command, confinement, drop_in, exit::Exit, fail::Fail, fake, output::Output,
-    own_program::name_process, remote,
+    cancellation, command, confinement, drop_in,
+    fail::{Exit, Fail},
+    fake,
+    output::Output,
+    own_program::name_process,
+    remote,
 };
 
 /// Fast, predictable reads from compressed read-only images (EROFS, SquashFS), in userspace.

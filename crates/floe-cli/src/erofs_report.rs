@@ -9,7 +9,7 @@ use std::{
 use floe::{Attr, FileType, Nid};
 use floe_erofs::{ALGORITHMS, Erofs, dump, format};
 
-use crate::{iso_time::IsoTime, zone::Zone};
+use crate::iso_time::{IsoTime, Zone};
 use floe_image::Shown;
 
 /// The features, with the first kernel that supports each: major times 100 plus minor.

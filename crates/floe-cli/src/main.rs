@@ -9,26 +9,19 @@ mod cli;
 mod command;
 mod compress_hints;
 mod confinement;
-mod doctor;
 mod drop_in;
-mod ending_signals;
 mod erofs_report;
-mod exit;
-mod exporter;
 mod expression_text;
 mod fail;
 mod fake;
 mod image_arguments;
 mod inode_record;
 mod iso_time;
-mod mode_text;
 mod output;
 mod own_program;
 mod remote;
-mod report_file;
 mod root_hash_file;
 mod source_date_epoch;
-mod zone;
 
 use std::process::ExitCode;
 

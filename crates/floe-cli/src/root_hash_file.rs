@@ -1,15 +1,16 @@
-//! The file with the root of an image's hash tree, `IMAGE.dmverity`, when the image is replaced.
+//! The hash tree of `floe mkfs --verity`, and the file with its root, `IMAGE.dmverity`, when an image is written or replaced.
 
 use std::{
     fs::{self, File},
-    io::Read,
+    io::{self, Read},
     path::{Path, PathBuf},
 };
 
-use floe_mkfs::Companion;
-use floe_remote_cache::{parse_sidecar, sidecar_path};
+use floe_image::{Shown, ShownName};
+use floe_mkfs::{Companion, CompleteImage};
+use floe_remote_cache::{VerityOptions, append_verity, parse_sidecar, sidecar_path, sidecar_text};
 
-use floe_image::ShownName;
+use crate::fail::Fail;
 
 /// The maximum length of such a file in bytes.
 const LEN_MAX: u64 = 64 << 10;
@@ -60,4 +61,53 @@ fn is_root_hash(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|status| status.is_file())
         && File::open(path).is_ok_and(|file| file.take(LEN_MAX).read_to_string(&mut text).is_ok())
         && parse_sidecar(&text).is_ok()
+}
+
+/// The maximum size of hashed blocks, in bytes; the image's own block size is used if it is smaller. The kernel mounts
+/// only images with blocks that are no smaller than those of the tree.
+const BLOCK_BYTES_MAX: u32 = 4096;
+
+/// A hash tree at the end of an image.
+pub(crate) struct AppendedTree {
+    /// Its length in bytes.
+    pub(crate) len: u64,
+    /// The file with its root hash.
+    pub(crate) root_hash: Companion,
+}
+
+/// Refuses targets to which no tree can be appended, or whose root hash cannot be stored.
+pub(crate) fn check_verity_target(image: &Path) -> Result<(), Fail> {
+    if fs::metadata(image).is_ok_and(|metadata| !metadata.is_file()) {
+        let image = shown(image);
+        return Err(Fail::usage(format!("{image} is not a regular file: --verity appends to the image")));
+    }
+    let sidecar = sidecar_path(image);
+    if fs::metadata(&sidecar).is_ok_and(|metadata| !metadata.is_file()) {
+        let sidecar = shown(&sidecar);
+        return Err(Fail::usage(format!("{sidecar} is not a regular file: --verity writes the root hash there")));
+    }
+    Ok(())
+}
+
+/// Appends the tree to an image for `path` that has no name yet.
+pub(crate) fn append_verity_tree(
+    complete: &CompleteImage,
+    path: &Path,
+    image_block_bytes: u64,
+) -> Result<AppendedTree, Fail> {
+    let block_bytes = u32::try_from(image_block_bytes).map_or(BLOCK_BYTES_MAX, |bytes| bytes.min(BLOCK_BYTES_MAX));
+    let options = VerityOptions { block_bytes, ..VerityOptions::default() };
+    let append_verity_tree = || {
+        let file = complete.file();
+        let len_before = file.metadata()?.len();
+        let root = append_verity(file, &options)?;
+        io::Result::Ok((file.metadata()?.len().saturating_sub(len_before), root))
+    };
+    let (len, root) = append_verity_tree().map_err(|error| Fail::failed(format!("{}: {error}", shown(path))))?;
+    let root_hash = Companion { path: sidecar_path(path), content: Some(sidecar_text(&root).into_bytes()) };
+    Ok(AppendedTree { len, root_hash })
+}
+
+fn shown(path: &Path) -> Shown<'_> {
+    path.shown()
 }

@@ -12,7 +12,10 @@ use floe_remote_cache::{Cache, CacheOptions, CheckReport, Digest, ObjectReport};
 use indicatif::HumanBytes;
 use serde::Serialize;
 
-use crate::{exit::Exit, fail::Fail, output::Output};
+use crate::{
+    fail::{Exit, Fail},
+    output::Output,
+};
 use floe_image::{Shown, ShownName};
 use floe_mount::quantity;
 

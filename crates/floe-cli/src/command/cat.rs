@@ -5,7 +5,11 @@ use std::io::{self, Write};
 use clap::Args;
 use floe::{FileType, Image};
 
-use crate::{exit::Exit, fail::Fail, image_arguments::ImageArguments, output::Output};
+use crate::{
+    fail::{Exit, Fail},
+    image_arguments::ImageArguments,
+    output::Output,
+};
 use floe_image::Shown;
 
 /// The number of bytes per read.

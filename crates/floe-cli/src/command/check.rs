@@ -19,8 +19,7 @@ use serde::Serialize;
 use crate::{
     cancellation,
     confinement::{self, Opened},
-    exit::Exit,
-    fail::Fail,
+    fail::{Exit, Fail},
     image_arguments::ImageArguments,
     output::Output,
     remote,

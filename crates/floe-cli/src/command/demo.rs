@@ -15,7 +15,11 @@ use indicatif::BinaryBytes;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::{cancellation, exit::Exit, fail::Fail, output::Output};
+use crate::{
+    cancellation,
+    fail::{Exit, Fail},
+    output::Output,
+};
 
 /// The embedded image. `cargo xtask fixtures --demo` generates it and its manifest. `demo` has links to both, which cargo
 /// packages as files.

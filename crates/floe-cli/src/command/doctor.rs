@@ -1,11 +1,15 @@
 //! `floe doctor`: shows the capabilities of this machine.
 
+mod advice;
+mod facts;
+
 use std::io;
 
+use advice::{State, advise};
+use facts::Facts;
+
 use crate::{
-    doctor::{Facts, State, advise},
-    exit::Exit,
-    fail::Fail,
+    fail::{Exit, Fail},
     output::Output,
 };
 

@@ -9,11 +9,10 @@ use floe_image::{DeviceId, Shown};
 
 use crate::{
     erofs_report::{With, write_extent_statistics, write_inode, write_statistics, write_superblock},
-    exit::Exit,
-    fail::Fail,
+    fail::{Exit, Fail},
     image_arguments::ImageArguments,
+    iso_time::Zone,
     output::Output,
-    zone::Zone,
 };
 
 /// The offset and the length of each format's superblock, in bytes. An EROFS superblock may be longer.

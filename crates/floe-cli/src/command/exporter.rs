@@ -1,8 +1,13 @@
 //! `floe exporter`: metrics of all mounts for Prometheus.
 
+mod collect;
+mod peer;
+mod serve;
+
 use std::net::SocketAddr;
 
-use crate::{exporter::serve, fail::Fail};
+use crate::fail::Fail;
+use serve::serve;
 
 /// Serve the metrics of all mounts of this machine to Prometheus
 #[derive(clap::Args)]

@@ -23,8 +23,7 @@ use serde::Serialize;
 use crate::{
     cancellation,
     confinement::{self, Opened, Target},
-    exit::Exit,
-    fail::Fail,
+    fail::{Exit, Fail},
     fake,
     image_arguments::ImageArguments,
     output::Output,

@@ -1,16 +1,20 @@
 //! `floe lab`: measures start-up, scheduling latency, page allocation, walks and reads on this machine.
 
-mod demo_image;
 mod launch;
-mod outputs;
 mod sched;
 mod surroundings;
 mod trees;
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use floe_lab::Interrupt;
+use serde::Serialize;
 
-use crate::{exit::Exit, fail::Fail};
+use crate::{
+    fail::{Exit, Fail},
+    output::{Output, ReportFile},
+};
 
 /// Measure on this machine: launches, scheduling latency, page allocation, parallel walks, reads
 #[derive(Args)]
@@ -41,7 +45,7 @@ struct AllocArguments {
     #[arg(long, value_name = "SIZE", default_value = "40M", value_parser = size)]
     limit: u64,
     #[command(flatten)]
-    outputs: outputs::Outputs,
+    outputs: Outputs,
 }
 
 /// Runs the command.
@@ -83,4 +87,48 @@ fn failed(error: floe_lab::Error) -> Fail {
 
 fn size(text: &str) -> Result<u64, String> {
     floe_lab::load::parse_size(text).ok_or_else(|| format!("{text:?} is not a size: use a number with K, M or G"))
+}
+
+/// Output files of a measurement, besides the table on standard output.
+#[derive(clap::Args)]
+struct Outputs {
+    /// Write all raw values and the environment as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a self-contained HTML page with plots to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// The output files, open for writing.
+struct OpenOutputs {
+    json: Option<ReportFile>,
+    html: Option<ReportFile>,
+}
+
+impl Outputs {
+    /// Opens the files, before the measurement.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    fn open(&self) -> Result<OpenOutputs, Fail> {
+        let open = |path: &Option<PathBuf>| path.as_deref().map(ReportFile::open).transpose();
+        Ok(OpenOutputs { json: open(&self.json)?, html: open(&self.html)? })
+    }
+}
+
+impl OpenOutputs {
+    /// Writes the requested files, and the text to standard output.
+    ///
+    /// # Errors
+    /// An output cannot be written.
+    fn write(self, text: &str, page: impl FnOnce() -> String, report: &impl Serialize) -> Result<(), Fail> {
+        if let Some(file) = self.html {
+            file.write(page().as_bytes())?;
+        }
+        if let Some(file) = self.json {
+            file.write(&serde_json::to_vec(report).map_err(|error| Fail::failed(error.to_string()))?)?;
+        }
+        Output::run(|out| out.write_all(text.as_bytes()).map(|()| 0)).map(drop)
+    }
 }

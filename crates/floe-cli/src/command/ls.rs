@@ -9,8 +9,11 @@ use clap::Args;
 use floe::{Attr, EntryLimit, Error, FileType, Image, Nid};
 
 use crate::{
-    exit::Exit, fail::Fail, image_arguments::ImageArguments, inode_record::InodeRecord, iso_time::IsoTime,
-    mode_text::ModeText, output::Output,
+    fail::{Exit, Fail},
+    image_arguments::ImageArguments,
+    inode_record::{InodeRecord, ModeText},
+    iso_time::IsoTime,
+    output::Output,
 };
 use floe_image::Shown;
 

@@ -1,7 +1,6 @@
 //! `floe mkfs`: builds an EROFS image.
 
 mod summary;
-mod verity;
 
 use std::{
     ffi::OsString,
@@ -16,24 +15,23 @@ use std::{
 
 use clap::{Args, ValueEnum};
 use floe::{ImageVerifier, Thoroughness};
+use floe_image::ShownName;
 use floe_mkfs::{
     COMPRESSORS, Companion, Compression, Compressor, CompressorSettings, Error, Fragments, Hint, InodeForm, Options,
     Phase, Profile, Progress, Source, Times, Verifier, Whiteouts, build_unnamed,
 };
+use floe_mount::quantity;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 
 use self::summary::{SummaryRecord, described};
 use crate::{
     cancellation, compress_hints,
-    exit::Exit,
-    fail::Fail,
+    fail::{Exit, Fail},
     fake,
     output::Output,
-    root_hash_file::{StaleRootHashes, root_hash_paths},
+    root_hash_file::{self, StaleRootHashes, root_hash_paths},
     source_date_epoch,
 };
-use floe_image::ShownName;
-use floe_mount::quantity;
 
 /// How long a build may continue after a signal before it checks for cancellation.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);
@@ -216,7 +214,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         return Err(Fail::failed(reason));
     }
     if arguments.verity {
-        verity::check(&arguments.image)?;
+        root_hash_file::check_verity_target(&arguments.image)?;
     }
     let stop = cancellation::on_signals()?;
     let temporaries = options.temporaries.clone();
@@ -234,8 +232,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let built = build_unnamed(&options, &sources, verifier, &mut progress);
     progress.bar.finish_and_clear();
     let complete = built.map_err(failed)?;
-    let tree =
-        arguments.verity.then(|| verity::append(&complete, &arguments.image, arguments.block_size)).transpose()?;
+    let tree = arguments
+        .verity
+        .then(|| root_hash_file::append_verity_tree(&complete, &arguments.image, arguments.block_size))
+        .transpose()?;
     let verity_bytes = tree.as_ref().map_or(0, |tree| tree.len);
     let root_hash = tree.map(|tree| tree.root_hash);
     let stale = StaleRootHashes::of(&arguments.image, root_hash.as_ref().map(|companion| companion.path.as_path()));

@@ -7,7 +7,12 @@ use floe::Offset;
 use floe_sandbox::Mode;
 
 use super::mount::fulfil;
-use crate::{exit::Exit, fail::Fail, fake, output::remark, remote};
+use crate::{
+    fail::{Exit, Fail},
+    fake,
+    output::remark,
+    remote,
+};
 use floe_image::{ShownName, json_name};
 use floe_mount::{
     Request,

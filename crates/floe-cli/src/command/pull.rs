@@ -1,30 +1,29 @@
-//! `floe pull`: downloads a remote image into a file.
-
-mod parts;
+//! `floe pull`: downloads a remote image into a file. A signal removes unfinished files.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{self, Read},
+    mem,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use clap::Args;
 use floe::remote::{Network, Pulled, RemoteLocation};
 use floe_image::ShownName;
+use floe_mount::quantity;
+use floe_sync::Mutex;
 use indicatif::HumanBytes;
 use tempfile::NamedTempFile;
 
-use self::parts::Parts;
 use super::extract::progress_bar;
 use crate::{
     cancellation,
-    exit::Exit,
-    fail::Fail,
+    fail::{Exit, Fail},
     output::Output,
     remote::{self, NetworkArguments},
 };
-use floe_mount::quantity;
 
 /// The default of `--size-max`. A small layer can decompress to any size.
 const SIZE_MAX_DEFAULT: u64 = 64 << 30;
@@ -149,6 +148,37 @@ fn output_path(location: &RemoteLocation, output: &Path) -> PathBuf {
     };
     let name = name.rsplit('/').find(|part| !part.is_empty()).unwrap_or("image").to_owned();
     output.join(if matches!(location, RemoteLocation::Registry(_)) { format!("{name}.image") } else { name })
+}
+
+/// The unfinished files of a download. Each is removed when it is dropped, and all are removed before the process ends by a
+/// signal, which drops nothing.
+#[derive(Clone, Default)]
+struct Parts {
+    paths: Arc<Mutex<Vec<PathBuf>>>,
+}
+
+impl Parts {
+    /// Creates an empty file in a directory.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    fn create_in(&self, directory: &Path) -> io::Result<NamedTempFile> {
+        // Held until the file is noted, so that no signal leaves it behind.
+        let mut paths = self.paths.lock();
+        let part = NamedTempFile::new_in(directory)?;
+        paths.push(part.path().to_owned());
+        Ok(part)
+    }
+
+    /// Removes all files. No others can be created from now on: a thread that tries to waits for the end of the process.
+    fn remove_all(&self) {
+        let mut paths = self.paths.lock();
+        for path in paths.drain(..) {
+            // A finished file has another name.
+            let _ = fs::remove_file(path);
+        }
+        mem::forget(paths);
+    }
 }
 
 #[cfg(test)]

@@ -16,8 +16,7 @@ use indicatif::HumanBytes;
 
 use super::extract::progress_bar;
 use crate::{
-    exit::Exit,
-    fail::Fail,
+    fail::{Exit, Fail},
     output::Output,
     remote::{self, NetworkArguments},
 };

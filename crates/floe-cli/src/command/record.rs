@@ -1,13 +1,14 @@
-//! `floe record`: records what a launch reads from a mounted image.
-
-mod launch;
+//! `floe record`: runs a launch, and records what it reads from a mounted image.
 
 use std::{
     ffi::OsString,
+    io,
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
-    process::ExitStatus,
+    process::{Child, Command, ExitStatus},
     sync::Arc,
+    thread,
+    time::{Duration, Instant},
 };
 
 use clap::Args;
@@ -15,12 +16,23 @@ use floe_engine::PrefetchSet;
 use floe_fuse::{Mount, MountHandles, MountHooks, MountSetup, Mountpoint, Readdir};
 use floe_image::ShownName;
 use floe_keeper::{Access, Detach, Directory, MountEntry, MountTable};
-
-use self::launch::Launch;
-use crate::{exit::Exit, fail::Fail, remote, report_file::ReportFile};
 use floe_mount::{
     launch::Recorder,
     options::{Settings, Strictness},
+};
+use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::{
+    consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM},
+    iterator::{SignalsInfo, exfiltrator::WithOrigin},
+    low_level::siginfo::{Cause, Origin},
+};
+
+use crate::{
+    cancellation::unless_ignored,
+    fail::{Exit, Fail},
+    fake,
+    output::ReportFile,
+    remote,
 };
 
 /// Record which names and parts of an image a command needs, in order
@@ -139,4 +151,75 @@ fn mounted_image(directory: &Path, entry: Option<&MountEntry>) -> Result<PathBuf
 fn code_of(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     u8::try_from(code).unwrap_or(Exit::Failed.code())
+}
+
+/// How long a command may run on after a signal before it is killed.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The polling interval for the end of a command that got a signal.
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// A launch that ends before the recording program does: signals that ask to end go to the command.
+struct Launch {
+    signals: SignalsInfo<WithOrigin>,
+}
+
+impl Launch {
+    /// Redirects signals: from here on they end the command, not this program.
+    ///
+    /// # Errors
+    /// Signal handlers cannot be installed.
+    fn prepare() -> Result<Self, Fail> {
+        let watched = [unless_ignored(&[SIGINT, SIGTERM, SIGHUP, SIGQUIT]), vec![SIGCHLD]].concat();
+        let signals = SignalsInfo::<WithOrigin>::new(watched);
+        Ok(Self { signals: signals.map_err(|error| Fail::failed(format!("cannot install signal handlers: {error}")))? })
+    }
+
+    /// Runs a command until it ends, possibly by a signal. Returns its exit status.
+    ///
+    /// # Errors
+    /// The command cannot be run.
+    fn run(mut self, command: &[OsString]) -> Result<ExitStatus, Fail> {
+        let Some((program, arguments)) = command.split_first() else {
+            return Err(Fail::usage("a command is missing"));
+        };
+        let failed = |error: io::Error| Fail::failed(format!("{}: {error}", program.shown()));
+        let mut command = Command::new(program);
+        fake::enter_again(&mut command);
+        let mut child = command.args(arguments).spawn().map_err(failed)?;
+        loop {
+            if let Some(status) = child.try_wait().map_err(failed)? {
+                return Ok(status);
+            }
+            let ending = self.signals.wait().find(asks_to_end);
+            if let Some(origin) = ending {
+                return self.end(&mut child, origin.signal).map_err(failed);
+            }
+        }
+    }
+
+    /// Passes a signal on. Kills the command if it does not end, or at a second signal.
+    fn end(&mut self, child: &mut Child, signal: i32) -> io::Result<ExitStatus> {
+        if let Some(signal) = Signal::from_named_raw(signal) {
+            kill_process(Pid::from_child(child), signal)?;
+        }
+        let start = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait()? {
+                return Ok(status);
+            }
+            if start.elapsed() >= GRACE || self.signals.pending().any(|origin| asks_to_end(&origin)) {
+                say!("floe: the command does not end; killing it");
+                child.kill()?;
+                return child.wait();
+            }
+            thread::sleep(GLANCE);
+        }
+    }
+}
+
+/// Whether a signal must be passed to the command. A signal from a key at the terminal reached the command as well, so
+/// it is not passed on.
+fn asks_to_end(origin: &Origin) -> bool {
+    origin.signal != SIGCHLD && !(matches!(origin.signal, SIGINT | SIGQUIT) && origin.cause == Cause::Kernel)
 }

@@ -10,12 +10,10 @@ use floe::{Attr, Error, FileSystemInfo, FileType, Image, Xattr};
 use serde::Serialize;
 
 use crate::{
-    exit::Exit,
-    fail::Fail,
+    fail::{Exit, Fail},
     image_arguments::ImageArguments,
-    inode_record::{InodeRecord, hex},
+    inode_record::{InodeRecord, ModeText, hex},
     iso_time::IsoTime,
-    mode_text::ModeText,
     output::Output,
 };
 use floe_image::{Shown, ShownName, json_name};

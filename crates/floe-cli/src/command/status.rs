@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use crate::{exit::Exit, fail::Fail, output::Output};
+use crate::{
+    fail::{Exit, Fail},
+    output::Output,
+};
 use floe_mount::{
     control::{Answer, Client, Question},
     status::{Exposition, Report, SCHEMA, add_report, write_text},

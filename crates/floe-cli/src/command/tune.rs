@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::{exit::Exit, fail::Fail, output::Output};
+use crate::{
+    fail::{Exit, Fail},
+    output::Output,
+};
 use floe_mount::control::{Answer, Client, Question};
 
 /// Change options of a running mount; without KEY=VALUE, list them

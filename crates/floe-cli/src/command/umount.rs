@@ -8,7 +8,7 @@ use std::{
 use floe_image::ShownName;
 use floe_keeper::{Detach, RingPermission, UnmountError, UnmountReason, unmount_within};
 
-use crate::{exit::Exit, fail::Fail};
+use crate::fail::{Exit, Fail};
 use floe_mount::{
     MountUsers,
     control::{ProcessEnd, ServingProcess},

@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::{exit::Exit, fail::Fail, own_program::own_program};
+use crate::{
+    fail::{Exit, Fail},
+    own_program::own_program,
+};
 use floe_image::ShownName;
 use floe_mount::{
     control::Client,

@@ -17,8 +17,8 @@ use crate::{
     erofs_report::{With, uuid_text, write_inode, write_statistics, write_superblock},
     fail::Fail,
     fake,
+    iso_time::Zone,
     output::Output,
-    zone::Zone,
 };
 
 pub(super) const HELP: &str = "\

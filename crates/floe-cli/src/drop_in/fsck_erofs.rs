@@ -19,8 +19,7 @@ use super::erofs_tool::{ErofsTool, Options, Wanted, number};
 use crate::{
     cancellation,
     confinement::{self, Opened, Target},
-    exit::Exit,
-    fail::Fail,
+    fail::{Exit, Fail},
     fake,
 };
 use floe_image::{Shown, ShownName};

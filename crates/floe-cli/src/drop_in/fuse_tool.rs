@@ -8,8 +8,7 @@ use floe_sandbox::Mode;
 use super::erofs_tool::number;
 use crate::{
     command::{mount::fulfil, mount_helper::OFFSET_OPTION},
-    exit::Exit,
-    fail::Fail,
+    fail::{Exit, Fail},
     fake,
     output::{Output, remark},
 };

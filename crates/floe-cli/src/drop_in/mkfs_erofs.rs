@@ -2,9 +2,7 @@
 
 mod algorithms;
 mod extended;
-mod feature_table;
 mod option_table;
-mod support;
 
 use std::{
     ffi::{OsStr, OsString},
@@ -26,7 +24,7 @@ use floe_mkfs::{
 
 pub(in crate::drop_in) use option_table::help;
 
-use self::{algorithms::Algorithm, extended::Extended, option_table::Value, support::Support};
+use self::{algorithms::Algorithm, extended::Extended, option_table::Value};
 use super::erofs_tool::{ErofsTool, GivenOption, Options, number};
 use crate::{
     cancellation, compress_hints,
@@ -37,6 +35,7 @@ use crate::{
     root_hash_file::{StaleRootHashes, root_hash_paths},
     source_date_epoch,
 };
+use option_table::Support;
 
 /// How long a build may continue after a signal before it checks for cancellation.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);

@@ -8,7 +8,6 @@ mod links;
 mod listing;
 mod name_list;
 mod path_patterns;
-mod pattern;
 mod progress;
 mod pseudo;
 mod selection;
@@ -31,8 +30,8 @@ use crate::{
     confinement::{self, Opened, OutputFile, Target},
     fail::Fail,
     fake,
+    iso_time::Zone,
     output::Output,
-    zone::Zone,
 };
 pub(super) use arguments::HELP;
 use arguments::{Arguments, Form, Task};

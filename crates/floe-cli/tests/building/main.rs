@@ -12,5 +12,4 @@ mod mkfs_erofs_disk;
 mod mkfs_output;
 mod mkfs_sources;
 mod recording;
-mod reports;
 mod verity;

@@ -5,18 +5,15 @@
 mod support;
 
 mod answers;
-mod callers;
 mod containers;
+mod control_sockets;
 mod decoded_blocks;
 mod descriptors;
 mod devices;
 mod drop_in_mounts;
 mod exporter;
-mod exporter_limits;
 mod exporter_trust;
 mod handover;
-mod journal;
-mod leftovers;
 mod misses;
 mod mount_all;
 mod mounting;
@@ -24,12 +21,10 @@ mod mounting_as_user;
 mod named_paths;
 mod names;
 mod not_unmounted;
-mod planted_names;
 mod released;
 mod sandbox;
 mod service_manager;
 mod status;
-mod stopped;
 mod subdirectory;
 mod swapped_directories;
 mod too_few_processes;
@@ -46,10 +41,8 @@ mod fronts {
 
 /// Replays of recorded launches: `floe mount -o profile=…`, `--learn`, and profiles in images.
 mod replay {
-    mod as_user;
     mod hostile;
     mod launched;
     mod learned;
     mod python;
-    mod range_server;
 }

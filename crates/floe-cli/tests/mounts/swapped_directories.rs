@@ -14,13 +14,13 @@ use floe_testkit::{
 };
 use rustix::{mount::UnmountFlags, process::Signal};
 
-use crate::planted_names::{self, Shared};
-use crate::support::{
-    front,
-    program::{Place, Serving, demo, floe, processes_with, run, told, umount, until},
+use crate::{
+    control_sockets::{self, Shared, USER},
+    support::{
+        front,
+        program::{Place, Serving, demo, floe, processes_with, run, told, umount, until},
+    },
 };
-
-const USER: u32 = 65_534;
 
 /// The directory of somebody else, with the mountpoint `above/mnt`, and another directory `other/mnt`.
 struct Home {
@@ -271,7 +271,7 @@ fn a_mount_of_fusermount_that_is_elsewhere_does_not_stay() {
 
 #[test]
 fn a_users_mount_that_is_elsewhere_does_not_stay() {
-    if !planted_names::ready() {
+    if !control_sockets::ready() {
         return;
     }
     let shared = Shared::after(
@@ -280,7 +280,7 @@ fn a_users_mount_that_is_elsewhere_does_not_stay() {
     let home = shared.path("home");
     swapping_fusermount(&shared.path("first"), &home);
     for options in ["front=fuse", "front=fuse,auto_unmount"] {
-        let mut command = shared.command(Some(planted_names::USER), "env");
+        let mut command = shared.command(Some(USER), "env");
         command.arg(format!("PATH={}", shared.path("first").display())).arg(shared.path("floe")).arg("mount");
         command.arg(shared.path("image")).arg(home.join("above/mnt")).args(["-o", options]);
         let (code, errors) = told(&run(&mut command));

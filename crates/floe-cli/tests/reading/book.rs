@@ -54,7 +54,7 @@ const NOT_RUN: [(&str, &str, &str); 27] = [
     ("mounting.md", "systemctl", "needs systemd; packaging/try-release mounts with mount(8), which a mount unit calls"),
     ("installing.md", "tar -xf", "changes the system; packaging/try-release unpacks the packages with the same tree"),
     ("operations.md", "floe exporter", "does not end; tests/mounts/exporter.rs runs it"),
-    ("operations.md", "journalctl", "needs systemd; tests/mounts/journal.rs reads what is logged"),
+    ("operations.md", "journalctl", "needs systemd; tests/mounts/service_manager.rs reads what is logged"),
     ("remote-cache.md", "floe cache ls", "changes the user's cache; tests/remotes/remote_cache.rs runs them"),
     ("scripting.md", "floe ls --json", "needs jq; the blocks before it run the commands"),
     ("tuning.md", "floe lab launch --image app.erofs --variant", "takes minutes; tests/lab runs the lab"),

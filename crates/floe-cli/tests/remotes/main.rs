@@ -11,4 +11,3 @@ mod remote_corpus;
 mod remote_faults;
 mod remote_launch;
 mod silent_servers;
-mod untrusted_caches;

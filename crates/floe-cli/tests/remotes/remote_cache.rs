@@ -1,9 +1,9 @@
-//! `floe cache` and `floe mkfs --verity`, as the built program.
+//! `floe cache` and `floe mkfs --verity`, as the built program; cache directories that another user could exchange.
 
 use std::{
     fs::{self, File},
     io,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, PermissionsExt, chown, symlink},
     path::Path,
     process::{Command, Output, Stdio},
     sync::Arc,
@@ -11,10 +11,16 @@ use std::{
 
 use floe_image::{ByteRange, ImageSource};
 use floe_remote_cache::{
-    Cache, CacheOptions, CachedSource, Cause, ObjectKey, RangeFetcher, SourceOptions, Trust, parse_sidecar,
-    sidecar_path,
+    Cache, CacheOptions, CachedSource, Cause, DigestTable, ObjectKey, RangeFetcher, SourceOptions, Trust,
+    parse_sidecar, sidecar_path,
 };
-use floe_testkit::skip::{Need, ready};
+use floe_testkit::skip::{self, Need, ready};
+use tempfile::TempDir;
+
+use crate::support::{
+    plain_server::{Pages, PlainServer},
+    program::{demo, floe, run, told},
+};
 
 /// Serves a file.
 struct Server(File);
@@ -35,7 +41,7 @@ impl RangeFetcher for Server {
     }
 }
 
-fn floe(folder: &Path, arguments: &[&str]) -> Output {
+fn run_floe(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
     command.args(arguments).current_dir(folder).stdin(Stdio::null()).output().expect("floe runs")
 }
@@ -46,7 +52,7 @@ fn text(bytes: &[u8]) -> String {
 
 /// The output of a command that must succeed.
 fn said(folder: &Path, arguments: &[&str]) -> String {
-    let output = floe(folder, arguments);
+    let output = run_floe(folder, arguments);
     assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
     text(&output.stdout)
 }
@@ -104,7 +110,7 @@ fn verity_needs_a_file_and_replaces_the_root_of_an_earlier_image() {
     fs::write(folder.path().join("tree/new"), "new").expect("written");
     said(folder.path(), &["mkfs", "layer.erofs", "tree", "--verity", "--quiet"]);
     assert_ne!(fs::read_to_string(&sidecar).expect("the sidecar"), before);
-    let output = floe(folder.path(), &["mkfs", "/dev/null", "tree", "--verity"]);
+    let output = run_floe(folder.path(), &["mkfs", "/dev/null", "tree", "--verity"]);
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(text(&output.stderr), "floe: /dev/null is not a regular file: --verity appends to the image\n");
 }
@@ -113,7 +119,7 @@ fn verity_needs_a_file_and_replaces_the_root_of_an_earlier_image() {
 fn the_cache_is_listed_verified_pruned_and_dropped() {
     let folder = scene("4096");
     let cache = ["--cache-directory", "cache"];
-    let run = |arguments: &[&str]| floe(folder.path(), &[&["cache"], arguments, &cache].concat());
+    let run = |arguments: &[&str]| run_floe(folder.path(), &[&["cache"], arguments, &cache].concat());
     let output = run(&["ls"]);
     assert_eq!(
         (output.status.code(), &*text(&output.stderr)),
@@ -124,7 +130,7 @@ fn the_cache_is_listed_verified_pruned_and_dropped() {
     let source = source(folder.path(), &opened);
     source.read_at(0, &mut vec![0; usize::try_from(source.len()).expect("small")]).expect("it is read");
     let listed = text(&run(&["ls"]).stdout);
-    let former_name = floe(folder.path(), &["cache", "ls", "--cache-dir", "cache"]);
+    let former_name = run_floe(folder.path(), &["cache", "ls", "--cache-dir", "cache"]);
     assert_eq!(text(&former_name.stdout), listed);
     assert!(listed.contains("  100 %  ") && listed.contains("https://example.org/layer.erofs  in use\n"), "{listed}");
     let record: serde_json::Value = serde_json::from_slice(&run(&["ls", "--json"]).stdout).expect("JSON");
@@ -155,4 +161,103 @@ fn the_cache_is_listed_verified_pruned_and_dropped() {
     let output = run(&["drop", "77"]);
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(text(&output.stderr), "floe: 77: no such object; see floe cache ls\n");
+}
+
+/// An unprivileged user.
+const NOBODY: u32 = 65534;
+
+/// A file of the image, and its first word.
+const FILE: &str = "/guide/reading.txt";
+
+/// Directories with an empty cache directory of this user that another user can exchange, and what the message says.
+fn exchangeable_caches() -> (TempDir, Vec<(&'static str, &'static str)>) {
+    let folder = TempDir::new().expect("a directory");
+    let at = |name: &str| folder.path().join(name);
+    for (name, mode) in [("another", 0o755), ("group", 0o775), ("own", 0o755)] {
+        fs::create_dir(at(name)).expect("made");
+        fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).expect("set");
+        fs::create_dir(at(name).join("cache")).expect("made");
+    }
+    fs::create_dir(at("another/home")).expect("made");
+    symlink(at("another"), at("own/link")).expect("linked");
+    chown(at("another"), Some(NOBODY), None).expect("given away");
+    let another = "belongs to another user (user ID 65534)";
+    let places =
+        vec![("another/cache", another), ("own/link/cache", another), ("group/cache", "others may write to it")];
+    (folder, places)
+}
+
+fn is_empty(directory: &Path) -> bool {
+    fs::read_dir(directory).expect("a directory").next().is_none()
+}
+
+#[test]
+fn images_are_read_without_the_cache() {
+    if !skip::ready(&[Need::Root]) {
+        return;
+    }
+    let bytes = fs::read(demo()).expect("the image");
+    let table = DigestTable::of(&mut &*bytes).expect("a table").to_bytes();
+    let digest = floe_remote_cache::Digest::of(&table);
+    let server = PlainServer::of(Pages::from([
+        ("/image".to_owned(), ("application/octet-stream", bytes)),
+        ("/image.digests".to_owned(), ("application/octet-stream", table.to_vec())),
+    ]));
+    let plain = format!("http://127.0.0.1:{}/image", server.port);
+    let verified = format!("{plain}#table=sha256:{digest}");
+    let expected = run(floe().args(["cat"]).arg(demo()).arg(FILE)).stdout;
+    let (folder, places) = exchangeable_caches();
+    for (url, verify) in [(&plain, None), (&verified, Some("--require-verified"))] {
+        for (place, problem) in &places {
+            let cache = folder.path().join(place);
+            let mut cat = floe();
+            cat.arg("cat").args(verify).arg("--cache-directory").arg(&cache).args([url.as_str(), FILE]);
+            let output = run(&mut cat);
+            let (code, errors) = told(&output);
+            assert_eq!((code, &output.stdout), (Some(0), &expected), "{place}: {errors}");
+            assert!(errors.contains(problem) && errors.lines().count() == 1, "{place}: {errors}");
+            assert!(is_empty(&cache), "{place}");
+        }
+    }
+    // The same directories serve their owner, and everybody has a directory in /tmp.
+    let own = folder.path().join("own/cache");
+    let output = run(floe().args(["cat", "--cache-directory"]).arg(&own).args([&verified, FILE]));
+    assert_eq!((told(&output), &output.stdout), ((Some(0), String::new()), &expected));
+    assert!(own.join("v1").is_dir());
+}
+
+#[test]
+fn floe_cache_refuses_and_its_user_may_use_it() {
+    if !skip::ready(&[Need::Root, Need::Peer("setpriv")]) {
+        return;
+    }
+    let (folder, places) = exchangeable_caches();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("ours");
+    let commands = [&["ls"][..], &["prune"], &["prune", "--to", "0"], &["verify"], &["drop", "--all"]];
+    for (place, problem) in &places {
+        for command in commands {
+            let cache = folder.path().join(place);
+            let (code, errors) = told(&run(floe().arg("cache").args(command).arg("--cache-directory").arg(&cache)));
+            assert!(code == Some(1) && errors.contains(problem), "{place} {command:?}: {code:?} {errors}");
+            assert!(errors.lines().count() == 1 && is_empty(&cache), "{place} {command:?}: {errors}");
+        }
+    }
+    // A copy, because a user may be unable to reach the program where it was built.
+    let program = folder.path().join("floe");
+    fs::copy(env!("CARGO_BIN_EXE_floe"), &program).expect("copied");
+    let home = folder.path().join("another/home");
+    chown(&home, Some(NOBODY), Some(NOBODY)).expect("given away");
+    let as_user = |cache: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program);
+        command.args(["cache", "prune", "--cache-directory"]).arg(folder.path().join(cache));
+        told(&run(&mut command))
+    };
+    let (code, errors) = as_user("another/home");
+    assert_eq!(code, Some(0), "{errors}");
+    let (code, errors) = as_user("group/cache");
+    assert!(code == Some(1) && errors.contains("others may write"), "{errors}");
+    // Root does not use what it may read of a user.
+    let (code, errors) = told(&run(floe().args(["cache", "ls", "--cache-directory"]).arg(&home)));
+    assert!(code == Some(1) && errors.contains("another user"), "{errors}");
 }

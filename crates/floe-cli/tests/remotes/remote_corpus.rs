@@ -21,9 +21,8 @@ use tempfile::TempDir;
 use super::remote::Cache;
 use crate::support::{
     Served,
-    certificate::Certificate,
     program::{floe, run, told},
-    servers::RealServer,
+    servers::{Certificate, RealServer},
     tunnel::Tunnel,
 };
 

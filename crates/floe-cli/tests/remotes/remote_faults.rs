@@ -29,8 +29,7 @@ use tempfile::TempDir;
 use crate::support::{
     Served,
     program::{floe, run, told, until},
-    servers::RealServer,
-    toxiproxy::Toxiproxy,
+    servers::{RealServer, Toxiproxy},
 };
 
 /// The size of the only file of the image, in bytes.

@@ -1,7 +1,5 @@
 //! Support for all tests of the program.
 #![allow(dead_code, unused_imports, reason = "each test uses its part")]
-
-pub(crate) mod certificate;
 pub(crate) mod front;
 pub(crate) mod hostile_erofs;
 pub(crate) mod hostile_squashfs;
@@ -10,7 +8,6 @@ pub(crate) mod plain_server;
 pub(crate) mod program;
 mod served;
 pub(crate) mod servers;
-pub(crate) mod toxiproxy;
 pub(crate) mod tunnel;
 pub(crate) mod unsquashfs;
 

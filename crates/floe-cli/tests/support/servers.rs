@@ -1,7 +1,9 @@
 //! Real servers of remote images, on ports of this machine.
 
 use std::{
+    ffi::{OsStr, OsString},
     fs,
+    io::{Read, Write},
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -12,8 +14,6 @@ use std::{
 use floe_testkit::{manifest::sha256_hex, peer};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-
-use super::certificate::Certificate;
 
 /// How long a server may take to listen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -198,4 +198,115 @@ fn directory() -> TempDir {
     // The servers run without root's rights.
     fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
     directory
+}
+
+/// A key and a certificate, which is trusted if the environment names it.
+pub(crate) struct Certificate {
+    directory: TempDir,
+    path: OsString,
+}
+
+impl Certificate {
+    /// A certificate for this name, such as `DNS:example.org` or `IP:127.0.0.1`.
+    pub(crate) fn of(name: &str) -> Self {
+        let directory = TempDir::new().expect("a directory");
+        let path = directory.path().join("certificate.pem");
+        let configuration = directory.path().join("configuration");
+        let text = format!(
+            "[req]\ndistinguished_name = name\nx509_extensions = extensions\nprompt = no\n[name]\nCN = a server of \
+             tests\n[extensions]\nbasicConstraints = critical, CA:FALSE\nsubjectAltName = {name}\n"
+        );
+        fs::write(&configuration, text).expect("written");
+        let mut openssl = Command::new("openssl");
+        openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-config"]).arg(&configuration);
+        let output = openssl.arg("-keyout").arg(directory.path().join("key.pem")).arg("-out").arg(&path).output();
+        let output = output.expect("openssl runs");
+        assert!(output.status.success(), "{output:?}");
+        Self { path: path.into(), directory }
+    }
+
+    /// The variable of the environment that makes Floe trust it.
+    pub(crate) fn trusted(&self) -> (&str, &OsStr) {
+        ("SSL_CERT_FILE", &self.path)
+    }
+
+    /// The file with the certificate.
+    pub(crate) fn file(&self) -> PathBuf {
+        PathBuf::from(&self.path)
+    }
+
+    /// The file with the key.
+    pub(crate) fn key(&self) -> PathBuf {
+        self.directory.path().join("key.pem")
+    }
+
+    /// A file with the credentials of a service account of Google's that has this key.
+    pub(crate) fn google_account(&self) -> OsString {
+        let key = fs::read_to_string(self.key()).expect("written");
+        let account = serde_json::json!({
+            "type": "service_account", "client_email": "someone@example.org", "private_key_id": "1", "private_key": key,
+        });
+        let path = self.directory.path().join("account.json");
+        fs::write(&path, account.to_string()).expect("written");
+        path.into()
+    }
+}
+
+/// A proxy to one server. It is killed when dropped.
+pub(crate) struct Toxiproxy {
+    child: Child,
+    control: u16,
+    /// The address for clients.
+    pub(crate) port: u16,
+}
+
+impl Toxiproxy {
+    /// A proxy to the server that listens on `upstream`.
+    pub(crate) fn to(upstream: u16) -> Self {
+        let [control, port] = [(); 2].map(|()| free_port());
+        let mut command = Command::new(peer("toxiproxy-server").expect("the test needs it"));
+        command.args(["-host", "127.0.0.1", "-port", &control.to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let proxy = Self { child: command.spawn().expect("toxiproxy starts"), control, port };
+        let started = Instant::now();
+        while TcpStream::connect(("127.0.0.1", control)).is_err() {
+            assert!(started.elapsed() < PATIENCE, "toxiproxy does not listen");
+            thread::sleep(Duration::from_millis(20));
+        }
+        proxy.ask(
+            "/proxies",
+            &format!(r#"{{"name":"it","listen":"127.0.0.1:{port}","upstream":"127.0.0.1:{upstream}"}}"#),
+        );
+        proxy
+    }
+
+    /// Cuts all connections and accepts none, or accepts connections again.
+    pub(crate) fn set_reachable(&self, is_reachable: bool) {
+        self.ask("/proxies/it", &format!(r#"{{"enabled":{is_reachable}}}"#));
+    }
+
+    /// Closes each connection after this many bytes to the client.
+    pub(crate) fn limit_answers(&self, bytes: u64) {
+        self.ask("/proxies/it/toxics", &format!(r#"{{"type":"limit_data","attributes":{{"bytes":{bytes}}}}}"#));
+    }
+
+    fn ask(&self, path: &str, body: &str) {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.control)).expect("it listens");
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 20"), "{path} {body}: {answer}");
+    }
+}
+
+impl Drop for Toxiproxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }

@@ -14,7 +14,7 @@ use floe_lab::{
     report::{launch_page, launch_text},
 };
 
-use super::{end, failed, outputs, surroundings};
+use super::{Outputs, end, failed, surroundings};
 use crate::fail::Fail;
 
 /// Launch a command from mounted images, alternating between variants, and compare them
@@ -68,7 +68,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DIR")]
     traces: Option<PathBuf>,
     #[command(flatten)]
-    outputs: outputs::Outputs,
+    outputs: Outputs,
     /// The command
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,

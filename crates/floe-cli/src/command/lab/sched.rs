@@ -10,7 +10,7 @@ use floe_lab::{
     sched::{NamePattern, SchedOptions, watch},
 };
 
-use super::{end, failed, outputs};
+use super::{Outputs, end, failed};
 use crate::fail::Fail;
 
 /// The maximum number of rows in the live display.
@@ -44,7 +44,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "N")]
     seconds: Option<f64>,
     #[command(flatten)]
-    outputs: outputs::Outputs,
+    outputs: Outputs,
 }
 
 /// Runs the command.

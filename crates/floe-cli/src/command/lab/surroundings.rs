@@ -1,15 +1,20 @@
-//! Options that most measurements share: images, variants, peers, load.
+//! Options that most measurements share: images (by default that of `floe demo`), variants, peers, load.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
+use floe_image::ShownName;
 use floe_lab::{
     StageOptions,
     launch::{ImageKind, Programs, Variant},
     load::LoadKind,
+    machine::{Change, PendingChange, PrivateDirectory, Undo},
 };
 
-use super::{demo_image::DemoImage, failed};
-use crate::fail::Fail;
+use super::failed;
+use crate::{command::demo, fail::Fail};
 
 /// The subject of a measurement, and its environment.
 #[derive(clap::Args)]
@@ -118,4 +123,38 @@ fn is_there(program: &Path) -> bool {
     }
     let folders = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&folders).any(|folder| folder.join(program).exists())
+}
+
+/// A file with the image. It is removed when the value is dropped, or when the process dies.
+pub(super) struct DemoImage {
+    path: PathBuf,
+    _change: PendingChange,
+    /// Removed after the file.
+    _directory: PrivateDirectory,
+}
+
+impl DemoImage {
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    fn write() -> Result<Self, Fail> {
+        let undo = Undo::new().map_err(failed)?;
+        let directory = PrivateDirectory::create(&undo).map_err(failed)?;
+        let path = directory.path().join("demo.erofs");
+        let change = undo.record(Change::File { path: path.clone() }).map_err(failed)?;
+        fs::write(&path, demo::IMAGE)
+            .map_err(|error| Fail::failed(format!("cannot write {}: {error}", path.shown())))?;
+        Ok(Self { path, _change: change, _directory: directory })
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for DemoImage {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
 }

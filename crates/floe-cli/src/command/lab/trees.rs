@@ -6,7 +6,7 @@ use floe_lab::{
     read::{self, ReadOptions},
 };
 
-use super::{end, failed, outputs, size, surroundings};
+use super::{Outputs, end, failed, size, surroundings};
 use crate::fail::Fail;
 
 /// Measure parallel walks of a cold tree
@@ -25,7 +25,7 @@ pub(super) struct MetadataArguments {
     #[arg(long)]
     compare_caches: bool,
     #[command(flatten)]
-    outputs: outputs::Outputs,
+    outputs: Outputs,
 }
 
 /// Measure reads of a whole cold tree, and random reads of its files
@@ -43,7 +43,7 @@ pub(super) struct ReadArguments {
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size)]
     random_size: u64,
     #[command(flatten)]
-    outputs: outputs::Outputs,
+    outputs: Outputs,
 }
 
 /// Runs `floe lab metadata`.

@@ -17,7 +17,7 @@ use floe_image::{ShownName, start_error};
 use floe_keeper::{Detach, Keeper, UnmountError, UnmountReason};
 use signal_hook::iterator::Signals;
 
-use crate::exit::Exit;
+use crate::fail::Exit;
 use floe_mount::Mounted;
 
 /// How often to look for a second signal, and whether a mount is still covered.

@@ -20,7 +20,12 @@ use floe_sandbox::{Mode, Sandbox};
 use floe_source::FileSource;
 use floe_sync::Mutex;
 
-use crate::{confinement, exit::Exit, fail::Fail, output::Output, own_program::own_program};
+use crate::{
+    confinement,
+    fail::{Exit, Fail},
+    output::Output,
+    own_program::own_program,
+};
 use floe_mount::{
     daemon,
     launch::{Footprint, replayed_range},

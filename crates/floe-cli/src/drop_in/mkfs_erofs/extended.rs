@@ -2,7 +2,11 @@
 
 use floe_mkfs::{Fragments, InodeForm, Options};
 
-use super::{Wrong, feature_table::FEATURES, sized, support::Support};
+use super::{
+    Wrong,
+    option_table::{FEATURES, Support},
+    sized,
+};
 
 /// Requests of features that [`Options`] does not hold.
 #[derive(Default)]

@@ -1,9 +1,7 @@
-//! Every option of mkfs.erofs 1.9.4, and how this program treats it.
+//! Every option of mkfs.erofs 1.9.4, also the extended ones of `-E`, and how this program treats it.
 
-use super::{
-    feature_table::FEATURES,
-    support::Support::{self, Ignored, Refused, Supported},
-};
+use Support::{Ignored, Refused, Supported};
+use Value::{None as Nothing, Optional, Required};
 
 /// An option, or a value of one.
 pub(super) struct OptionRow {
@@ -25,8 +23,6 @@ pub(super) enum Value {
     Optional,
     Required,
 }
-
-use Value::{None as Nothing, Optional, Required};
 
 const fn row(name: &'static str, value: Value, form: &'static str, about: &'static str, support: Support) -> OptionRow {
     OptionRow { name, value, form, about, support }
@@ -335,6 +331,74 @@ fn put_lines(help: &mut String, lines: impl Iterator<Item = (&'static str, &'sta
     help.push_str("Refused:\n");
     help.push_str(&refused);
 }
+
+/// How this program treats an option or a feature.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Support {
+    /// Same effect as in the original.
+    Supported,
+    /// Accepted without effect, for this reason.
+    Ignored(&'static str),
+    /// Refused, for this reason, except with one of these values, which describe the behaviour of this program; ""
+    /// means no value.
+    Refused(&'static str, &'static [&'static str]),
+}
+
+/// An extended option.
+pub(super) struct FeatureRow {
+    pub(super) name: &'static str,
+    /// The notation of the option with its value.
+    pub(super) form: &'static str,
+    /// The meaning of the option.
+    pub(super) about: &'static str,
+    pub(super) support: Support,
+    /// Whether it may have a value.
+    pub(super) has_value: bool,
+}
+
+const fn feature(name: &'static str, form: &'static str, about: &'static str, support: Support) -> FeatureRow {
+    FeatureRow { name, form, about, support, has_value: false }
+}
+
+const fn valued(name: &'static str, form: &'static str, about: &'static str, support: Support) -> FeatureRow {
+    FeatureRow { name, form, about, support, has_value: true }
+}
+
+/// The extended options: first those of `--zfeature-bits`, from bit 0 on.
+pub(super) const FEATURES: &[FeatureRow] = &[
+    feature("legacy-compress", "[^]legacy-compress", "use full indexes instead of compact ones", Supported),
+    feature("ztailpacking", "[^]ztailpacking", "store small ends of compressed files behind their inodes", Supported),
+    valued("fragments", "[^]fragments[=#]", "pack the ends of files together, in pclusters of # bytes", Supported),
+    valued("all-fragments", "[^]all-fragments[=#]", "pack whole files together, in pclusters of # bytes", Supported),
+    feature("dedupe", "[^]dedupe", "store equal data once", Supported),
+    valued("fragdedupe", "[^]fragdedupe[=<full|inode>]", "store equal fragments once", Ignored("always on")),
+    feature("48bit", "[^]48bit", "use the layout for more than 2^32 blocks", Supported),
+    feature(
+        "dot-omitted",
+        "[^]dot-omitted",
+        "directories without an entry for themselves",
+        Refused("each directory has an entry for itself", &["^dot-omitted"]),
+    ),
+    feature(
+        "force-inode-compact",
+        "force-inode-compact",
+        "use compact inodes, which all have the build time",
+        Supported,
+    ),
+    feature("force-inode-extended", "force-inode-extended", "long inodes", Supported),
+    feature("nosbcrc", "nosbcrc", "store no checksum of the superblock", Supported),
+    feature("inline_data", "[^]inline_data", "store the ends of uncompressed files behind their inodes", Supported),
+    feature("noinline_data", "noinline_data", "store them in blocks", Supported),
+    feature("force-inode-blockmap", "force-inode-blockmap", "use chunk maps of block numbers", Supported),
+    feature("force-chunk-indexes", "force-chunk-indexes", "use chunk maps of full records", Supported),
+    feature("xattr-name-filter", "[^]xattr-name-filter", "store filters of absent attributes (default)", Supported),
+    feature(
+        "plain-xattr-prefixes",
+        "plain-xattr-prefixes",
+        "store attribute prefixes outside the packed inode and the metabox",
+        Ignored("they are always there"),
+    ),
+];
 
 #[cfg(test)]
 mod tests {

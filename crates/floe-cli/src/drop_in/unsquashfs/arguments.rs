@@ -7,19 +7,18 @@ use std::{
 };
 
 use floe::{Attr, EngineOptions, Image, Offset, OpenOptions, Timestamp, WorkerMode, XattrFilter, XattrSelection};
+use floe_image::{Shown, ShownName};
+use floe_mount::quantity;
 use regex::bytes::Regex;
 
 use super::{
     FATAL, default_target,
     links::{self, Way},
     name_list,
-    path_patterns::PathPatterns,
-    pattern::{self, Matching},
+    path_patterns::{self, Matching, PathPatterns},
     progress, time,
 };
 use crate::output::{Output, remark};
-use floe_image::{Shown, ShownName};
-use floe_mount::quantity;
 
 pub(crate) const HELP: &str = "\
 SYNTAX: unsquashfs [OPTIONS] FILESYSTEM [files to extract, to exclude (with -excludes) or to print (with -cat)]
@@ -276,7 +275,7 @@ impl Arguments {
     /// Sets the patterns that select and exclude.
     fn set_patterns(&mut self, excluded: Vec<OsString>) -> Result<(), u8> {
         let patterns = |names: &[OsString]| {
-            if let Some(name) = names.iter().find(|name| pattern::names(name.as_bytes()).next().is_none()) {
+            if let Some(name) = names.iter().find(|name| path_patterns::names(name.as_bytes()).next().is_none()) {
                 return Err(wrong(&format!("'{}' names no file", name.shown())));
             }
             PathPatterns::new(names, self.matching).map_err(|error| wrong(&error))
@@ -390,7 +389,7 @@ fn wrong(message: &str) -> u8 {
 }
 
 fn expression(option: &str, value: &OsString) -> Result<Regex, u8> {
-    pattern::expression(value.as_bytes()).map_err(|error| wrong(&format!("{option}: {error}")))
+    path_patterns::expression(value.as_bytes()).map_err(|error| wrong(&format!("{option}: {error}")))
 }
 
 fn count(option: &str, value: &OsString) -> Result<usize, u8> {

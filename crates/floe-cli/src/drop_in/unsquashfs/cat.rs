@@ -12,7 +12,7 @@ use super::{
     FATAL, NOT_FATAL,
     arguments::Arguments,
     links::{self, Way},
-    pattern::{Pattern, names},
+    path_patterns::{Pattern, names},
 };
 use crate::{fail::Fail, output::Output};
 use floe_image::Shown;

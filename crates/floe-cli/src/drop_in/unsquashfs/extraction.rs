@@ -16,7 +16,7 @@ use super::{
     progress::{Amount, Progress},
     selection::{Selection, Selector},
 };
-use crate::{cancellation, fail::Fail, output::remark, zone::Zone};
+use crate::{cancellation, fail::Fail, iso_time::Zone, output::remark};
 
 /// Extracts what the command line selects.
 ///

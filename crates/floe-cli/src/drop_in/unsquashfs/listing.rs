@@ -11,7 +11,10 @@ use floe::{FileType, Image, WalkEntry};
 use floe_image::Shown;
 
 use super::arguments::{Arguments, Form};
-use crate::{iso_time::IsoTime, mode_text::ModeText, zone::Zone};
+use crate::{
+    inode_record::ModeText,
+    iso_time::{IsoTime, Zone},
+};
 
 /// The combined width of owner, group and size.
 const COLUMNS_WIDTH: usize = 27;

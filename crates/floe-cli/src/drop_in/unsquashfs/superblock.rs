@@ -9,7 +9,7 @@ use floe::{FileSystem, Timestamp};
 use floe_image::{BlockReader, DeviceId, ShownName};
 use floe_squashfs::{CompressorOptions, Squashfs, dump, format};
 
-use crate::{iso_time::IsoTime, zone::Zone};
+use crate::iso_time::{IsoTime, Zone};
 
 /// The names of bits, lowest bit first.
 const GZIP_STRATEGIES: &[&str] = &["default", "filtered", "huffman_only", "run_length_encoded", "fixed"];

@@ -1,15 +1,15 @@
 //! Tar archives.
 
-use floe_testkit::skip;
-use floe_testkit::skip::Need;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::Command;
+use floe_testkit::skip::{self, Need};
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::Path,
+    process::Command,
+};
 use tempfile::TempDir;
 
-use super::scene::{Mounted, done, folder, image, run};
+use super::{Mounted, done, folder, image, run};
 
 #[test]
 fn archives_keep_access_control_lists() {

@@ -1,29 +1,18 @@
 //! Sources that change while they are read.
 
-use floe::Image;
-use floe::ImageVerifier;
-use floe::OpenOptions;
-use floe::Thoroughness;
-use floe_mkfs::Coding;
-use floe_mkfs::Compression;
-use floe_mkfs::Fragments;
-use floe_mkfs::Metabox;
-use floe_mkfs::Options;
-use floe_mkfs::Phase;
-use floe_mkfs::Progress;
-use floe_mkfs::Source;
-use floe_mkfs::build_verified;
-use floe_testkit::skip;
-use floe_testkit::skip::Need;
-use std::fs;
-use std::io::Write;
-use std::ops::ControlFlow;
-use std::path::Path;
-use std::process::Output;
-use std::process::Stdio;
+use floe::{Image, ImageVerifier, OpenOptions, Thoroughness};
+use floe_mkfs::{Coding, Compression, Fragments, Metabox, Options, Phase, Progress, Source, build_verified};
+use floe_testkit::skip::{self, Need};
+use std::{
+    fs,
+    io::Write,
+    ops::ControlFlow,
+    path::Path,
+    process::{Output, Stdio},
+};
 use tempfile::TempDir;
 
-use super::scene::{Mounted, folder, image, mkfs};
+use super::{Mounted, folder, image, mkfs};
 
 /// Starts a build that waits for its standard input after the source was listed, and then calls `meddle`.
 fn meddled(folder: &TempDir, more: &[&str], meddle: impl FnOnce()) -> Output {

@@ -2,17 +2,17 @@
 
 use std::{
     fs,
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
     os::unix::fs::chown,
     path::{Path, PathBuf},
+    thread,
 };
 
 use floe_testkit::skip::{self, Need};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{
-    launched::{between, detach, is_state, launch, profile_option, status, total, unmount, wait_for_state},
-    range_server::serve_over_http,
-};
+use super::launched::{between, detach, is_state, launch, profile_option, status, total, unmount, wait_for_state};
 use crate::support::{
     front::{self, Scene},
     program::{Serving, until},
@@ -218,4 +218,52 @@ fn has_walker(keeper: Pid) -> bool {
     let tasks = fs::read_dir(format!("/proc/{}/task", keeper.as_raw_nonzero())).expect("it runs");
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
     tasks.flatten().any(|task| name(task).trim() == "floe-walk")
+}
+
+/// Serves a file over HTTP, by ranges. Returns its URL.
+fn serve_over_http(file: PathBuf) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let bytes: &'static [u8] = fs::read(file).expect("it is there").leak();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || {
+                let mut reader = BufReader::new(stream.try_clone().expect("a stream"));
+                let mut stream = stream;
+                loop {
+                    let (mut range, mut method) = (None, String::new());
+                    loop {
+                        let mut line = String::new();
+                        if !matches!(reader.read_line(&mut line), Ok(1..)) {
+                            return;
+                        }
+                        let line = line.trim_end().to_ascii_lowercase();
+                        match line.strip_prefix("range: bytes=").and_then(|range| range.split_once('-')) {
+                            _ if line.is_empty() => break,
+                            Some((from, to)) => range = from.parse::<usize>().ok().zip(to.parse::<usize>().ok()),
+                            None if method.is_empty() => method = line,
+                            None => {}
+                        }
+                    }
+                    let (from, to) = range.unwrap_or((0, usize::MAX));
+                    let to = to.min(bytes.len() - 1);
+                    let (status, part) = match range {
+                        Some(_) => ("206 Partial Content", &bytes[from..=to]),
+                        None => ("200 OK", bytes),
+                    };
+                    let head = format!(
+                        "HTTP/1.1 {status}\r\nContent-Length: {}\r\nContent-Range: bytes {from}-{to}/{}\r\nETag: \"one\"\r\n\
+                         Accept-Ranges: bytes\r\n\r\n",
+                        part.len(),
+                        bytes.len()
+                    );
+                    let body = if method.starts_with("head") { &[][..] } else { part };
+                    if stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    format!("http://{address}/image.erofs")
 }

@@ -4,24 +4,24 @@ use std::io;
 
 use serde::Serialize;
 
-use super::{ControlGroups, Facts, Fusermount};
+use super::facts::{ControlGroups, Facts, Fusermount};
 
 /// The finding about one topic.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub(crate) struct Advice {
+pub(super) struct Advice {
     /// The topic.
-    pub(crate) topic: &'static str,
-    pub(crate) state: State,
+    pub(super) topic: &'static str,
+    pub(super) state: State,
     /// The finding, in one line.
-    pub(crate) finding: String,
+    pub(super) finding: String,
     /// A command or setting that improves it; empty if nothing needs to change.
-    pub(crate) remedy: &'static str,
+    pub(super) remedy: &'static str,
 }
 
 /// The severity of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum State {
+pub(super) enum State {
     /// No change is needed.
     Good,
     /// Works, but something is slower or less convenient than it could be.
@@ -40,7 +40,7 @@ const KERNEL_FILE_BACKED: (u32, u32) = (6, 12);
 const RESERVE_BYTES: u64 = 4 << 20;
 
 /// The advice about a machine, in the order in which mounting needs it. What cannot be found out is left out.
-pub(crate) fn advise(facts: &Facts) -> Vec<Advice> {
+pub(super) fn advise(facts: &Facts) -> Vec<Advice> {
     let from_proc = |advise: fn(&Facts) -> Advice| facts.has_proc.then(|| advise(facts));
     let advice = [
         Some(kernel(facts)),

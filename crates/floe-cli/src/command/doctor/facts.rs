@@ -23,54 +23,54 @@ const TRACING_DIRECTORIES: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debu
 
 /// Facts about this machine that can be found without changing it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Facts {
+pub(super) struct Facts {
     /// The release of the kernel: major and minor number.
-    pub(crate) kernel: (u32, u32),
+    pub(super) kernel: (u32, u32),
     /// Whether `/proc` is mounted.
-    pub(crate) has_proc: bool,
+    pub(super) has_proc: bool,
     /// Whether this process has administrator rights: CAP_SYS_ADMIN in the first user namespace.
-    pub(crate) is_administrator: bool,
+    pub(super) is_administrator: bool,
     /// Whether the process may mount in its mount namespace.
-    pub(crate) may_mount: bool,
+    pub(super) may_mount: bool,
     /// Whether the process has CAP_SYS_ADMIN in its user namespace, and its mount namespace belongs to another one.
-    pub(crate) has_foreign_mounts: bool,
+    pub(super) has_foreign_mounts: bool,
     /// Whether the process is root, in its user namespace.
-    pub(crate) is_root: bool,
+    pub(super) is_root: bool,
     /// Whether the process is in a user namespace that is not the first.
-    pub(crate) is_in_user_namespace: bool,
+    pub(super) is_in_user_namespace: bool,
     /// Why `/dev/fuse` cannot be opened.
-    pub(crate) fuse: Option<io::ErrorKind>,
+    pub(super) fuse: Option<io::ErrorKind>,
     /// Whether the kernel has FUSE, built in or loaded.
-    pub(crate) has_fuse: bool,
+    pub(super) has_fuse: bool,
     /// Whether `fusermount3` can mount for this user.
-    pub(crate) fusermount: Fusermount,
+    pub(super) fusermount: Fusermount,
     /// Whether `/etc/fuse.conf` lets users mount for others.
-    pub(crate) allows_other: bool,
+    pub(super) allows_other: bool,
     /// Whether FUSE over io_uring is enabled; `None` if the kernel does not support it.
-    pub(crate) fuse_uring: Option<bool>,
+    pub(super) fuse_uring: Option<bool>,
     /// Whether the kernel has EROFS, built in or loaded.
-    pub(crate) has_erofs: bool,
+    pub(super) has_erofs: bool,
     /// Whether this process may use real-time priorities.
-    pub(crate) may_use_real_time: bool,
+    pub(super) may_use_real_time: bool,
     /// How many bytes this process may lock in memory; `None` means no limit.
-    pub(crate) lockable_bytes: Option<u64>,
+    pub(super) lockable_bytes: Option<u64>,
     /// Whether the kernel reports pressure stall information.
-    pub(crate) has_pressure: bool,
+    pub(super) has_pressure: bool,
     /// Whether `floe lab` can trace the scheduler.
-    pub(crate) may_trace: bool,
+    pub(super) may_trace: bool,
     /// The control groups whose memory limits this process sees.
-    pub(crate) control_groups: ControlGroups,
+    pub(super) control_groups: ControlGroups,
     /// Whether mount(8) finds a helper for the type `floe`.
-    pub(crate) has_mount_helper: bool,
+    pub(super) has_mount_helper: bool,
     /// Whether mount(8) finds a helper for the type `fuse.floe`.
-    pub(crate) has_fuse_mount_helper: bool,
+    pub(super) has_fuse_mount_helper: bool,
     /// Whether the kernel has Landlock.
-    pub(crate) has_landlock: bool,
+    pub(super) has_landlock: bool,
 }
 
 /// The program that mounts for users who may not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Fusermount {
+pub(super) enum Fusermount {
     /// Neither it nor its predecessor is in `PATH`.
     #[default]
     Absent,
@@ -85,7 +85,7 @@ pub(crate) enum Fusermount {
 
 /// The control groups that are mounted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum ControlGroups {
+pub(super) enum ControlGroups {
     /// Neither version.
     #[default]
     Absent,
@@ -97,7 +97,7 @@ pub(crate) enum ControlGroups {
 
 impl Facts {
     /// Examines this machine.
-    pub(crate) fn gather() -> Self {
+    pub(super) fn gather() -> Self {
         let held = held_capabilities();
         let holds = |capability: &str| held.iter().any(|name| name == capability);
         let is_in_user_namespace = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| !maps_everybody(&map));
