@@ -1,10 +1,12 @@
 //! An image around the inode and the index of one file, which come from fuzzer input.
 
-use floe_erofs::write::{
-    DirectoryEntry, InodeData, InodeForm, InodeRecord, InodeRules, SuperBlockRecord,
-    directory_bytes, superblock_bytes,
+use floe_erofs::{
+    AlgorithmConfiguration, format,
+    write::{
+        DirectoryEntry, InodeData, InodeForm, InodeRecord, InodeRules, SuperBlockRecord, directory_bytes,
+        superblock_bytes,
+    },
 };
-use floe_erofs::{AlgorithmConfiguration, format};
 use floe_image::{FileType, Nid, Timestamp};
 
 const BLOCK_SIZE: usize = 4096;
@@ -82,7 +84,11 @@ fn superblock(wide: bool) -> Vec<u8> {
         uuid: [0; 16],
         volume_name: [0; 16],
         configurations: vec![
-            AlgorithmConfiguration { algorithm: format::COMPRESSION_LZ4, window_bytes: 65_535, pcluster_blocks_max: 256 },
+            AlgorithmConfiguration {
+                algorithm: format::COMPRESSION_LZ4,
+                window_bytes: 65_535,
+                pcluster_blocks_max: 256,
+            },
             AlgorithmConfiguration::new(format::COMPRESSION_LZMA, format::LZMA_MAX_DICT_SIZE),
             AlgorithmConfiguration::new(format::COMPRESSION_DEFLATE, 32 << 10),
             AlgorithmConfiguration::new(format::COMPRESSION_ZSTD, format::ZSTD_MAX_DICT_SIZE),

@@ -3,7 +3,6 @@
 mod block;
 pub mod image;
 pub mod indexed;
-mod lz4;
 pub mod remote_cache;
 
 pub use block::Block;

@@ -16,7 +16,7 @@ use pyo3::{
 };
 
 use crate::{
-    bytes_sys, errors,
+    buffer_sys, errors,
     file::{File, check_len, len_within, read_bytes},
     python_source::PythonSource,
     stat::Stat,
@@ -264,7 +264,7 @@ impl Image {
     fn read_many<'py>(&self, py: Python<'py>, requests: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         let requests: Vec<Request> = requests.try_iter()?.map(|request| request?.extract()).collect::<PyResult<_>>()?;
         let pieces = py.detach(|| self.pieces(&requests))?;
-        let (bytes, results) = bytes_sys::new_filled(py, pieces.iter().map(|piece| piece.len), |outputs| {
+        let (bytes, results) = buffer_sys::new_filled(py, pieces.iter().map(|piece| piece.len), |outputs| {
             let pairs = outputs.into_iter().zip(&pieces);
             let mut reads: Vec<ReadRequest<'_>> =
                 pairs.map(|(output, &Piece { nid, offset, .. })| ReadRequest { nid, offset, output }).collect();

@@ -1,7 +1,6 @@
 //! The Python module `floe._floe`.
 
 mod buffer_sys;
-mod bytes_sys;
 mod errors;
 mod file;
 mod image;

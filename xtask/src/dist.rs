@@ -5,7 +5,6 @@
 //! linked in, and checksums of all files.
 
 mod container;
-mod library;
 mod program;
 mod tree;
 
@@ -151,7 +150,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         let machine = env::consts::ARCH;
         let name = format!("libfloe-{version}-{machine}-linux-gnu");
         let path = installed(&name)?;
-        library::make(&path)?;
+        make(&path)?;
         if has_licences {
             licences("crates/capi", &path.join("share/doc/libfloe-dev/LICENCES.html"))?;
         }
@@ -311,4 +310,20 @@ fn run_tool(command: &mut Command, remedy: &str) -> Outcome {
         return Ok(());
     }
     Err(TaskError::new(format!("{command:?} failed, {status}; if the tool is missing: {remedy}")))
+}
+
+/// Creates the tree for `/usr`: the header, the libraries, the pkg-config file, and the examples.
+fn make(path: &Path) -> Outcome {
+    let target = format!("{}-unknown-linux-gnu", env::consts::ARCH);
+    let mut build = cargo();
+    // Link-time optimisation needs a library that no Rust crate links with.
+    build.args(["rustc", "--profile", PROFILE, "-p", "floe-capi", "--lib", "--crate-type", "staticlib"]);
+    build.args(["--target", &target]);
+    run_tool(&mut build, &format!("rustup target add {target}"))?;
+    if path.exists() {
+        fs::remove_dir_all(path).during(path.display())?;
+    }
+    let mut install = Command::new(workspace_root().join("packaging/install-libfloe"));
+    install.arg(target_dir().join(&target).join(PROFILE).join("libfloe_capi.a")).arg(path);
+    run_tool(&mut install, "apt-get install gcc binutils")
 }

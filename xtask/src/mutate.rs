@@ -3,11 +3,9 @@
 //! Each image is a seed with a few random changes, and its number alone determines them. Workers examine images in
 //! processes of their own. Findings are minimised and kept in `target/mutate`.
 
-mod erofs_plain;
 mod erofs_structures;
 mod examination;
 mod metadata_table;
-mod minimise;
 mod mutator;
 mod program;
 mod recipe;
@@ -16,7 +14,6 @@ mod squashfs_plain;
 mod structures;
 mod supervisor;
 mod survey;
-mod tally;
 mod verdict;
 mod worker;
 
@@ -34,7 +31,7 @@ use floe_sync::Mutex;
 use floe_testkit::{corpus::Corpus, target_dir};
 use seed::Seeds;
 use supervisor::WorkerProcess;
-use tally::Tally;
+use verdict::Tally;
 use worker::BLOCK_COUNT;
 
 use crate::task_error::{During, Outcome, TaskError};
@@ -225,7 +222,7 @@ impl Campaign<'_> {
             let recipe = if self.arguments.no_minimise {
                 case.recipe.clone()
             } else {
-                minimise::minimise(&case.recipe, fault, &self.worker_arguments(), &self.folder)?
+                supervisor::minimise(&case.recipe, fault, &self.worker_arguments(), &self.folder)?
             };
             let name = format!("mutated-{}-{}", self.arguments.seed, case.verdict.index);
             let path = self.folder.join(format!("{name}-{number}.json"));

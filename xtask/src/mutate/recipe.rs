@@ -7,7 +7,7 @@ use floe_testkit::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::{erofs_plain::repair_checksum, seed::Seed};
+use super::{erofs_structures::repair_checksum, seed::Seed};
 
 /// The maximum growth of an image in bytes.
 const GROWTH_BYTES_MAX: usize = 1 << 20;

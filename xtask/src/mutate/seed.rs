@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use floe_squashfs::format as squashfs;
 use floe_testkit::corpus::{Corpus, Format, ImageRecord};
 
-use super::{erofs_plain, erofs_structures, squashfs_plain::PlainSquashfs, structures::Structures};
+use super::{erofs_structures, squashfs_plain::PlainSquashfs, structures::Structures};
 
 /// Larger images are skipped.
 const IMAGE_BYTES_MAX: u64 = 512 << 10;
@@ -81,7 +81,7 @@ impl Seeds {
         let (head, image) = base_bytes.split_at(record.offset as usize);
         let (mut bytes, structures) = match (record.format, name.ends_with(PLAIN)) {
             (Format::Erofs, false) => (image.to_vec(), erofs_structures::find(image, None)),
-            (Format::Erofs, true) => match erofs_plain::with_plain_metabox(image) {
+            (Format::Erofs, true) => match erofs_structures::with_plain_metabox(image) {
                 Some((plain, metabox)) => {
                     let structures = erofs_structures::find(&plain, Some(metabox));
                     (plain, structures)

@@ -11,7 +11,7 @@ use floe_testkit::{
     walk::{DirectoryWalk, directory},
 };
 
-use super::{build::succeed, remove, within_tree};
+use super::{remove, succeed, within_tree};
 use crate::task_error::{Outcome, TaskError};
 
 /// The reference tool that extracts images.

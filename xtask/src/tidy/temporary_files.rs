@@ -25,12 +25,12 @@ const SHARED: [&str; 8] =
 const SAFE: [&str; 3] = ["tempfile_in(", "tempdir_in(", "new_in("];
 
 /// Files that name one, and why they may.
-const ALLOWED: [(&str, &str); 22] = [
+const ALLOWED: [(&str, &str); 21] = [
     ("crates/floe-cli/src/command/demo.rs", "the directory of `tempfile`, in an error"),
-    ("crates/floe-cli/tests/lab/runs.rs", "lists the directories"),
-    ("crates/floe-cli/tests/mounts/exporter_limits.rs", "names that an attacker creates"),
+    ("crates/floe-cli/tests/lab/main.rs", "lists the directories"),
+    ("crates/floe-cli/tests/mounts/exporter.rs", "names that an attacker creates"),
     ("crates/floe-cli/tests/mounts/mounting_as_user.rs", "the path of a socket"),
-    ("crates/floe-cli/tests/mounts/planted_names.rs", "names that an attacker creates"),
+    ("crates/floe-cli/tests/mounts/control_sockets.rs", "names that an attacker creates"),
     ("crates/floe-cli/tests/mounts/status.rs", "a working directory"),
     ("crates/floe-cli/tests/reading/book.rs", "a command of the documentation, which is not run"),
     ("crates/floe-cli/tests/reading/extraction.rs", "a place for `tempfile`"),
@@ -40,9 +40,8 @@ const ALLOWED: [(&str, &str); 22] = [
     ("crates/mount/src/control/socket_path.rs", "directories of sockets, whose owner is checked"),
     ("crates/floe/tests/library/corpus.rs", "a place for `tempfile`"),
     ("crates/keeper/src/table.rs", "lines of a mount table"),
-    ("crates/lab/src/load/burner.rs", "a random name that does not exist"),
-    ("crates/lab/src/machine/private_directory.rs", "creates a directory that does not exist"),
-    ("crates/lab/src/machine/undo.rs", "a directory, whose owner is checked"),
+    ("crates/lab/src/load/load.rs", "a random name that does not exist"),
+    ("crates/lab/src/machine/undo.rs", "directories: one with a checked owner, one that does not exist"),
     ("crates/lab/tests/machine/measure.rs", "lists the directory"),
     ("crates/mkfs/src/files/output_file.rs", "unnamed files, or random names that do not exist"),
     ("crates/source/tests/sources/file_source.rs", "a message"),
