@@ -1,10 +1,12 @@
 //! Compression for image writers: each encoder fills a given output with as much input as fits.
 
+mod block;
 mod deflate;
 mod lz4;
 mod lz4_output;
 mod lz4_sys;
 mod lz4_window;
+mod lzma_block_sys;
 mod micro_lzma;
 mod micro_lzma_sys;
 mod trials;
@@ -14,6 +16,7 @@ mod zstd_sys;
 #[cfg(test)]
 mod tests;
 
+pub use block::{BlockCompression, BlockEncoder};
 pub use deflate::DeflateEncoder;
 pub use lz4::{Lz4Encoder, Lz4HighEncoder};
 pub use lz4_window::Lz4WindowEncoder;

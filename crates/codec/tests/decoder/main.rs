@@ -5,3 +5,4 @@ mod hostile;
 mod limit;
 mod round_trip;
 mod sample;
+mod whole_blocks;
