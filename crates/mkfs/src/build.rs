@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use crate::{
-    compress::compress,
+    compress::{blocks::compress_blocks, compress},
     content::{ContentPlan, Launch, changed::ChangedFiles},
     error::{Error, Result},
-    layout::ErofsLayout,
-    options::{Options, Source},
+    layout::{CompleteLayout, ErofsLayout, squashfs::SquashfsLayout},
+    options::{Format, Options, Source},
     output::{
         CompleteImage, Summary,
         expected::{Verifier, verify},
@@ -91,17 +91,44 @@ pub fn build_unnamed(
     CompleteImage::new(layout, summary, &options.temporaries)
 }
 
+/// An image while it is laid out.
+enum OpenLayout<'a> {
+    Erofs(Box<ErofsLayout<'a>>),
+    Squashfs(Box<SquashfsLayout<'a>>),
+}
+
+impl OpenLayout<'_> {
+    fn finish(
+        self,
+        tree: &Tree,
+        order: &[OrderedNode],
+        launch: Option<&Launch<'_>>,
+        progress: &mut dyn Progress,
+    ) -> Result<CompleteLayout> {
+        match self {
+            Self::Erofs(layout) => layout.finish(tree, order, launch, progress),
+            Self::Squashfs(layout) => layout.finish(tree, order, progress),
+        }
+    }
+}
+
 /// Stores the content of the files: decides what is stored, compresses it, and lays it out in a new image.
 fn store<'a>(
     tree: &Tree,
     order: &[OrderedNode],
     options: &'a Options,
     progress: &mut dyn Progress,
-) -> Result<(ContentPlan<'a>, ErofsLayout<'a>)> {
+) -> Result<(ContentPlan<'a>, OpenLayout<'a>)> {
     let plan = ContentPlan::new(tree, order, options, progress)?;
+    if let Format::Squashfs(squashfs) = &options.format {
+        let files = plan.block_files(tree, order, &options.tree_changes.priorities);
+        let mut layout = SquashfsLayout::create(&files, &plan, options, squashfs)?;
+        compress_blocks(&files, squashfs, options, progress, |blocks| layout.add(blocks))?;
+        return Ok((plan, OpenLayout::Squashfs(Box::new(layout))));
+    }
     let mut layout = ErofsLayout::create(tree, order, &plan, options)?;
     let to_store = plan.to_store(tree, order, options, progress)?;
     compress(&to_store, Phase::Data, options, progress, |piece| layout.add(piece))?;
     layout.add_rest(tree, order, progress)?;
-    Ok((plan, layout))
+    Ok((plan, OpenLayout::Erofs(Box::new(layout))))
 }

@@ -1,5 +1,6 @@
 //! Reads and compresses files on several threads.
 
+pub(crate) mod blocks;
 pub(crate) mod piece;
 pub(crate) mod segment;
 

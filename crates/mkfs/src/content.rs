@@ -3,6 +3,7 @@
 pub(crate) mod changed;
 mod duplicates;
 pub(crate) mod file_split;
+mod priorities;
 mod repeats;
 pub(crate) mod storage_method;
 
@@ -47,6 +48,16 @@ pub(crate) struct FileToStore<'a> {
     /// Its similarity group.
     pub(crate) group: u64,
     pub(crate) method: StorageMethod,
+}
+
+/// A file of a SquashFS image to be stored.
+#[derive(Clone, Copy)]
+pub(crate) struct BlockFile<'a> {
+    /// Its index in tree order.
+    pub(crate) place: usize,
+    pub(crate) content: &'a Content,
+    /// Its similarity group.
+    pub(crate) group: u64,
 }
 
 /// Files in the order in which they are stored.
@@ -102,6 +113,26 @@ impl<'a> ContentPlan<'a> {
     }
 }
 
+impl ContentPlan<'_> {
+    /// As [`ContentPlan::to_store`], for a SquashFS image.
+    pub(crate) fn block_files<'t>(
+        &self,
+        tree: &'t Tree,
+        order: &[OrderedNode],
+        priorities: &[(PathBuf, i16)],
+    ) -> Vec<BlockFile<'t>> {
+        let own = order.iter().enumerate().filter(|(place, _)| self.duplicate_of[*place].is_none());
+        let file =
+            |(place, ordered)| Some(BlockFile { place, content: tree.content(ordered)?, group: self.groups[place] });
+        let mut files: Vec<_> = own.filter_map(file).filter(|file| file.content.size() > 0).collect();
+        match &self.ranks {
+            Some(ranks) => files.sort_by_key(|file| ranks[file.place]),
+            None => priorities::sort(&mut files, tree, order, priorities),
+        }
+        files
+    }
+}
+
 impl<'a> FilesToStore<'a> {
     fn new(files: Vec<FileToStore<'a>>, options: &Options, progress: &mut dyn Progress) -> Result<Self> {
         let splits = if options.dedupe { splits(&files, options, progress)? } else { FileSplits::default() };
@@ -143,7 +174,7 @@ impl<'a> Launch<'a> {
     /// Finds the files of a profile.
     pub(crate) fn new(profile: &'a Profile, tree: &Tree, order: &[OrderedNode]) -> Self {
         let places = tree.places(order);
-        let place = |path: &[u8]| find(tree, path).map(|node| places[node.index()]);
+        let place = |path: &[u8]| tree.find(path).map(|node| places[node.index()]);
         Self { profile, places: profile.ranges().iter().map(|range| place(&range.path)).collect() }
     }
 
@@ -169,11 +200,6 @@ impl<'a> Launch<'a> {
     pub(crate) fn missing(&self) -> u64 {
         self.places.iter().filter(|place| place.is_none()).count() as u64
     }
-}
-
-fn find(tree: &Tree, path: &[u8]) -> Option<NodeId> {
-    let names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
-    names.into_iter().try_fold(Tree::ROOT, |directory, name| tree.lookup(directory, name))
 }
 
 /// The similarity group of each node in tree order, by its first name; files of a group have the same number.

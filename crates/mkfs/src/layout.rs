@@ -1,4 +1,5 @@
-//! Lays out an EROFS image: the data of files first, then the metadata that locates it, then the superblock.
+//! Lays out an image: the data of files first, then the metadata that locates it, then the superblock. What is not in the
+//! folder for SquashFS is for EROFS.
 
 mod assembly;
 mod data_area;
@@ -7,12 +8,14 @@ mod metadata;
 mod packed;
 mod planned_inode;
 mod shared_extents;
+pub(crate) mod squashfs;
 mod superblock;
-pub(crate) mod xattr_table;
+mod xattr_table;
 
 use data_area::DataArea;
 use floe_erofs::write::{Chunks, CompressedExtent, launch_list, launch_profile, superblock_bytes};
 use metadata::{MetaboxInodes, MetadataPlan};
+use squashfs::{SquashfsSummary, xattrs};
 use superblock::{Described, ImageTimes, head_len};
 use xattr_table::XattrTable;
 
@@ -47,7 +50,7 @@ pub(crate) struct CompleteLayout {
     /// The blob device, if any.
     pub(crate) blob: Option<ImageFile>,
     pub(crate) uuid: [u8; 16],
-    pub(crate) xattrs: XattrTable,
+    pub(crate) xattrs: StoredXattrs,
     /// Digests of the pieces of files, in the order of storage.
     pub(crate) pieces: Vec<PieceDigest>,
     pub(crate) inode_count: u64,
@@ -56,6 +59,35 @@ pub(crate) struct CompleteLayout {
     pub(crate) packed_bytes: u64,
     /// The part of the content that was found as duplicates, apart from whole files.
     pub(crate) duplicate_bytes: u64,
+    /// More about a SquashFS image.
+    pub(crate) squashfs: Option<SquashfsSummary>,
+}
+
+/// The xattrs that an image has.
+pub(crate) enum StoredXattrs {
+    Erofs(XattrTable),
+    Squashfs {
+        /// The number of xattrs that the format cannot represent.
+        left_out: u64,
+    },
+}
+
+impl StoredXattrs {
+    /// The number of xattrs that the format cannot represent.
+    pub(crate) fn left_out(&self) -> u64 {
+        match self {
+            Self::Erofs(table) => table.left_out(),
+            Self::Squashfs { left_out } => *left_out,
+        }
+    }
+
+    /// Whether the format can represent an xattr.
+    pub(crate) fn keeps(&self, name: &[u8], value: &[u8]) -> bool {
+        match self {
+            Self::Erofs(table) => table.keeps(name, value),
+            Self::Squashfs { .. } => xattrs::keeps(name, value),
+        }
+    }
 }
 
 /// Where the image has the data of a file.
@@ -212,13 +244,14 @@ impl<'a> ErofsLayout<'a> {
         image.put_head(&superblock_bytes(&superblock))?;
         Ok(CompleteLayout {
             uuid: superblock.uuid,
-            xattrs,
+            xattrs: StoredXattrs::Erofs(xattrs),
             pieces: data.pieces,
             inode_count: metadata.inode_count,
             data_bytes: metadata_start - data_start,
             metadata_bytes: image.len() - metadata_start,
             packed_bytes: packed.map_or(0, |packed| packed.size),
             duplicate_bytes: data.duplicate_bytes,
+            squashfs: None,
             image,
             blob: data.blob,
         })

@@ -1,13 +1,13 @@
-//! Builds EROFS images.
+//! Builds EROFS and SquashFS images.
 //!
 //! [`build()`] takes [`Options`] and sources (directories and tar archives). Data passes through five folders, each of which
 //! uses only those before it: `scan` lists the sources into a tree; `content` decides what is stored of the files, in which
 //! order, and how; `compress` reads and compresses on several threads; `layout` writes data, metadata and superblock;
-//! `output` has the image verified, and names it. Only `layout` writes structures of EROFS; `content` and `compress` know
-//! the rules of its pclusters. For the packed inode and the metabox, `layout` calls them again. Equal input and options give
-//! equal bytes, whatever the number of threads.
+//! `output` has the image verified, and names it. Only `layout` writes structures of a format; `content` and `compress` know
+//! the rules of pclusters and blocks. For the packed inode and the metabox of EROFS, `layout` calls them again. Equal input
+//! and options give equal bytes, whatever the number of threads.
 //!
-//! An image has three parts: the superblock's block; the data in the order of the tree, followed by the data of the
+//! An EROFS image has three parts: the superblock's block; the data in the order of the tree, followed by the data of the
 //! packed inode; and the metadata, which consists of shared xattrs, inodes with their bodies, and directory blocks. The
 //! inodes of a directory are adjacent. Later, smaller inodes fill the gaps that block boundaries leave.
 //!
@@ -21,6 +21,10 @@
 //!
 //! The result does not depend on the number of threads, because files are split into segments of a fixed size, each
 //! segment is compressed independently, and one thread consumes the results in order and decides their placement.
+//!
+//! A SquashFS image (`compress/blocks`, `layout/squashfs`) has the blocks of files in the order of the tree. Its fragment
+//! blocks are planned before anything is read, because the sizes of files determine them. So threads compress them like all
+//! other blocks.
 #![forbid(unsafe_code)]
 
 mod build;
@@ -42,10 +46,15 @@ pub use build::{build, build_unnamed, build_verified};
 pub use compress::piece::PieceDigest;
 pub use error::Error;
 pub use files::temporaries::Temporaries;
-pub use floe_codec::encode::{COMPRESSORS, Compression, Compressor, CompressorSettings, LZ4_WINDOW_MAX};
+pub use floe_codec::encode::{
+    BlockCompression, COMPRESSORS, Compression, Compressor, CompressorSettings, LZ4_WINDOW_MAX,
+};
 pub use floe_erofs::write::InodeForm;
+pub use layout::squashfs::SquashfsSummary;
 pub use options::{
-    Coding, Fragments, Hint, Layout, Metabox, Options, OverlayMarks, Ownership, Source, Times, Whiteouts, Xattrs,
+    Coding, Format, Fragments, Hint, Layout, Metabox, Options, OverlayMarks, Ownership, PackedTails, PathFilter,
+    PseudoAction, PseudoAttributes, PseudoBody, PseudoFile, RootAttributes, Source, SquashfsOptions, Times,
+    TreeChanges, UncompressedParts, Whiteouts, Xattrs,
 };
 pub use output::{
     CompleteImage, Summary,

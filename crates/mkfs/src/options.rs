@@ -1,9 +1,16 @@
 //! Build options.
 
 pub(crate) mod coding;
+pub(crate) mod image_format;
 mod layout;
+mod tree_changes;
 
-use std::{num::NonZeroUsize, path::PathBuf};
+use std::{
+    fmt,
+    num::NonZeroUsize,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 pub use coding::{Coding, Hint};
 use floe_codec::encode::Compression;
@@ -12,7 +19,9 @@ use floe_erofs::{
     write::{InodeForm, LongPrefix},
 };
 use floe_image::{Shown, Timestamp};
+pub use image_format::{Format, PackedTails, SquashfsOptions, UncompressedParts};
 pub use layout::{Layout, Metabox};
+pub use tree_changes::{PseudoAction, PseudoAttributes, PseudoBody, PseudoFile, RootAttributes, TreeChanges};
 
 use crate::{
     error::{Error, Result},
@@ -25,6 +34,8 @@ use crate::{
 pub struct Options {
     /// The output path. An existing file is replaced when the new image is complete.
     pub output: PathBuf,
+    /// The format of the image.
+    pub format: Format,
     /// The paths of files that accompany the output, such as the one with its root hash. Existing ones are omitted if
     /// they are inside a source directory, as an existing output is.
     pub companions: Vec<PathBuf>,
@@ -67,6 +78,8 @@ pub struct Options {
     /// Extended regular expressions. A path within the image, without a leading slash, is excluded if some part of it
     /// matches.
     pub exclude_expressions: Vec<String>,
+    /// Excludes further paths.
+    pub exclude_filter: Option<PathFilter>,
     /// Whether each of [`Options::excludes`] must match something.
     pub excludes_must_match: bool,
     /// Whether each hard link gets an inode of its own.
@@ -78,6 +91,8 @@ pub struct Options {
     pub whiteouts: Whiteouts,
     /// The handling of overlayfs metadata.
     pub overlay_marks: OverlayMarks,
+    /// Changes to the tree after the sources were listed.
+    pub tree_changes: TreeChanges,
     /// The layout of the image in its file, and optional features of the format.
     pub layout: Layout,
     /// A recorded launch. The files that it reads come first in the image, and the image lists them, so that a mount
@@ -101,10 +116,34 @@ pub struct Options {
 pub enum Source {
     /// A directory; its entries become those of the root.
     Directory(PathBuf),
+    /// A file or directory, which becomes an entry of the root with its own name.
+    Entry(PathBuf),
     /// A tar archive, plain or compressed with gzip, zstd, xz or lzma.
     Tar(PathBuf),
     /// A tar archive from standard input.
     TarFromInput,
+}
+
+/// Decides about each path within the image, without a leading slash, whether it is excluded with everything below it.
+#[derive(Clone)]
+pub struct PathFilter(Arc<dyn Fn(&Path) -> bool + Send + Sync>);
+
+impl PathFilter {
+    /// A filter that excludes the paths for which `excludes` holds.
+    pub fn new(excludes: impl Fn(&Path) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(excludes))
+    }
+
+    /// Whether the entry at this path is excluded. Its parents are not considered.
+    pub(crate) fn excludes(&self, path: &Path) -> bool {
+        (self.0)(path)
+    }
+}
+
+impl fmt::Debug for PathFilter {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("PathFilter")
+    }
 }
 
 /// The meaning of names that OCI layers (and aufs) use to remove entries of lower layers: `.wh.NAME` removes an entry,
@@ -205,6 +244,7 @@ impl Options {
         let jobs = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         Self {
             output: output.into(),
+            format: Format::Erofs,
             companions: Vec::new(),
             block_size_log2: 12,
             compression: None,
@@ -225,11 +265,13 @@ impl Options {
             xattrs: Xattrs { keep: true, share_above: Some(2), long_prefixes: Vec::new(), filter: true },
             excludes: Vec::new(),
             exclude_expressions: Vec::new(),
+            exclude_filter: None,
             excludes_must_match: false,
             splits_links: false,
             strict: false,
             whiteouts: Whiteouts::Keep,
             overlay_marks: OverlayMarks::Keep,
+            tree_changes: TreeChanges::default(),
             layout: Layout::default(),
             profile: None,
             uuid: None,
@@ -281,12 +323,30 @@ impl Options {
     /// Whether equal files are stored once. With fragments, they always are: the fragments of equal files are shared
     /// anyway, and comparing the rest costs little.
     pub(crate) fn shares_files(&self) -> bool {
-        self.dedupe || self.fragments != Fragments::None
+        match &self.format {
+            Format::Erofs => self.dedupe || self.fragments != Fragments::None,
+            Format::Squashfs(squashfs) => squashfs.shares_files,
+        }
+    }
+
+    /// The timestamp that the image has for an inode whose own timestamp is `own`.
+    pub(crate) fn stored_time(&self, own: Timestamp) -> Timestamp {
+        let applied = self.times.apply(own);
+        match self.format {
+            Format::Erofs => applied,
+            Format::Squashfs(_) => Timestamp { seconds: applied.seconds.clamp(0, i64::from(u32::MAX)), nanoseconds: 0 },
+        }
     }
 
     /// Rejects contradictions and values out of range.
     pub(crate) fn check(&self) -> Result<()> {
         let refuse = |reason: String| Err(Error::Option(reason));
+        if self.jobs.get() > Self::JOBS_MAX {
+            return refuse(format!("the number of jobs must not exceed {}", Self::JOBS_MAX));
+        }
+        if let Format::Squashfs(squashfs) = &self.format {
+            return squashfs.check();
+        }
         let block_sizes = format::BLOCK_SIZE_LOG2_MIN..=format::BLOCK_SIZE_LOG2_MAX;
         if !block_sizes.contains(&self.block_size_log2) {
             return refuse("the block size must be a power of two from 512 to 65536 bytes".into());
@@ -325,9 +385,6 @@ impl Options {
         }
         if self.volume_name.len() > 15 {
             return refuse("the volume name must not exceed 15 bytes".into());
-        }
-        if self.jobs.get() > Self::JOBS_MAX {
-            return refuse(format!("the number of jobs must not exceed {}", Self::JOBS_MAX));
         }
         self.xattrs.parsed_prefixes()?;
         self.codings().iter().try_for_each(|coding| coding.compression.encoder().map(|_| ()))?;

@@ -11,7 +11,7 @@ use naming::{Companion, name_all};
 use crate::{
     error::Result,
     files::{image_file::ImageFile, output_file::OutputFile, temporaries::Temporaries},
-    layout::CompleteLayout,
+    layout::{CompleteLayout, squashfs::SquashfsSummary},
     tree::{Body, OrderedNode, Tree, content::Content},
 };
 
@@ -70,7 +70,7 @@ pub struct Summary {
     pub image_bytes: u64,
     /// The length of the blob device; 0 without one.
     pub blob_bytes: u64,
-    /// The volume's UUID.
+    /// The volume's UUID; zeros in a SquashFS image, which has none.
     pub uuid: [u8; 16],
     /// The number of xattrs omitted because the format cannot represent them.
     pub xattrs_left_out: u64,
@@ -88,6 +88,8 @@ pub struct Summary {
     pub verify_time: Duration,
     /// The total time.
     pub total_time: Duration,
+    /// More about a SquashFS image.
+    pub squashfs: Option<SquashfsSummary>,
 }
 
 impl Summary {
@@ -115,6 +117,7 @@ impl Summary {
             blob_bytes: layout.blob.as_ref().map_or(0, ImageFile::len),
             uuid: layout.uuid,
             xattrs_left_out: layout.xattrs.left_out(),
+            squashfs: layout.squashfs.clone(),
             ..Self::default()
         }
     }

@@ -3,6 +3,7 @@
 pub(crate) mod archive;
 mod directory;
 mod excludes;
+mod pseudo;
 mod whiteout;
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path};
@@ -14,6 +15,7 @@ use floe_image::{DIRECTORY_TOO_DEEP, ShownName, Timestamp};
 
 use crate::{
     error::{Error, Result, shown},
+    files::output_file::directory_of,
     options::{Options, Source},
     progress::Progress,
     tree::{Metadata, OrderedNode, Tree},
@@ -40,6 +42,11 @@ pub(crate) fn scan(options: &Options, sources: &[Source], progress: &mut dyn Pro
                 warnings.extend(DirectoryScanner::new(&mut tree, options, &excludes).scan(path, progress)?);
                 warnings.extend(excludes.end_directory());
             }
+            Source::Entry(path) => {
+                excludes.begin_directory(directory_of(path), options);
+                warnings.extend(DirectoryScanner::new(&mut tree, options, &excludes).scan_entry(path, progress)?);
+                warnings.extend(excludes.end_directory());
+            }
             Source::Tar(path) => {
                 let archive = Archive::open(path, options, progress)?;
                 warnings.extend(archive.import(&mut tree, options, &excludes, progress)?);
@@ -53,6 +60,7 @@ pub(crate) fn scan(options: &Options, sources: &[Source], progress: &mut dyn Pro
     if let Some(path) = excludes.missing().filter(|_| options.excludes_must_match) {
         return Err(Error::Option(format!("--exclude: the source has no {}", path.shown())));
     }
+    warnings.extend(pseudo::apply(&mut tree, &options.tree_changes)?);
     if options.splits_links {
         tree.split_links();
     }

@@ -203,6 +203,12 @@ impl Tree {
         }
     }
 
+    /// The node at a path.
+    pub(crate) fn find(&self, path: &[u8]) -> Option<NodeId> {
+        let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty());
+        names.try_fold(Self::ROOT, |directory, name| self.lookup(directory, name))
+    }
+
     /// The entries of a directory in the byte order of their names; none for other nodes.
     pub(crate) fn entries(&self, directory: NodeId) -> impl Iterator<Item = (&[u8], NodeId)> {
         let entries = match &self.nodes[directory.0].body {

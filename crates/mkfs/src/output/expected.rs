@@ -9,7 +9,7 @@ use crate::{
     compress::piece::PieceDigest,
     error::{self, Error},
     files::image_file::ImageFile,
-    layout::{CompleteLayout, xattr_table::XattrTable},
+    layout::{CompleteLayout, StoredXattrs},
     options::Options,
     progress::Progress,
     tree::{Body, OrderedNode, Tree},
@@ -78,7 +78,7 @@ pub struct ExpectedInode<'a> {
 pub struct Expected<'a> {
     tree: &'a Tree,
     order: &'a [OrderedNode],
-    xattrs: &'a XattrTable,
+    xattrs: &'a StoredXattrs,
     options: &'a Options,
     pieces: &'a [PieceDigest],
     /// The number of an earlier file with the same content, by inode number.
@@ -139,7 +139,7 @@ impl Expected<'_> {
             uid,
             gid,
             link_count: ordered.link_count,
-            modified: self.options.times.apply(node.metadata.modified),
+            modified: self.options.stored_time(node.metadata.modified),
             size,
             device,
             target,

@@ -21,6 +21,7 @@ use rustix::{
 use super::{excludes::Excludes, whiteout::Whiteout};
 use crate::{
     error::{Error, Result},
+    files::output_file::directory_of,
     options::{Options, Whiteouts},
     progress::{Phase, Progress, report},
     tree::{
@@ -93,7 +94,7 @@ impl<'a> DirectoryScanner<'a> {
             Err(Errno::NOTDIR) => return Err(Error::unfit(directory, "the source is not a directory")),
             opened => Arc::new(opened.map_err(failed("look at"))?),
         };
-        let (options, excludes) = (self.options, self.excludes);
+        let options = self.options;
         let opened = source.open_below(Path::new(""), OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed("open"))?;
         let status = rustix::fs::fstat(&opened).map_err(failed("look at"))?;
         let root = self.tree.node_mut(Tree::ROOT);
@@ -101,10 +102,38 @@ impl<'a> DirectoryScanner<'a> {
         root.xattrs = xattrs(opened.as_fd(), OsStr::new("."), directory, options)?;
         drop(opened);
         let first = OpenDirectory { node: Tree::ROOT, inner_path: PathBuf::new() };
+        self.walk(&source, first, progress)?;
+        Ok(self.warnings)
+    }
+
+    /// Adds the file or directory at `path` to the root, under its own name. Returns warnings as [`DirectoryScanner::scan`].
+    pub(crate) fn scan_entry(mut self, path: &Path, progress: &mut dyn Progress) -> Result<Vec<String>> {
+        let failed = |action| move |error: Errno| Error::source(path, action)(error.into());
+        let name = path.file_name().ok_or_else(|| Error::unfit(path, "it has no name of its own"))?;
+        let source = Arc::new(SourceRoot::open(directory_of(path)).map_err(failed("look at"))?);
+        let opened = source.open_below(Path::new(""), OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed("open"))?;
+        if self.tree.lookup(Tree::ROOT, name.as_bytes()).is_some() {
+            return Err(Error::unfit(path, "another source has the same name"));
+        }
+        let inner_path = PathBuf::from(name);
+        if self.excludes.has(&inner_path) {
+            return Ok(self.warnings);
+        }
+        let entry = entry(&source, opened.as_fd(), name.to_owned(), inner_path, self.options)?;
+        let entry = entry.map_err(|Gone(_)| failed("look at")(Errno::NOENT))?;
+        if let Some(first) = self.add(Tree::ROOT, entry) {
+            self.walk(&source, first, progress)?;
+        }
+        Ok(self.warnings)
+    }
+
+    /// Lists a directory and all below it.
+    fn walk(&mut self, source: &Arc<SourceRoot>, first: OpenDirectory, progress: &mut dyn Progress) -> Result<()> {
+        let (options, excludes) = (self.options, self.excludes);
         // A queue, so that the order depends only on the tree and not on timing.
         let open = RefCell::new(VecDeque::from([first]));
         let next = || open.borrow_mut().pop_front().map(|directory| (directory, DIRECTORY_COST));
-        let worker = || Ok(|directory: OpenDirectory| list(&source, directory, options, excludes));
+        let worker = || Ok(|directory: OpenDirectory| list(source, directory, options, excludes));
         workers::run(options.jobs, COST_MAX, worker, next, |listing: Listing| {
             for path in listing.gone {
                 if options.strict {
@@ -125,8 +154,7 @@ impl<'a> DirectoryScanner<'a> {
                 }
             }
             Ok(())
-        })?;
-        Ok(self.warnings)
+        })
     }
 
     /// Adds an entry to the tree; returns it if it is a directory.

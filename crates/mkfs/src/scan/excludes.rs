@@ -13,13 +13,14 @@ use regex::bytes::Regex;
 
 use crate::{
     error::Result,
-    options::{Options, coding::expression},
+    options::{Options, PathFilter, coding::expression},
 };
 
 /// Paths within the image that are excluded with everything below them.
 pub(crate) struct Excludes {
     paths: Vec<Exclude>,
     expressions: Vec<Regex>,
+    filter: Option<PathFilter>,
     /// The paths, within the source being listed, of the previous image, its blob device and their companions.
     outputs: Vec<(PathBuf, Exclude)>,
 }
@@ -35,7 +36,12 @@ impl Excludes {
     pub(crate) fn new(options: &Options) -> Result<Self> {
         let expressions = options.exclude_expressions.iter().map(|text| expression(text));
         let paths = options.excludes.iter().cloned().map(Exclude::new).collect();
-        Ok(Self { paths, expressions: expressions.collect::<Result<_>>()?, outputs: Vec::new() })
+        Ok(Self {
+            paths,
+            expressions: expressions.collect::<Result<_>>()?,
+            filter: options.exclude_filter.clone(),
+            outputs: Vec::new(),
+        })
     }
 
     /// Excludes the existing output files and their companions if they are within a source directory.
@@ -70,12 +76,14 @@ impl Excludes {
     pub(crate) fn has(&self, path: &Path) -> bool {
         let bytes = path.as_os_str().as_bytes();
         let mut named = self.paths.iter().chain(self.outputs.iter().map(|(_, within)| within));
-        named.any(|exclude| exclude.is_at(path)) || self.expressions.iter().any(|regex| regex.is_match(bytes))
+        named.any(|exclude| exclude.is_at(path))
+            || self.expressions.iter().any(|regex| regex.is_match(bytes))
+            || self.filter.as_ref().is_some_and(|filter| filter.excludes(path))
     }
 
     /// Whether the entry at this path or one of its parents is excluded.
     pub(crate) fn has_within(&self, path: &Path) -> bool {
-        let is_empty = self.paths.is_empty() && self.expressions.is_empty();
+        let is_empty = self.paths.is_empty() && self.expressions.is_empty() && self.filter.is_none();
         !is_empty && path.ancestors().any(|path| !path.as_os_str().is_empty() && self.has(path))
     }
 }
@@ -122,6 +130,9 @@ mod tests {
             assert_eq!(excludes.has(Path::new(path)), expected, "{path}");
         }
         assert!(excludes.has_within(Path::new("usr/share/doc/x/y")));
+        options.exclude_filter = Some(PathFilter::new(|path| path.ends_with("secret")));
+        let excludes = Excludes::new(&options).expect("they are valid");
+        assert!(excludes.has_within(Path::new("a/secret/b")) && !excludes.has(Path::new("a/secrets")));
         options.exclude_expressions = vec!["(".into()];
         let said = Excludes::new(&options).err().expect("it is broken").to_string();
         assert!(said.contains("'(' is not a valid regular expression") && !said.contains('\n'), "{said}");

@@ -10,3 +10,4 @@ mod raw_archives;
 mod repeats;
 mod sample_tree;
 mod sharing;
+mod squashfs;

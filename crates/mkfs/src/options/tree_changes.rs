@@ -1,0 +1,83 @@
+//! Changes to a tree after its sources were listed.
+
+use std::{fs::File, path::PathBuf, sync::Arc};
+
+use floe_image::{DeviceNumber, FileType};
+
+/// Changes to a tree after its sources were listed.
+#[derive(Clone, Debug, Default)]
+pub struct TreeChanges {
+    /// Attributes of the root.
+    pub root: RootAttributes,
+    /// Entries to add or to change, in this order.
+    pub pseudo_files: Vec<PseudoFile>,
+    /// The priorities of files, and of the files below directories: paths within the image without a leading slash. Files
+    /// with higher priorities are stored first; the default is 0. Only SquashFS images have them.
+    pub priorities: Vec<(PathBuf, i16)>,
+}
+
+/// Attributes that replace those of the root.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RootAttributes {
+    /// The twelve permission bits.
+    pub permissions: Option<u16>,
+    /// The owner.
+    pub uid: Option<u32>,
+    /// The group.
+    pub gid: Option<u32>,
+    /// The modification time in seconds since 1970.
+    pub modified: Option<i64>,
+}
+
+/// An entry to add or to change.
+#[derive(Clone, Debug)]
+pub struct PseudoFile {
+    /// Its path within the image.
+    pub path: Vec<u8>,
+    /// The action.
+    pub action: PseudoAction,
+}
+
+/// What to do with an entry.
+#[derive(Clone, Debug)]
+pub enum PseudoAction {
+    /// Add it. If the path exists, it stays as it is, and the summary has a warning.
+    Add(PseudoBody, PseudoAttributes),
+    /// Change its attributes. If the path does not exist, the summary has a warning.
+    Modify(PseudoAttributes),
+    /// Set an extended attribute.
+    SetXattr {
+        /// The full name.
+        name: Vec<u8>,
+        /// The value.
+        value: Vec<u8>,
+    },
+    /// Add a hard link to the entry at this path within the image.
+    Link(Vec<u8>),
+}
+
+/// The attributes of an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PseudoAttributes {
+    /// The twelve permission bits.
+    pub permissions: u16,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// The modification time in seconds since 1970; `None` keeps that of an existing entry, and is 1970 otherwise.
+    pub modified: Option<i64>,
+}
+
+/// The type of an added entry, with its data.
+#[derive(Clone, Debug)]
+pub enum PseudoBody {
+    /// An empty directory.
+    Directory,
+    /// A regular file with the content of this one, which must not change.
+    File(Arc<File>),
+    /// A symbolic link with this target.
+    Symlink(Vec<u8>),
+    /// A device, a named pipe or a socket.
+    Special(FileType, DeviceNumber),
+}
