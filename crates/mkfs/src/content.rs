@@ -17,7 +17,7 @@ use crate::{
     options::{Coding, Options, coding::expression},
     profile::Profile,
     progress::Progress,
-    tree::{Body, NodeId, OrderedNode, Tree, content::Content},
+    tree::{Body, OrderedNode, Tree, content::Content},
 };
 use duplicates::duplicates;
 use file_split::FileSplits;

@@ -1,5 +1,6 @@
-//! `floe mkfs`: builds an EROFS image.
+//! `floe mkfs`: builds an image.
 
+mod squashfs;
 mod summary;
 
 use std::{
@@ -17,8 +18,8 @@ use clap::{Args, ValueEnum};
 use floe::{ImageVerifier, Thoroughness};
 use floe_image::ShownName;
 use floe_mkfs::{
-    COMPRESSORS, Companion, Compression, Compressor, CompressorSettings, Error, Fragments, Hint, InodeForm, Options,
-    Phase, Profile, Progress, Source, Times, Verifier, Whiteouts, build_unnamed,
+    COMPRESSORS, Companion, Compression, Compressor, CompressorSettings, Error, Format, Fragments, Hint, InodeForm,
+    Options, Phase, Profile, Progress, Source, Times, Verifier, Whiteouts, build_unnamed,
 };
 use floe_mount::quantity;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
@@ -36,10 +37,13 @@ use crate::{
 /// How long a build may continue after a signal before it checks for cancellation.
 const SIGNAL_PATIENCE: Duration = Duration::from_millis(400);
 
+/// The default block size in bytes.
+const BLOCK_BYTES: u64 = 4 << 10;
+
 /// The default window of LZ4 in bytes.
 const LZ4_WINDOW_BYTES: u64 = 64 << 10;
 
-/// Build an EROFS image from directories and tar archives
+/// Build an EROFS or SquashFS image from directories and tar archives
 ///
 /// If sources have the same path, the last one wins; directories are merged. The image gets its name when it is
 /// complete. The same sources and options give the same bytes, with any number of jobs.
@@ -49,6 +53,7 @@ const LZ4_WINDOW_BYTES: u64 = 64 << 10;
     floe mkfs app.erofs tree --compress zstd,9 --pcluster 64k --fragments tails --dedupe\n  \
     floe mkfs app.erofs tree --compress lz4 --lz4-window 16k\n  \
     floe mkfs layer.erofs tree --compress zstd --verity\n  \
+    floe mkfs app.sqfs tree --format squashfs --compress zstd,19\n  \
     floe mkfs container.erofs base.tar.gz layer.tar.gz --whiteouts --compress zstd")]
 pub(crate) struct Arguments {
     /// The image to create
@@ -58,8 +63,13 @@ pub(crate) struct Arguments {
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
 
+    /// The format of the image
+    #[arg(long, value_enum, default_value_t)]
+    format: FormatArgument,
+
     /// Compress with lz4, lz4hc, lzma, deflate or zstd, with an optional level: zstd,9. Further algorithms after a
-    /// colon are for --compress-hints: lz4hc:zstd,9
+    /// colon are for --compress-hints: lz4hc:zstd,9. SquashFS has gzip, xz, lzma, lzo, lz4, lz4hc, zstd and none, and
+    /// without this option zstd,15
     #[arg(short = 'z', long, value_name = "ALGORITHM[,LEVEL]")]
     compress: Option<String>,
 
@@ -73,7 +83,8 @@ pub(crate) struct Arguments {
     #[arg(short = 'C', long = "pcluster", value_name = "SIZE", value_parser = quantity::bytes, requires = "compress")]
     pcluster_bytes: Option<u64>,
 
-    /// The size of the lzma dictionary or the zstd window [default: by the pcluster size]
+    /// The size of the lzma dictionary or the zstd window [default: by the pcluster size]; with SquashFS, of the xz
+    /// dictionary [default: the block size]
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, requires = "compress")]
     dictionary: Option<u64>,
 
@@ -81,17 +92,18 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes, requires = "compress")]
     lz4_window: Option<u64>,
 
-    /// The block size: 512, 1k, 2k, … 64k. Linux mounts only images whose blocks are no larger than the machine's pages
-    #[arg(short, long, value_name = "SIZE", value_parser = quantity::bytes, default_value = "4k")]
-    block_size: u64,
+    /// The block size: 512, 1k, 2k, … 64k [default: 4k]; Linux mounts only EROFS images whose blocks are no larger than the
+    /// machine's pages. With SquashFS, 4k to 1M [default: 128k]
+    #[arg(short, long, value_name = "SIZE", value_parser = quantity::bytes)]
+    block_size: Option<u64>,
 
     /// Store small ends of compressed files next to their inodes
     #[arg(long)]
     inline_tails: bool,
 
-    /// Pack the ends of files, or whole files, together
-    #[arg(long, value_enum, default_value_t)]
-    fragments: FragmentsArgument,
+    /// Pack the ends of files, or whole files, together [default: none; with SquashFS, files that are shorter than a block]
+    #[arg(long, value_enum)]
+    fragments: Option<FragmentsArgument>,
 
     /// Deduplicate: store equal files once, and equal parts of some KiB at any offset
     #[arg(long)]
@@ -169,9 +181,17 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Default)]
+enum FormatArgument {
+    /// EROFS
+    #[default]
+    Erofs,
+    /// SquashFS 4.0
+    Squashfs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum FragmentsArgument {
     /// Nothing
-    #[default]
     None,
     /// The end of each file that does not fill a pcluster
     Tails,
@@ -234,7 +254,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let complete = built.map_err(failed)?;
     let tree = arguments
         .verity
-        .then(|| root_hash_file::append_verity_tree(&complete, &arguments.image, arguments.block_size))
+        .then(|| root_hash_file::append_verity_tree(&complete, &arguments.image, arguments.block_bytes()))
         .transpose()?;
     let verity_bytes = tree.as_ref().map_or(0, |tree| tree.len);
     let root_hash = tree.map(|tree| tree.root_hash);
@@ -282,27 +302,10 @@ impl Arguments {
     fn options(&self) -> Result<Options, Fail> {
         let mut options = Options::new(&self.image);
         options.companions = root_hash_paths(&self.image);
-        if !self.block_size.is_power_of_two() || !(512..=65_536).contains(&self.block_size) {
-            return Err(Fail::usage("the block size is a power of two from 512 to 65536 bytes"));
+        match self.format {
+            FormatArgument::Erofs => self.set_erofs(&mut options)?,
+            FormatArgument::Squashfs => options.format = Format::Squashfs(self.squashfs()?),
         }
-        options.block_size_log2 = u8::try_from(self.block_size.ilog2()).unwrap_or(u8::MAX);
-        let pcluster_bytes = self.pcluster_bytes.unwrap_or(self.block_size);
-        options.pcluster_bytes = u32::try_from(pcluster_bytes).unwrap_or(u32::MAX);
-        for index in 0..self.algorithms().count() {
-            let compression = self.compression(index, options.pcluster_bytes)?;
-            // Also reports settings of algorithms that only hints use.
-            compression.map(|compression| compression.encoder()).transpose().map_err(|error| failed(error.into()))?;
-        }
-        self.check_effects()?;
-        options.compression = self.compression(0, options.pcluster_bytes)?;
-        options.hints = self.hints()?;
-        options.inline_pclusters = self.inline_tails;
-        options.fragments = match self.fragments {
-            FragmentsArgument::None => Fragments::None,
-            FragmentsArgument::Tails => Fragments::Tails,
-            FragmentsArgument::All => Fragments::All,
-        };
-        options.dedupe = self.dedupe;
         options.times = match (self.time, source_date_epoch::from_environment().map_err(Fail::usage)?) {
             (Some(seconds), _) => Times::All(seconds),
             (None, Some(seconds)) => Times::AtMost(seconds),
@@ -324,11 +327,6 @@ impl Arguments {
         }
         options.strict = self.strict;
         options.profile = self.profile.as_deref().map(profile).transpose()?;
-        if self.extended_inodes {
-            options.inode_form = InodeForm::Extended;
-        }
-        options.chunk_bytes = self.chunk;
-        options.volume_name = self.label.as_ref().map(|name| name.as_encoded_bytes().to_vec()).unwrap_or_default();
         options.jobs = self.jobs.unwrap_or(options.jobs);
         if let Some(memory) = self.memory {
             options.memory_bytes = Some(usize::try_from(memory).unwrap_or(usize::MAX));
@@ -336,11 +334,51 @@ impl Arguments {
         Ok(options)
     }
 
+    /// Sets the options that only EROFS has.
+    fn set_erofs(&self, options: &mut Options) -> Result<(), Fail> {
+        let block_bytes = self.block_bytes();
+        if !block_bytes.is_power_of_two() || !(512..=65_536).contains(&block_bytes) {
+            return Err(Fail::usage("the block size is a power of two from 512 to 65536 bytes"));
+        }
+        options.block_size_log2 = u8::try_from(block_bytes.ilog2()).unwrap_or(u8::MAX);
+        let pcluster_bytes = self.pcluster_bytes.unwrap_or(block_bytes);
+        options.pcluster_bytes = u32::try_from(pcluster_bytes).unwrap_or(u32::MAX);
+        for index in 0..self.algorithms().count() {
+            let compression = self.compression(index, options.pcluster_bytes)?;
+            // Also reports settings of algorithms that only hints use.
+            compression.map(|compression| compression.encoder()).transpose().map_err(|error| failed(error.into()))?;
+        }
+        self.check_effects()?;
+        options.compression = self.compression(0, options.pcluster_bytes)?;
+        options.hints = self.hints()?;
+        options.inline_pclusters = self.inline_tails;
+        options.fragments = match self.fragments {
+            None | Some(FragmentsArgument::None) => Fragments::None,
+            Some(FragmentsArgument::Tails) => Fragments::Tails,
+            Some(FragmentsArgument::All) => Fragments::All,
+        };
+        options.dedupe = self.dedupe;
+        if self.extended_inodes {
+            options.inode_form = InodeForm::Extended;
+        }
+        options.chunk_bytes = self.chunk;
+        options.volume_name = self.label.as_ref().map(|name| name.as_encoded_bytes().to_vec()).unwrap_or_default();
+        Ok(())
+    }
+
+    /// The block size in bytes.
+    fn block_bytes(&self) -> u64 {
+        self.block_size.unwrap_or(match self.format {
+            FormatArgument::Erofs => BLOCK_BYTES,
+            FormatArgument::Squashfs => squashfs::BLOCK_BYTES,
+        })
+    }
+
     fn hints(&self) -> Result<Vec<Hint>, Fail> {
         let Some(path) = &self.compress_hints else { return Ok(Vec::new()) };
         let algorithm = |index, pcluster_bytes| self.compression(index, pcluster_bytes).ok().flatten();
         let text = fs::read(path).map_err(|error| Fail::failed(format!("{}: {error}", path.shown())))?;
-        let block_bytes = u32::try_from(self.block_size).unwrap_or(u32::MAX);
+        let block_bytes = u32::try_from(self.block_bytes()).unwrap_or(u32::MAX);
         compress_hints::parse(&text, block_bytes, algorithm, Err)
             .map_err(|error| Fail::usage(format!("{}: {error}", path.shown())))
     }

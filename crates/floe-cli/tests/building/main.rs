@@ -12,4 +12,5 @@ mod mkfs_erofs_disk;
 mod mkfs_output;
 mod mkfs_sources;
 mod recording;
+mod squashfs;
 mod verity;

@@ -27,7 +27,8 @@ pub(super) struct SummaryRecord {
     verity_bytes: u64,
     xattrs_left_out: u64,
     warnings: Vec<String>,
-    uuid: String,
+    /// SquashFS has none.
+    uuid: Option<String>,
     scan_seconds: f64,
     data_seconds: f64,
     verified_inodes: u64,
@@ -51,7 +52,7 @@ impl SummaryRecord {
             verity_bytes,
             xattrs_left_out: summary.xattrs_left_out,
             warnings: summary.warnings.clone(),
-            uuid: uuid_text(&summary.uuid),
+            uuid: summary.squashfs.is_none().then(|| uuid_text(&summary.uuid)),
             scan_seconds: summary.scan_time.as_secs_f64(),
             data_seconds: summary.data_time.as_secs_f64(),
             verified_inodes: summary.verified.unwrap_or_default().inodes,
