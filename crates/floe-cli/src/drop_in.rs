@@ -6,6 +6,7 @@ mod erofs_tool;
 mod fsck_erofs;
 mod fuse_tool;
 mod mkfs_erofs;
+mod mksquashfs;
 mod unsquashfs;
 
 use std::{
@@ -27,6 +28,8 @@ const PROGRAMS: &[(&str, Program)] = &[
     ("dump.erofs", dump_erofs::run),
     ("fsck.erofs", fsck_erofs::run),
     ("mkfs.erofs", |arguments, _| mkfs_erofs::run(arguments)),
+    ("mksquashfs", |arguments, _| mksquashfs::run(mksquashfs::Program::Mksquashfs, arguments)),
+    ("sqfstar", |arguments, _| mksquashfs::run(mksquashfs::Program::Sqfstar, arguments)),
     ("erofsfuse", fuse_tool::run_erofsfuse),
     ("squashfuse", fuse_tool::run_squashfuse),
     ("squashfuse_ll", fuse_tool::run_squashfuse_ll),
@@ -40,11 +43,13 @@ pub(crate) fn named(name: Option<&OsString>) -> Option<Program> {
 }
 
 /// The `--help` text of each drop-in program.
-pub(crate) fn helps() -> [(&'static str, String); 7] {
+pub(crate) fn helps() -> [(&'static str, String); 9] {
     [
         ("dump.erofs", dump_erofs::HELP.to_owned()),
         ("fsck.erofs", fsck_erofs::HELP.to_owned()),
         ("mkfs.erofs", mkfs_erofs::help()),
+        ("mksquashfs", mksquashfs::help(mksquashfs::Program::Mksquashfs)),
+        ("sqfstar", mksquashfs::help(mksquashfs::Program::Sqfstar)),
         ("erofsfuse", fuse_tool::erofsfuse_help()),
         ("squashfuse", fuse_tool::squashfuse_help()),
         ("squashfuse_ll", fuse_tool::squashfuse_ll_help()),

@@ -13,8 +13,17 @@ use super::{installed, point, program::Program, run_tool};
 use crate::task_error::{During, Outcome, TaskError};
 
 /// The names of other programs that the program replaces.
-const DROP_IN_NAMES: [&str; 7] =
-    ["mkfs.erofs", "fsck.erofs", "dump.erofs", "erofsfuse", "squashfuse", "squashfuse_ll", "unsquashfs"];
+const DROP_IN_NAMES: [&str; 7] = [
+    "mkfs.erofs",
+    "fsck.erofs",
+    "dump.erofs",
+    "erofsfuse",
+    "squashfuse",
+    "squashfuse_ll",
+    "unsquashfs",
+    "mksquashfs",
+    "sqfstar",
+];
 /// The helper names that mount(8) looks for.
 const MOUNT_NAMES: [&str; 2] = ["mount.floe", "mount.fuse.floe"];
 /// Shells, and the directories below `/usr` where they look for completions.

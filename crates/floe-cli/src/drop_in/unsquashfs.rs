@@ -6,13 +6,13 @@ mod complaints;
 mod extraction;
 mod links;
 mod listing;
-mod name_list;
-mod path_patterns;
-mod progress;
+pub(in crate::drop_in) mod name_list;
+pub(in crate::drop_in) mod path_patterns;
+pub(in crate::drop_in) mod progress;
 mod pseudo;
 mod selection;
 mod superblock;
-mod time;
+pub(in crate::drop_in) mod time;
 mod wildcards;
 
 use std::{

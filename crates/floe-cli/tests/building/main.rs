@@ -11,6 +11,7 @@ mod mkfs_erofs;
 mod mkfs_erofs_disk;
 mod mkfs_output;
 mod mkfs_sources;
+mod mksquashfs;
 mod recording;
 mod squashfs;
 mod verity;

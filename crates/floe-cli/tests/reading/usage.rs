@@ -146,6 +146,8 @@ fn every_name_of_the_program_has_a_manual_page() {
         ("squashfuse", "notify_pipe"),
         ("squashfuse_ll", "notify_pipe"),
         ("unsquashfs", "\\-pseudo\\-file"),
+        ("mksquashfs", "\\-keep\\-as\\-directory"),
+        ("sqfstar", "\\-keep\\-as\\-directory"),
     ] {
         assert!(page(name).contains(option), "{name}.1 does not say {option}");
     }

@@ -18,7 +18,7 @@ const LINE_BYTES_MAX: usize = 16_383;
 ///
 /// # Errors
 /// A message: the file cannot be read, or a line is too long.
-pub(super) fn read(path: &Path) -> Result<Vec<OsString>, String> {
+pub(in crate::drop_in) fn read(path: &Path) -> Result<Vec<OsString>, String> {
     let failed = |error| format!("{}: {error}", path.shown());
     let mut reader = BufReader::new(File::open(path).map_err(failed)?);
     let (mut names, mut line) = (Vec::new(), Vec::new());

@@ -124,7 +124,7 @@ impl PathPatterns {
 
 /// The notation of names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Matching {
+pub(in crate::drop_in) enum Matching {
     /// Literal names.
     Exact,
     /// Shell wildcards.
@@ -135,7 +135,7 @@ pub(super) enum Matching {
 
 /// The pattern for one name.
 #[derive(Debug)]
-pub(super) enum Pattern {
+pub(in crate::drop_in) enum Pattern {
     Exact(Vec<u8>),
     Wildcards(Wildcards),
     Expression(Regex),
@@ -147,7 +147,7 @@ const EXPRESSION_BYTES_MAX: usize = 10 << 20;
 impl Pattern {
     /// # Errors
     /// A message: the expression is invalid, or the pattern is too long.
-    pub(super) fn new(text: &[u8], matching: Matching) -> Result<Self, String> {
+    pub(in crate::drop_in) fn new(text: &[u8], matching: Matching) -> Result<Self, String> {
         Ok(match matching {
             Matching::Exact => Self::Exact(text.to_vec()),
             Matching::Expressions => Self::Expression(expression(text)?),
@@ -158,7 +158,7 @@ impl Pattern {
         })
     }
 
-    pub(super) fn matches(&self, name: &[u8]) -> bool {
+    pub(in crate::drop_in) fn matches(&self, name: &[u8]) -> bool {
         match self {
             Self::Exact(expected) => expected == name,
             Self::Wildcards(wildcards) => wildcards.matches(name),

@@ -28,7 +28,7 @@ const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
 
 /// The form in which progress is shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Form {
+pub(in crate::drop_in) enum Form {
     /// A bar with numbers, which stays on its line.
     Bar,
     /// A line for each new percentage.
@@ -37,11 +37,11 @@ pub(super) enum Form {
 
 /// The work to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Amount {
+pub(in crate::drop_in) struct Amount {
     /// The number of names to create, without those of directories.
-    pub(super) inodes: u64,
+    pub(in crate::drop_in) inodes: u64,
     /// The number of data blocks to write.
-    pub(super) blocks: u64,
+    pub(in crate::drop_in) blocks: u64,
 }
 
 impl Amount {
@@ -51,7 +51,7 @@ impl Amount {
 }
 
 /// Shows how much of the work is done: as a bar, as percentages, or not at all.
-pub(super) struct Progress {
+pub(in crate::drop_in) struct Progress {
     form: Option<Form>,
     amount: Amount,
     block_bytes: u64,
@@ -72,7 +72,7 @@ struct Shown {
 
 impl Progress {
     /// Shows progress in this form, if in any.
-    pub(super) fn new(form: Option<Form>, amount: Amount, block_bytes: u32) -> Self {
+    pub(in crate::drop_in) fn new(form: Option<Form>, amount: Amount, block_bytes: u32) -> Self {
         Self {
             form,
             amount,
@@ -91,7 +91,7 @@ impl Progress {
     }
 
     /// Data was written.
-    pub(super) fn written(&self, bytes: u64) {
+    pub(in crate::drop_in) fn written(&self, bytes: u64) {
         self.written.fetch_add(bytes, Relaxed);
         self.update();
     }
@@ -107,7 +107,7 @@ impl Progress {
 
     /// Shows the last state, and ends the line. `made` corrects the number of created names; `has_all_data` states that all
     /// blocks were written, although holes and the ends of files have fewer bytes.
-    pub(super) fn finish(self, made: Option<u64>, has_all_data: bool) {
+    pub(in crate::drop_in) fn finish(self, made: Option<u64>, has_all_data: bool) {
         let Some(form) = self.form else { return };
         self.made.store(made.unwrap_or(self.made.load(Relaxed)), Relaxed);
         if has_all_data {

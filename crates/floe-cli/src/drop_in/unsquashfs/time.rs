@@ -12,7 +12,7 @@ use floe_image::ShownName;
 ///
 /// # Errors
 /// A message.
-pub(super) fn parse(text: &OsStr) -> Result<Timestamp, String> {
+pub(in crate::drop_in) fn parse(text: &OsStr) -> Result<Timestamp, String> {
     let number = text.to_str().and_then(|text| text.trim_start().parse::<u32>().ok());
     let seconds = match number {
         Some(seconds) => i64::from(seconds),

@@ -11,7 +11,7 @@ const GROUPS_MAX: usize = 64;
 
 /// A pattern for one name.
 #[derive(Debug)]
-pub(super) struct Wildcards {
+pub(in crate::drop_in) struct Wildcards {
     parts: Vec<Part>,
 }
 
