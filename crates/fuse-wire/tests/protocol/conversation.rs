@@ -15,9 +15,10 @@ use std::{
 };
 
 use floe_fuse_wire::{Channel, InitFlags, Opcode};
+use floe_testkit::file_system_label;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 
-use crate::support::{CONTENT_BYTES, MANY, SLOW, Sample, TestMount, can_mount, content, label_sys};
+use crate::support::{CONTENT_BYTES, MANY, SLOW, Sample, TestMount, can_mount, content};
 
 /// The features that the sample requests from the kernel.
 const FLAGS: InitFlags = InitFlags::ASYNC_READ
@@ -194,7 +195,7 @@ fn exercise(path: &Path, conversation: &Conversation) {
     open.read_exact_at(&mut bytes, 0).expect("data");
     assert!(bytes == content());
     assert_eq!(rustix::fs::seek(&open, rustix::fs::SeekFrom::Data(5)), Ok(4096));
-    assert!(label_sys::label(&open).expect("a label").starts_with(b"a label\0"));
+    assert!(file_system_label(&open).expect("a label") == b"a label");
     drop(open);
     let mut value = [0; 20];
     assert_eq!(rustix::fs::getxattr(&file, "user.comment", &mut value[..]), Ok(7));

@@ -1,7 +1,6 @@
 //! A small file system over a channel, and mounts of it.
 #![allow(dead_code, unused_imports, reason = "each test uses its part")]
 
-pub(crate) mod label_sys;
 mod sample;
 
 use std::{

@@ -7,9 +7,8 @@ use floe_fuse_wire::{
     ROOT_NODE, Receipt, Received, Reply, Request, RequestBuffer, Terms,
     abi::{Attr, AttrOut, EntryOut, GetxattrOut, IoctlOut, Kstatfs, LseekOut, OpenOut, StatfsOut},
 };
+use floe_testkit::GET_LABEL;
 use zerocopy::IntoBytes;
-
-use super::label_sys::GET_LABEL;
 
 pub(crate) const CONTENT_BYTES: usize = 10_000;
 
