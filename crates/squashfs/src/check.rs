@@ -6,7 +6,6 @@
 //!
 //! Memory is proportional to the number of inodes and of distinct data blocks: about 100 bytes each.
 
-mod claims;
 mod directory;
 mod file;
 mod tables;
@@ -16,10 +15,9 @@ pub use file::BlockToDecode;
 
 use std::collections::HashSet;
 
-use floe_image::{Error, Finding, Nid, Severity};
+use floe_image::{ByteRange, ByteRangeSet, Error, Finding, Nid, Place, Result, Severity};
 
-use crate::Squashfs;
-use claims::Claims;
+use crate::{Squashfs, read::MetadataPosition};
 
 /// The maximum number of reported findings; further ones are only counted.
 const FINDINGS_MAX: u64 = 10_000;
@@ -172,6 +170,42 @@ impl Paths {
     }
 }
 
+/// The parts of a metadata table that belong to structures read so far. Each byte belongs to one inode, directory or
+/// attribute set. If structures could overlap, a small image could have so many of them that a walk never ends.
+#[derive(Default)]
+struct Claims {
+    taken: ByteRangeSet,
+}
+
+/// A part of a table, claimed while it is read.
+struct Claim<'run> {
+    claims: &'run mut Claims,
+    at: u64,
+    rule: &'static str,
+    place: Place,
+}
+
+impl Claims {
+    /// Begins a claim at a position; `rule` is the fault reported if a part of it is claimed already.
+    fn begin(&mut self, from: MetadataPosition, rule: &'static str, place: Place) -> Claim<'_> {
+        Claim { claims: self, at: linear(from), rule, place }
+    }
+}
+
+impl Claim<'_> {
+    /// Claims the bytes before a position.
+    fn advance(&mut self, to: MetadataPosition) -> Result<()> {
+        let range = ByteRange::between(self.at, linear(to));
+        self.at = range.end();
+        if self.claims.taken.insert(range) { Err(Error::corrupt(self.rule, self.place)) } else { Ok(()) }
+    }
+}
+
+/// Maps positions to increasing numbers. Skips some numbers at the end of each block.
+fn linear(position: MetadataPosition) -> u64 {
+    position.block.saturating_mul(1 << 16).saturating_add(u64::from(position.offset))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,5 +224,23 @@ mod tests {
             deep = paths.add(Some(deep), b"x");
         }
         assert_eq!(paths.path(deep), None);
+    }
+
+    #[test]
+    fn claiming_twice_is_refused() {
+        let mut claims = Claims::default();
+        let position = |block, offset| MetadataPosition { block, offset };
+        for (from, steps, expected) in [
+            ((100, 5), vec![(100, 9), (100, 9), (200, 0), (200, 7)], true),
+            ((200, 7), vec![(200, 9)], true),
+            ((100, 0), vec![(100, 5)], true),
+            ((100, 9000), vec![(150, 0)], false),
+            ((90, 3), vec![(90, 9), (100, 2)], false),
+            ((200, 8), vec![(200, 8)], true),
+        ] {
+            let mut claim = claims.begin(position(from.0, from.1), "taken", Place::UNKNOWN);
+            let all: Result<()> = steps.iter().try_for_each(|(block, offset)| claim.advance(position(*block, *offset)));
+            assert_eq!(all.is_ok(), expected, "{from:?}");
+        }
     }
 }

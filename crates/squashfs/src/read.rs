@@ -13,7 +13,6 @@ mod parent;
 mod squashfs;
 mod superblock;
 mod xattr;
-mod xattr_table;
 
 pub(crate) use block_list::SizeWord;
 pub use compressor::{Compression, CompressorOptions};

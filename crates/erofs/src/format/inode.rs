@@ -1,7 +1,7 @@
 //! Inodes and what they lead to (docs/format/erofs.md, Inodes): directories (docs/format/erofs.md, Directories), chunks
 //! (docs/format/erofs.md, Chunks) and extended attributes (docs/format/erofs.md, Extended attributes).
 
-use super::{FEATURE_INCOMPAT_48BIT, raw_structs};
+use super::raw_structs;
 
 /// The unit of nids, in bytes.
 pub const INODE_SLOT_SIZE: u64 = 32;
@@ -133,12 +133,6 @@ raw_structs! {
         /// The length of the value in bytes.
         pub e_value_size: u16,
     }
-}
-
-/// Whether `i_format` has unknown bits, or bits that require a feature the image does not have.
-pub const fn has_unknown_format_bits(i_format: u16, feature_incompat: u32) -> bool {
-    let known = if feature_incompat & FEATURE_INCOMPAT_48BIT != 0 { I_ALL } else { I_ALL & !I_NLINK_1 };
-    i_format & !known != 0
 }
 
 /// The longest name, in bytes.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use floe_image::{Place, Result};
 
-use super::{Finding, Report, claims::Claims};
+use super::{Claims, Finding, Report};
 use crate::{
     Squashfs,
     format::{self, XattrId},

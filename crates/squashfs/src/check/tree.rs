@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use floe_image::{DIRECTORY_DEPTH_MAX, DIRECTORY_TOO_DEEP, Error, FileSystem, Nid, Place};
 
-use super::{CheckedImage, Finding, Reached, Report, claims::Claims, file::Files};
+use super::{CheckedImage, Claims, Finding, Reached, Report, file::Files};
 use crate::{
     Squashfs,
     read::{Inode, InodeData, MetadataPosition},

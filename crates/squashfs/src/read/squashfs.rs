@@ -7,9 +7,8 @@ use floe_image::{BlockReader, Error, Nid, Place, Result};
 use super::{
     CompressorOptions, Superblock,
     block_index::BlockIndexes,
-    location_list::{ListPlace, ListedTable, LocationList},
+    location_list::{ListPlace, ListedTable, LocationList, XattrTable},
     metadata::{Metadata, TableRange},
-    xattr_table::XattrTable,
 };
 use crate::format::{self, FragmentEntry, SUPERBLOCK_BYTES};
 
@@ -83,11 +82,6 @@ impl Squashfs {
     /// The superblock.
     pub const fn superblock(&self) -> &Superblock {
         &self.superblock
-    }
-
-    /// The compressor's options, if they are stored.
-    pub const fn compressor_options(&self) -> Option<&CompressorOptions> {
-        self.options.as_ref()
     }
 
     /// The attribute sets.

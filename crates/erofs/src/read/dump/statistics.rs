@@ -128,12 +128,6 @@ impl Statistics {
         let devices = self.character_devices + self.block_devices;
         self.regular_files + self.directories + self.symlinks + devices + self.fifos + self.sockets
     }
-
-    /// The ratio of stored to original bytes, in ten-thousandths; `None` if there are no bytes.
-    pub fn ratio_10000(&self) -> Option<u64> {
-        let ratio = u128::from(self.stored_bytes) * 10_000 / u128::from(self.original_bytes).max(1);
-        u64::try_from(ratio).ok().filter(|_| self.original_bytes != 0)
-    }
 }
 
 #[cfg(test)]
