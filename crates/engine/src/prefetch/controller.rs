@@ -70,7 +70,8 @@ struct KnownWalks {
     batches: VecDeque<(usize, Arc<Unused>)>,
 }
 
-/// The resource that is scarce. Scarce memory reduces windows to their minimum; scarce CPUs reduce them less.
+/// The resource that is scarce. Scarce memory reduces windows to their minimum. Scarce CPUs reduce them less, but nothing is
+/// decoded ahead of readers of a near source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pressure {
     None,
@@ -175,7 +176,12 @@ impl Controller {
         if reader.run < RUN_MIN {
             return None;
         }
-        let max = self.window(&self.file_feedback, pressure()).max(FILE_WINDOW_MIN);
+        let pressure = pressure();
+        if pressure == Pressure::Cpus && !self.is_far() {
+            // The thread that decodes ahead would lose its CPU in the middle of a block, which readers then wait for.
+            return None;
+        }
+        let max = self.window(&self.file_feedback, pressure).max(FILE_WINDOW_MIN);
         let window = (FILE_WINDOW_MIN << (reader.run - 1).min(16)).max(2 * range.len());
         let window = window.min(max).min(self.budget.max_bytes() / 2);
         let (start, end) = (reader.ahead_end.max(reader.next), reader.next + window);

@@ -18,8 +18,8 @@ pub(crate) const FILE_WINDOW_MIN: u64 = 128 << 10;
 pub(crate) const DIRECTORY_WINDOW_MIN: u64 = 256 << 10;
 pub(crate) const WINDOW_MAX: u64 = 2 << 20;
 
-/// While CPUs are short, the largest window over a near source is divided by this. While memory is short, all windows have
-/// their smallest size.
+/// While CPUs are short, the largest window of directory readahead over a near source is divided by this. While memory is short,
+/// all windows have their smallest size.
 pub(crate) const SHORT_CPU_PART: u64 = 4;
 
 /// A source with at least this latency is far. Its windows grow to the bytes that it transfers during the latency, up to this
