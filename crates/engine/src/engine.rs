@@ -155,6 +155,17 @@ impl Engine {
         self.workers.blocking_permits.give(count, before_blocking);
     }
 
+    /// Looks whether CPUs are short, and returns the answer. The threads that serve requests are then scheduled accordingly
+    /// before the next request.
+    pub fn look_at_cpus(&self) -> bool {
+        drop(self.workers.work());
+        let cpus_are_short = self.workers.cpus_are_short();
+        if let Some(sink) = self.prefetch.sink() {
+            sink.follow_load(cpus_are_short);
+        }
+        cpus_are_short
+    }
+
     /// Returns the requested and actual scheduling of each thread of the engine, and its counters.
     pub fn worker_status(&self) -> Vec<WorkerStatus> {
         self.workers.status()

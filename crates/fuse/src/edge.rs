@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use floe_engine::{Reader, machine_page_bytes};
+use floe_engine::{AdoptedThread, Engine, Reader, machine_page_bytes};
 use floe_fuse_wire::{
     Agreement, Channel, Errno, Opcode, OpenFlags, Operation, Receipt, Received, Reply, Request, RequestBuffer, Ring,
     abi::{
@@ -134,14 +134,19 @@ impl FuseEdge {
         self.threads.end();
     }
 
+    /// The engine, which schedules the session threads.
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        self.threads.engine()
+    }
+
     /// Answers the requests of a ring until the file system is unmounted. Must be called on the thread that started the
-    /// ring.
+    /// ring, which is `adopted`.
     ///
     /// # Errors
     /// The connection failed.
-    pub(crate) fn serve_ring(&self, ring: &mut Ring, number: usize) -> io::Result<()> {
+    pub(crate) fn serve_ring(&self, ring: &mut Ring, number: usize, adopted: AdoptedThread) -> io::Result<()> {
         let mut buffer = RequestBuffer::new(REQUEST_BYTES_MAX);
-        let thread = self.threads.enter(self.threads.first_with_ring() + number);
+        let thread = self.threads.enter(self.threads.first_with_ring() + number, adopted);
         loop {
             match ring.receive(&mut buffer)? {
                 Receipt::Request(received) => self.take(&thread, received),
@@ -151,13 +156,14 @@ impl FuseEdge {
         }
     }
 
-    /// Answers requests until the file system is unmounted. The calling thread becomes session thread `number`.
+    /// Answers requests until the file system is unmounted. The calling thread, which is `adopted`, becomes session thread
+    /// `number`.
     ///
     /// # Errors
     /// The connection failed or was aborted.
-    pub(crate) fn serve(&self, channel: &Channel, number: usize) -> io::Result<()> {
+    pub(crate) fn serve(&self, channel: &Channel, number: usize, adopted: AdoptedThread) -> io::Result<()> {
         let mut buffer = RequestBuffer::new(REQUEST_BYTES_MAX);
-        let thread = self.threads.enter(number);
+        let thread = self.threads.enter(number, adopted);
         let gate = self.threads.gate();
         gate.enter(number);
         loop {

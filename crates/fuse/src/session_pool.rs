@@ -7,7 +7,7 @@ mod listeners;
 
 use std::sync::Arc;
 
-use floe_engine::{AdoptedThread, Reader, Working};
+use floe_engine::{AdoptedThread, Engine, Reader, Working};
 use floe_fuse_wire::Reply;
 use floe_keeper::mark_serving_thread;
 
@@ -77,11 +77,15 @@ impl SessionPool {
         &self.gate
     }
 
-    /// Makes the calling thread session thread `number`. Session threads decode cheap blocks themselves, so the engine
-    /// schedules them.
-    pub(crate) fn enter(&self, number: usize) -> SessionThread<'_> {
+    /// The engine, which schedules the session threads, because they decode cheap blocks themselves.
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        self.reader.engine()
+    }
+
+    /// Makes the calling thread, which is `adopted`, session thread `number`.
+    pub(crate) fn enter(&self, number: usize, adopted: AdoptedThread) -> SessionThread<'_> {
         mark_serving_thread();
-        SessionThread { pool: self, number, adopted: AdoptedThread::new(self.reader.engine()) }
+        SessionThread { pool: self, number, adopted }
     }
 }
 

@@ -19,6 +19,7 @@ use rustix::{
 };
 
 use crate::{
+    codec::encoded,
     directory::Directory,
     front_transfer::{FrontReadahead, FrontTransfer, front_transfer},
     options::{KernelFlags, KernelOptions},
@@ -42,6 +43,17 @@ const KEPT_FILE: &str = "/.kept";
 
 /// The maximum length of a kernel message that explains an error, in bytes.
 const REASON_BYTES_MAX: usize = 1024;
+
+encoded! {
+    /// How the kernel's EROFS is mounted in front, as far as the process that serves the image decides.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub struct FrontOptions {
+        /// Whether it is mounted from the kept image in the settings of the keeper.
+        pub is_kept: bool,
+        /// Whether CPUs are short, so that the thread that reads ahead is urgent from its start.
+        pub cpus_are_short: bool,
+    }
+}
 
 /// A FUSE mount outside the directory tree. It ends when this is dropped, unless the front uses it.
 #[derive(Debug)]

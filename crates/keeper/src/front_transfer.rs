@@ -83,6 +83,8 @@ struct Waiting {
     bytes: u64,
     /// The number of records that the full socket has refused; 0 if there was room.
     refused: usize,
+    /// The urgency that the thread knows of, or will.
+    is_urgent: Option<bool>,
 }
 
 /// The receiving end.
@@ -103,14 +105,11 @@ encoded! {
         /// second copy.
         1 => Copy { nid: u64, range: ByteRange, image_offset: u64 },
         /// A file of the front must read the range, which gets no second copy.
-        2 => Read {
-            nid: u64,
-            range: ByteRange,
-            /// Whether CPUs are short, so that the readers of the file would otherwise run first.
-            is_urgent: bool,
-        },
+        2 => Read { nid: u64, range: ByteRange },
         /// The front reads this range of the hidden file, whose page cache then has a second copy.
         3 => Copied { image_range: ByteRange },
+        /// From now on, CPUs are short or not. While they are, readers of the files would otherwise run first.
+        4 => Urgency { is_urgent: bool },
     }
 }
 
@@ -161,10 +160,19 @@ impl FrontTransfer {
     /// readers of the files.
     pub fn read(&self, ranges: &[FrontRange], is_urgent: bool) {
         let mut waiting = self.waiting.lock();
+        waiting.set_urgency(is_urgent);
         for FrontRange { nid, range, .. } in ranges {
-            waiting.add(Record::Read { nid: *nid, range: *range, is_urgent });
+            waiting.add(Record::Read { nid: *nid, range: *range });
         }
         if waiting.refused == 0 {
+            self.send(&mut waiting);
+        }
+    }
+
+    /// Notes whether what comes next `is_urgent`, so that the thread is scheduled before that.
+    pub fn set_urgency(&self, is_urgent: bool) {
+        let mut waiting = self.waiting.lock();
+        if waiting.set_urgency(is_urgent) && waiting.refused == 0 {
             self.send(&mut waiting);
         }
     }
@@ -188,7 +196,7 @@ impl FrontTransfer {
             let len = waiting.records.len().min(RECORDS_MAX);
             let message: Vec<Record> = waiting.records.iter().take(len).copied().collect();
             if send(&self.socket, &message, &[], SendFlags::DONTWAIT).is_err() {
-                waiting.remove(waiting.records.len().saturating_sub(WAITING_RECORDS_MAX));
+                waiting.limit();
                 waiting.refused = waiting.records.len();
                 return;
             }
@@ -212,8 +220,26 @@ impl Waiting {
         self.records.push_back(record);
     }
 
+    /// Adds a record if the urgency changes. Returns whether it does.
+    fn set_urgency(&mut self, is_urgent: bool) -> bool {
+        let is_other = self.is_urgent.replace(is_urgent) != Some(is_urgent);
+        if is_other {
+            self.add(Record::Urgency { is_urgent });
+        }
+        is_other
+    }
+
     fn remove(&mut self, count: usize) {
         self.bytes -= self.records.drain(..count).map(|record| record.len()).sum::<u64>();
+    }
+
+    /// Drops the oldest records if there are too many.
+    fn limit(&mut self) {
+        let count = self.records.len().saturating_sub(WAITING_RECORDS_MAX);
+        if self.records.iter().take(count).any(|record| matches!(record, Record::Urgency { .. })) {
+            self.is_urgent = None;
+        }
+        self.remove(count);
     }
 }
 
@@ -228,13 +254,11 @@ impl FrontReadahead {
     }
 
     /// Executes messages, which read ranges in the front and drop second copies, until the other end is closed or the
-    /// mount is gone. `schedule` schedules the calling thread for each message.
+    /// mount is gone. The calling thread is scheduled by its urgency at first; `schedule` changes that.
     ///
     /// If it fell behind the readers, they would request the bytes of each message page by page, which costs more CPU time and
     /// puts it further behind.
-    pub(crate) fn run(self, mount: &Place, schedule: &Schedule) {
-        let mut is_urgent = false;
-        schedule(KeeperThread::Readahead { is_urgent });
+    pub(crate) fn run(self, mount: &Place, mut is_urgent: bool, schedule: &Schedule) {
         may_wait_for_mount();
         let Ok(table) = File::open(TABLE_PATH) else { return };
         let mut open: Option<(u64, OwnedFd)> = None;
@@ -252,9 +276,10 @@ impl FrontReadahead {
                 if has_message {
                     match receive::<Vec<Record>>(&self.socket, RecvFlags::DONTWAIT) {
                         Ok(Some((records, _))) => {
-                            if is_urgent != records.iter().any(Record::is_urgent) {
+                            let urgency = records.iter().rev().find_map(Record::urgency);
+                            if urgency.is_some_and(|urgency| urgency != is_urgent) {
                                 is_urgent = !is_urgent;
-                                schedule(KeeperThread::Readahead { is_urgent });
+                                schedule(KeeperThread::Readahead { is_urgent }, None);
                             }
                             self.execute(&records, &mut open, &mut copies);
                         }
@@ -279,6 +304,7 @@ impl FrontReadahead {
                 }
                 Record::Read { nid, range, .. } => self.read(nid, range, open),
                 Record::Copied { image_range } => copies.add(image_range),
+                Record::Urgency { .. } => {}
             }
         }
         if copies.bytes > SECOND_COPIES_BYTES_MAX || copies.ranges.len() > SECOND_COPIES_MAX {
@@ -333,11 +359,15 @@ impl Record {
     fn len(&self) -> u64 {
         match self {
             Self::Copy { range, .. } | Self::Read { range, .. } | Self::Copied { image_range: range } => range.len(),
+            Self::Urgency { .. } => 0,
         }
     }
 
-    fn is_urgent(&self) -> bool {
-        matches!(self, Self::Read { is_urgent: true, .. })
+    fn urgency(&self) -> Option<bool> {
+        match self {
+            Self::Urgency { is_urgent } => Some(*is_urgent),
+            _ => None,
+        }
     }
 }
 
@@ -375,6 +405,25 @@ mod tests {
         let last = std::iter::repeat_with(&mut ask).find(|_| waiting() == 0).expect("there is room");
         receive_all();
         assert_eq!(received, (1..=last).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn urgency_is_sent_when_it_changes() {
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket");
+        let (transfer, range) = (FrontTransfer::new(ours, 0), ByteRange::new(0, 4096));
+        let read = |is_urgent| transfer.read(&[FrontRange { nid: 7, range, image_offset: 0 }], is_urgent);
+        transfer.set_urgency(false);
+        read(false);
+        read(true);
+        transfer.set_urgency(true);
+        transfer.set_urgency(false);
+        let mut received = Vec::new();
+        while let Ok(Some((records, _))) = receive::<Vec<Record>>(&theirs, RecvFlags::DONTWAIT) {
+            received.extend(records);
+        }
+        let (urgency, read) = (|is_urgent| Record::Urgency { is_urgent }, Record::Read { nid: 7, range });
+        assert_eq!(received, [urgency(false), read, urgency(true), read, urgency(false)]);
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::{
     directory::Directory,
     failure::{MountFailure, UnmountError, UnmountReason},
     fork_sys,
+    front::FrontOptions,
     front_transfer::FrontTransfer,
     fusermount::AutoUnmount,
     launch_walk::LaunchWalk,
@@ -171,14 +172,18 @@ impl Keeper {
     }
 
     /// Asks the keeper to mount the kernel's EROFS in front of the hidden mount, which must be served already. If this
-    /// fails, no mount stays. If it `is_kept`, it is mounted from the kept image in the settings. Returns the place of the
-    /// front on `directory`, and the sending end of the transfer into it; the keeper has the receiving end.
+    /// fails, no mount stays. Returns the place of the front on `directory`, and the sending end of the transfer into it; the
+    /// keeper has the receiving end.
     ///
     /// # Errors
     /// The mount is refused, or the keeper has ended.
-    pub fn mount_front(&self, directory: &Path, is_kept: bool) -> Result<(Place, Option<FrontTransfer>), MountFailure> {
+    pub fn mount_front(
+        &self,
+        directory: &Path,
+        options: FrontOptions,
+    ) -> Result<(Place, Option<FrontTransfer>), MountFailure> {
         may_wait_for_mount();
-        let (answer, descriptors) = self.ask(Request::MountFront { is_kept }).map_err(MountFailure::front)?;
+        let (answer, descriptors) = self.ask(Request::MountFront { options }).map_err(MountFailure::front)?;
         match answer {
             Answer::InFront { mount_id, thread } => {
                 let transfer = descriptors.into_iter().next();

@@ -5,6 +5,7 @@ use std::io;
 use crate::{
     codec::encoded,
     failure::{MountFailure, UnmountReason},
+    front::FrontOptions,
     place::PlaceNumbers,
 };
 
@@ -21,10 +22,7 @@ encoded! {
             has_rings: bool,
         },
         /// Mount the kernel's EROFS in front of the hidden mount, and start the thread that reads ahead there.
-        4 => MountFront {
-            /// Whether it is mounted from the kept image in the settings.
-            is_kept: bool,
-        },
+        4 => MountFront { options: FrontOptions },
         /// The mount works, and its user knows it: from now on, the keeper does not unmount it when the process ends.
         5 => ConfirmMount,
         6 => SetReadahead,
@@ -133,7 +131,8 @@ mod tests {
     #[test]
     fn messages_survive_their_bytes() {
         use Request::*;
-        check([Mount, Adopt, MountFront { is_kept: true }, ConfirmMount, SetReadahead, Walk, FindUsers, End]);
+        let options = FrontOptions { is_kept: true, cpus_are_short: true };
+        check([Mount, Adopt, MountFront { options }, ConfirmMount, SetReadahead, Walk, FindUsers, End]);
         check([false, true].map(|has_rings| MountHidden { has_rings }));
         check([false, true].map(|is_lazy| Unmount { is_lazy }));
         check([0, u32::MAX].map(|thread| IsAdministrator { thread }));
@@ -173,7 +172,8 @@ mod tests {
             vec![],
             vec![
                 Record::Copy { nid: u64::MAX, range, image_offset: 1 },
-                Record::Read { nid: 7, range, is_urgent: true },
+                Record::Read { nid: 7, range },
+                Record::Urgency { is_urgent: true },
                 Record::Copied { image_range: range },
             ],
         ]);

@@ -1,14 +1,14 @@
 //! The settings of a keeper, which limit what it does.
 
-use std::{os::fd::BorrowedFd, path::Path, sync::Arc};
+use std::{os::fd::BorrowedFd, path::Path, sync::Arc, thread::JoinHandle};
 
 use crate::{directory::Directory, messages::Request, options::KernelOptions};
 
 /// Names the processes that use the mount on a directory.
 pub type UsersOf = fn(&Path) -> String;
 
-/// Schedules the calling thread of the keeper.
-pub type Schedule = Arc<dyn Fn(KeeperThread) + Send + Sync>;
+/// Schedules a thread of the keeper: the calling one, or one that was just started.
+pub type Schedule = Arc<dyn Fn(KeeperThread, Option<&JoinHandle<()>>) + Send + Sync>;
 
 /// A thread of the keeper that programs wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,8 +61,8 @@ impl KeeperSettings<'_> {
             Request::MountHidden { has_rings } => {
                 has_directory && self.may_have_front && (!has_rings || self.may_permit_rings)
             }
-            Request::MountFront { is_kept } => {
-                has_directory && self.may_have_front && (!is_kept || self.kept_front.is_some())
+            Request::MountFront { options } => {
+                has_directory && self.may_have_front && (!options.is_kept || self.kept_front.is_some())
             }
             Request::SetReadahead => self.options.readahead_bytes.is_some(),
             Request::Walk => has_directory && self.may_walk,

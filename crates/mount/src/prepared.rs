@@ -9,7 +9,7 @@ use std::{
 };
 
 use floe::{OpenOptions, remote::RemoteProcess};
-use floe_engine::{Priority, reschedule_this_thread, schedule_this_thread};
+use floe_engine::{Priority, reschedule_this_thread, schedule_started_thread, schedule_this_thread};
 use floe_fuse::{MountHandles, MountHooks, MountOptions, MountSetup};
 use floe_image::ShownName;
 use floe_keeper::{Keeper, KeeperSettings, KeeperThread, KernelOptions, Relay, Schedule};
@@ -224,11 +224,20 @@ fn mount_setup(settings: &Settings, held: &Held, transport: &TransportPlan, laun
 
 /// Schedules the keeper's threads like those of an engine with this priority.
 fn schedule_of(priority: Priority) -> Schedule {
-    Arc::new(move |thread| {
-        match (thread, priority) {
-            (KeeperThread::Readahead { is_urgent }, Priority::Auto) => reschedule_this_thread(is_urgent),
-            (KeeperThread::Walk | KeeperThread::Readahead { .. }, _) => schedule_this_thread(priority),
-        };
+    Arc::new(move |thread, started| {
+        let is_calm = matches!(thread, KeeperThread::Readahead { is_urgent: false });
+        match started {
+            Some(_) if is_calm && priority == Priority::Auto => {}
+            Some(started) => {
+                schedule_started_thread(started, priority);
+            }
+            None if priority == Priority::Auto => {
+                reschedule_this_thread(!is_calm);
+            }
+            None => {
+                schedule_this_thread(priority);
+            }
+        }
     })
 }
 

@@ -1,14 +1,14 @@
-//! A thread that the engine did not start.
+//! Threads that serve requests.
 
-use std::{marker::PhantomData, sync::Arc};
+use std::{io, marker::PhantomData, sync::Arc};
 
 use crate::{
     Engine, Working,
     threads::{real_time, worker_record::WorkerRecord},
 };
 
-/// A thread that takes requests and serves them, and that the engine did not start. It is scheduled like the decompression
-/// threads while more threads are runnable than there are CPUs, and time-shared otherwise.
+/// A thread that takes requests and serves them. It is scheduled like the decompression threads while more threads are runnable
+/// than there are CPUs, and time-shared otherwise.
 ///
 /// The thread keeps this value, and drops it when it ends.
 pub struct AdoptedThread {
@@ -22,7 +22,28 @@ impl AdoptedThread {
     /// Adopts the calling thread.
     pub fn new(engine: &Arc<Engine>) -> Self {
         let name = rustix::thread::name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        Self { engine: Arc::clone(engine), record: engine.workers.adopt(name), _is_bound: PhantomData }
+        let record = engine.workers.adopt(name, None);
+        record.attach();
+        Self::of(Arc::clone(engine), record)
+    }
+
+    /// Starts such a thread, bound to `cpu` if there is one. It is scheduled from its first turn on.
+    ///
+    /// # Errors
+    /// The operating system refuses to start a thread.
+    pub fn start(
+        engine: &Arc<Engine>,
+        name: String,
+        cpu: Option<usize>,
+        work: impl FnOnce(Self) + Send + 'static,
+    ) -> io::Result<()> {
+        let record = engine.workers.adopt(name, cpu);
+        let (engine, adopted) = (Arc::clone(engine), Arc::clone(&record));
+        record.start(move || work(Self::of(engine, adopted)))
+    }
+
+    fn of(engine: Arc<Engine>, record: Arc<WorkerRecord>) -> Self {
+        Self { engine, record, _is_bound: PhantomData }
     }
 
     /// Begins the work on a request. The thread counts as busy until the result is dropped.

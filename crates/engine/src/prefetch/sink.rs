@@ -27,6 +27,11 @@ pub trait Sink: Send + Sync {
         let _ = (nid, range, cpus_are_short);
     }
 
+    /// Notes now and then whether CPUs are short, so that the thread is scheduled before the next request. Does not wait.
+    fn follow_load(&self, cpus_are_short: bool) {
+        let _ = cpus_are_short;
+    }
+
     /// The size of its pages in bytes, the smallest unit that it keeps.
     fn page_bytes(&self) -> u64;
 }

@@ -1,6 +1,6 @@
 //! System calls that schedule threads.
 
-use std::io;
+use std::{io, os::unix::thread::JoinHandleExt, thread::JoinHandle};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -8,6 +8,9 @@ use crate::Priority;
 
 /// The time slice of a thread with [`Priority::Slice`], in nanoseconds: the least that Linux accepts.
 const SLICE_NS: u64 = 100_000;
+
+/// The real-time level of a thread with [`Priority::Auto`].
+const AUTO_LEVEL: u8 = 1;
 
 /// `struct sched_attr` of sched_setattr(2), in its first version.
 #[repr(C)]
@@ -44,13 +47,22 @@ pub(crate) fn nice_level(thread: ThreadId) -> i8 {
 /// Schedules a thread with `priority`, or with the closest alternative that is permitted. Returns the result.
 pub(crate) fn schedule(thread: ThreadId, priority: Priority) -> Priority {
     let attempts: &[Priority] = match priority {
-        Priority::Auto => &[Priority::Fifo(1), Priority::Nice(-20), Priority::Slice],
+        Priority::Auto => &[Priority::Fifo(AUTO_LEVEL), Priority::Nice(-20), Priority::Slice],
         Priority::Fifo(_) => &[priority, Priority::Nice(-20), Priority::Slice],
         Priority::Nice(_) => &[priority, Priority::Slice],
         Priority::Slice => &[priority],
         Priority::Normal => &[],
     };
     attempts.iter().copied().find(|attempt| apply(thread, *attempt).is_ok()).unwrap_or(Priority::Normal)
+}
+
+/// The real-time level of a thread with this priority, where the kernel permits it.
+pub(crate) fn real_time_level(priority: Priority) -> Option<u8> {
+    match priority {
+        Priority::Auto => Some(AUTO_LEVEL),
+        Priority::Fifo(level) => Some(level),
+        Priority::Nice(_) | Priority::Slice | Priority::Normal => None,
+    }
 }
 
 /// Schedules the calling thread with `priority`, or with the closest alternative that is permitted. Returns the result.
@@ -85,6 +97,20 @@ pub(crate) fn set_real_time(thread: ThreadId, level: Option<u8>) -> io::Result<(
     let policy = policy | libc::SCHED_RESET_ON_FORK;
     // SAFETY: `level` lives through the call.
     check_call(unsafe { libc::syscall(libc::SYS_sched_setscheduler, thread.0, policy, &raw const level) })
+}
+
+/// Makes a thread real-time before its first turn, if `priority` permits that. Returns whether it is real-time.
+///
+/// Other programs can keep a time-shared thread from its first turn for tens of milliseconds, so its creator calls this.
+pub fn schedule_started_thread(thread: &JoinHandle<()>, priority: Priority) -> bool {
+    let Some(level) = real_time_level(priority) else { return false };
+    // SAFETY: the structure consists of integers.
+    let mut parameters: libc::sched_param = unsafe { std::mem::zeroed() };
+    parameters.sched_priority = level.into();
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    let thread = thread.as_pthread_t() as libc::pthread_t;
+    // SAFETY: the handle keeps the thread's number valid, even if the thread has ended, and `parameters` live through the call.
+    unsafe { libc::pthread_setschedparam(thread, policy, &raw const parameters) == 0 }
 }
 
 /// Binds the calling thread to a CPU.
@@ -164,6 +190,26 @@ fn check(result: i32) -> io::Result<()> {
 #[cfg(all(test, not(miri), not(feature = "shuttle")))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_is_real_time_before_its_first_turn() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let started = std::thread::spawn(move || {
+            receiver.recv().expect("a message");
+            let thread = rustix::thread::gettid().as_raw_nonzero().get();
+            // SAFETY: the call accesses no memory of this process.
+            let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, thread) };
+            assert_eq!(policy, libc::c_long::from(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK));
+        });
+        for priority in [Priority::Normal, Priority::Nice(-20), Priority::Slice] {
+            assert!(!schedule_started_thread(&started, priority), "{priority}");
+        }
+        if !schedule_started_thread(&started, Priority::Auto) {
+            return floe_testkit::skip::skipped("real-time scheduling is not allowed here");
+        }
+        sender.send(()).expect("it waits");
+        started.join().expect("no panic");
+    }
 
     #[test]
     fn a_short_slice_is_set_and_taken_back() {

@@ -4,7 +4,6 @@ use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
-    thread,
     time::Duration,
 };
 
@@ -13,7 +12,6 @@ use crate::{
     threads::{
         cpu_pressure::CpuPressure,
         real_time,
-        scheduling_sys::unbind_this_thread,
         task_queue::{Task, TaskQueue},
         worker_record::WorkerRecord,
     },
@@ -27,20 +25,17 @@ pub(crate) fn spawn(
     latencies: Arc<Latencies>,
     pressure: Option<Arc<CpuPressure>>,
 ) -> io::Result<()> {
-    thread::Builder::new().name(record.name().to_owned()).spawn(move || {
-        // Its starter may be a session thread that is bound to a CPU.
-        let _ = unbind_this_thread();
-        record.attach();
+    let executing = Arc::clone(&record);
+    record.start(move || {
         while let Some(task) = queue.pop(real_time::pause) {
             let Task { work, queued, .. } = task;
             latencies.record(Stage::QueueWait, queued.elapsed());
-            real_time::begin_work(&record);
+            real_time::begin_work(&executing);
             let _working = pressure.as_ref().map(|pressure| pressure.work());
             // A task that panics has notified its waiters by being dropped. The thread continues.
             let _ = catch_unwind(AssertUnwindSafe(work));
-            record.note_task();
+            executing.note_task();
             real_time::check(Duration::ZERO);
         }
-    })?;
-    Ok(())
+    })
 }

@@ -1,8 +1,12 @@
 //! The state of one thread of the engine.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread,
 };
 
 use floe_sync::{Mutex, MutexGuard};
@@ -11,7 +15,10 @@ use crate::{
     Priority,
     threads::{
         cpu_pressure::CpuPressure,
-        scheduling_sys::{ThreadId, bind_this_thread, nice_level, schedule, set_real_time, unschedule},
+        scheduling_sys::{
+            ThreadId, bind_this_thread, nice_level, real_time_level, schedule, schedule_started_thread, set_real_time,
+            unbind_this_thread, unschedule,
+        },
     },
 };
 
@@ -51,8 +58,21 @@ pub(crate) struct WorkerRecord {
 struct Scheduled {
     asked: Priority,
     got: Priority,
-    /// The thread, once it runs, and its initial nice level.
-    thread: Option<(ThreadId, i8)>,
+    state: State,
+}
+
+/// The state of a thread.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    /// It has had no turn yet.
+    Starting {
+        /// Whether its creator has made it real-time.
+        is_real_time: bool,
+    },
+    /// It runs, and had this nice level at first.
+    Running(ThreadId, i8),
+    /// It has ended, or belongs to another engine.
+    Ended,
 }
 
 impl WorkerRecord {
@@ -69,11 +89,41 @@ impl WorkerRecord {
             name,
             cpu,
             follows,
-            scheduled: Mutex::new(Scheduled { asked, got: Priority::Normal, thread: None }),
+            scheduled: Mutex::new(Scheduled {
+                asked,
+                got: Priority::Normal,
+                state: State::Starting { is_real_time: false },
+            }),
             tasks: zero(),
             yielded: zero(),
             throttled: zero(),
         })
+    }
+
+    /// Starts the thread, which is scheduled before its first turn as far as that is permitted, and executes `work`.
+    ///
+    /// # Errors
+    /// The operating system refuses to start a thread.
+    pub(crate) fn start(self: &Arc<Self>, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let record = Arc::clone(self);
+        let started = thread::Builder::new().name(self.name.clone()).spawn(move || {
+            if record.cpu.is_none() {
+                // Its starter may be a session thread that is bound to a CPU.
+                let _ = unbind_this_thread();
+            }
+            record.attach();
+            work();
+        });
+        let mut scheduled = self.scheduled();
+        match (&started, scheduled.state) {
+            (Ok(thread), State::Starting { .. }) => {
+                let is_real_time = schedule_started_thread(thread, self.effective_priority(scheduled.asked));
+                scheduled.state = State::Starting { is_real_time };
+            }
+            (Ok(_), State::Running(..) | State::Ended) => {}
+            (Err(_), _) => scheduled.state = State::Ended,
+        }
+        started.map(drop)
     }
 
     /// Schedules and binds the calling thread according to the record.
@@ -84,18 +134,23 @@ impl WorkerRecord {
         }
         let thread = ThreadId::current();
         let mut scheduled = self.scheduled();
-        scheduled.thread = Some((thread, nice_level(thread)));
-        scheduled.got = schedule(thread, self.effective_priority(scheduled.asked));
+        let priority = self.effective_priority(scheduled.asked);
+        if matches!(scheduled.state, State::Starting { is_real_time: true }) && real_time_level(priority).is_none() {
+            // The pressure has changed since.
+            let _ = set_real_time(thread, None);
+        }
+        scheduled.state = State::Running(thread, nice_level(thread));
+        scheduled.got = schedule(thread, priority);
     }
 
     /// Notes that the thread has ended or belongs to another engine. The record no longer changes its scheduling.
     pub(crate) fn detach(&self) {
-        self.scheduled().thread = None;
+        self.scheduled().state = State::Ended;
     }
 
-    /// Whether the thread runs and belongs to this record.
-    pub(crate) fn is_attached(&self) -> bool {
-        self.scheduled().thread.is_some()
+    /// Whether the thread has ended or belongs to another engine.
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(self.scheduled().state, State::Ended)
     }
 
     /// Changes the priority of the thread. Any thread may call this.
@@ -114,7 +169,7 @@ impl WorkerRecord {
     }
 
     fn apply(&self, scheduled: &mut Scheduled) {
-        if let Some((thread, nice_level)) = scheduled.thread {
+        if let State::Running(thread, nice_level) = scheduled.state {
             unschedule(thread, nice_level);
             scheduled.got = schedule(thread, self.effective_priority(scheduled.asked));
         }
@@ -139,7 +194,10 @@ impl WorkerRecord {
     /// Moves the calling thread, which must be this one, to time sharing, and counts that. Returns whether it
     /// succeeded.
     pub(super) fn yield_real_time(&self) -> bool {
-        let has_yielded = self.scheduled().thread.is_some_and(|(thread, _)| set_real_time(thread, None).is_ok());
+        let has_yielded = match self.scheduled().state {
+            State::Running(thread, _) => set_real_time(thread, None).is_ok(),
+            State::Starting { .. } | State::Ended => false,
+        };
         self.yielded.fetch_add(has_yielded.into(), Relaxed);
         has_yielded
     }
@@ -152,7 +210,7 @@ impl WorkerRecord {
     /// Makes the calling thread, which must be this one, real-time again if its scheduling is real-time.
     pub(super) fn restore_real_time(&self) {
         let scheduled = self.scheduled();
-        if let (Some((thread, _)), Priority::Fifo(level)) = (scheduled.thread, scheduled.got) {
+        if let (State::Running(thread, _), Priority::Fifo(level)) = (scheduled.state, scheduled.got) {
             let _ = set_real_time(thread, Some(level));
         }
     }
@@ -160,10 +218,6 @@ impl WorkerRecord {
     /// Counts a task that the thread has executed.
     pub(super) fn note_task(&self) {
         self.tasks.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
     }
 
     pub(crate) fn status(&self) -> WorkerStatus {

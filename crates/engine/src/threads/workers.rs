@@ -200,25 +200,24 @@ impl Workers {
         self.storing.run("floe-store", self.priority(), self, work)
     }
 
-    /// Adopts the calling thread, which the engine did not start, until its record is detached.
-    pub(crate) fn adopt(&self, name: String) -> Arc<WorkerRecord> {
+    /// Adds the record of a thread that serves requests, until it is detached. The thread has yet to be attached or started.
+    pub(crate) fn adopt(&self, name: String, cpu: Option<usize>) -> Arc<WorkerRecord> {
         self.look();
         let mut threads = self.adopted_threads.lock();
-        let record = WorkerRecord::new(name, None, self.priority(), Some(Arc::clone(&self.cpu_pressure)));
-        record.attach();
-        threads.retain(|record| record.is_attached());
+        let record = WorkerRecord::new(name, cpu, self.priority(), Some(Arc::clone(&self.cpu_pressure)));
+        threads.retain(|record| !record.has_ended());
         threads.push(Arc::clone(&record));
         record
     }
 
-    /// Counts the calling thread, an adopted one, as busy until the result is dropped.
+    /// Counts the calling thread as busy until the result is dropped, and looks at the CPU pressure.
     pub(crate) fn work(&self) -> Working<'_> {
         let working = self.cpu_pressure.work();
         self.look();
         working
     }
 
-    /// Looks at the CPU pressure now and then, and adapts the threads that follow it.
+    /// Looks at the CPU pressure, unless that was done just now, and adapts the threads that follow it.
     fn look(&self) {
         if self.cpu_pressure.look() {
             for others in [&self.fetch_threads, &self.adopted_threads] {

@@ -5,7 +5,7 @@ use std::{fmt, fs, io, sync::Arc};
 use floe_fuse_wire::Ring;
 use floe_keeper::RingPermission;
 use floe_sync::{Mutex, MutexGuard};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::sched_getaffinity;
 
 /// The CPUs for which the kernel has queues.
 const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
@@ -82,13 +82,6 @@ impl fmt::Debug for Rings {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Rings").finish_non_exhaustive()
     }
-}
-
-/// Keeps the calling thread on a CPU, if that is permitted.
-pub(crate) fn stay_on(cpu: usize) {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    let _ = sched_setaffinity(None, &set);
 }
 
 /// One more than the highest CPU number in a list such as `0-3,8`.

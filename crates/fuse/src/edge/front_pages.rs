@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock, atomic::Ordering::Relaxed};
 
 use floe_engine::{Reader, Sink};
 use floe_image::{ByteRange, Nid};
-use floe_keeper::{Access, FrontRange, FrontTransfer, KernelOptions};
+use floe_keeper::{Access, FrontOptions, FrontRange, FrontTransfer, KernelOptions};
 
 use crate::{ImageAccess, MountHandles, MountHooks, MountOptions, MountSetup, edge::kernel_pages::KernelPages};
 
@@ -51,9 +51,9 @@ impl BehindFront {
         Self { image, transfer: Arc::default() }
     }
 
-    /// Whether the front is mounted from the kept image in the settings of the keeper.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.image.is_kept()
+    /// How the front is mounted.
+    pub(crate) fn options(&self, cpus_are_short: bool) -> FrontOptions {
+        FrontOptions { is_kept: self.image.is_kept(), cpus_are_short }
     }
 
     /// The setup of the hidden mount behind a front with this setup.
@@ -138,6 +138,12 @@ impl Sink for FrontPages {
         let range = ByteRange::new(self.image.address(nid, range.offset()), range.len());
         if let (Some(transfer), Some(ranges)) = (self.transfer.get(), self.image.files_in(range)) {
             transfer.read(&ranges, cpus_are_short);
+        }
+    }
+
+    fn follow_load(&self, cpus_are_short: bool) {
+        if let Some(transfer) = self.transfer.get() {
+            transfer.set_urgency(cpus_are_short);
         }
     }
 

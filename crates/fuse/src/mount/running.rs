@@ -74,8 +74,9 @@ impl Running {
         let (ended, receiver) = mpsc::channel();
         let (session_ended, session_end) = mpsc::channel();
         let (watchdog_unmounter, watchdog_ended, watched_gate) = (unmounter.clone(), ended.clone(), Arc::clone(&gate));
+        let engine = Arc::clone(edge.engine());
         let work = move || {
-            if watch(&deadlines, &counts, rescue, &watched_gate, &session_end) == SessionEnd::Stuck {
+            if watch(&engine, &deadlines, &counts, rescue, &watched_gate, &session_end) == SessionEnd::Stuck {
                 // An aborted connection leaves a dead mount, which must still be unmounted.
                 if pending.connection_end() != Some(ConnectionEnd::Aborted) {
                     watchdog_unmounter.note_end();
@@ -102,12 +103,13 @@ impl Running {
         }
         for thread in 0..thread_count {
             let channel = of_threads.get(thread).unwrap_or(&channel).clone();
-            let session = Arc::clone(&session);
             let name = match transport {
                 Transport::Rings(_) => "floe-fuse/dev".to_owned(),
                 Transport::Device | Transport::DeviceWithout(_) => format!("floe-fuse/{thread}"),
             };
-            spawn(name, move || session.note(|edge| edge.serve(&channel, thread)))?;
+            session.start_thread(name, None, move |session, adopted| {
+                session.note(|edge| edge.serve(&channel, thread, adopted));
+            })?;
         }
         let channels = std::iter::once(channel).chain(of_threads).collect();
         Ok(Self { ended: receiver, sender: ended, gate, channels, agreement, transport })

@@ -4,6 +4,7 @@ use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
         mpsc::{Receiver, RecvTimeoutError, Sender},
     },
@@ -11,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use floe_engine::{AdoptedThread, Engine};
 use floe_image::start_error;
 use floe_sync::Mutex;
 
@@ -22,7 +24,8 @@ use crate::{
 /// The interval at which the watchdog refuses requests while all session threads are stuck.
 const RESCUE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The longest interval at which the watchdog checks that the mount still exists. Short deadlines shorten it.
+/// The longest interval at which the watchdog checks that the mount still exists and whether CPUs are short. Short deadlines
+/// shorten it.
 const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 
 /// How long session threads may take to end after the mount ended.
@@ -52,6 +55,18 @@ impl Session {
             ended,
             _watched: watched,
         }
+    }
+
+    /// Starts a session thread, bound to `cpu` if there is one.
+    pub(super) fn start_thread(
+        self: &Arc<Self>,
+        name: String,
+        cpu: Option<usize>,
+        work: impl FnOnce(&Self, AdoptedThread) + Send + 'static,
+    ) -> Result<(), MountError> {
+        let session = Arc::clone(self);
+        let started = AdoptedThread::start(self.edge.engine(), name, cpu, move |adopted| work(&session, adopted));
+        started.map_err(|error| MountError::Threads(start_error(error)))
     }
 
     /// Serves requests, and notes an error.
@@ -118,8 +133,9 @@ pub(super) enum SessionEnd {
     Stuck,
 }
 
-/// Enforces deadlines until the session ends, or is found stuck after the connection ended.
+/// Enforces deadlines, and looks whether CPUs are short, until the session ends, or is found stuck after the connection ended.
 pub(super) fn watch(
+    engine: &Engine,
     deadlines: &Deadlines,
     counts: &RequestCounts,
     rescue: Option<Rescue>,
@@ -141,6 +157,7 @@ pub(super) fn watch(
             }
             return SessionEnd::Ended;
         }
+        engine.look_at_cpus();
         since_tick += interval;
         if tick.is_some_and(|tick| since_tick >= tick) {
             since_tick = Duration::ZERO;

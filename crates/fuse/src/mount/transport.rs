@@ -7,14 +7,8 @@ use std::{
 
 use floe_fuse_wire::{Agreement, Channel, InitFlags};
 
-use super::{
-    error::MountError,
-    session::{Session, spawn},
-};
-use crate::{
-    connection::READ_BYTES_MAX,
-    connection::rings::{Rings, stay_on},
-};
+use super::{error::MountError, session::Session};
+use crate::connection::{READ_BYTES_MAX, rings::Rings};
 
 /// Why a kernel does not accept rings.
 const NOT_OFFERED: &str =
@@ -47,15 +41,14 @@ impl Transport {
         let count = rings.len();
         let (sender, started) = mpsc::channel();
         for (number, (mut ring, cpu)) in rings.into_iter().enumerate() {
-            let (session, channel, sender) = (Arc::clone(session), channel.clone(), sender.clone());
-            spawn(format!("floe-fuse/{cpu}"), move || {
-                stay_on(cpu);
+            let (channel, sender) = (channel.clone(), sender.clone());
+            session.start_thread(format!("floe-fuse/{cpu}"), Some(cpu), move |session, adopted| {
                 let started = ring.start(&channel, READ_BYTES_MAX as usize);
                 let filled = if started.is_ok() { ring.fill() } else { Ok(()) };
                 let is_ready = started.is_ok() && filled.is_ok();
                 let _ = sender.send((started, filled));
                 if is_ready {
-                    session.note_ring(|edge| edge.serve_ring(&mut ring, number));
+                    session.note_ring(|edge| edge.serve_ring(&mut ring, number, adopted));
                 }
             })?;
         }

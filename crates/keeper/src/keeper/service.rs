@@ -21,7 +21,7 @@ use crate::{
     codec::send,
     directory::Directory,
     failure::{MountFailure, UnmountError, UnmountReason},
-    front::HiddenMount,
+    front::{FrontOptions, HiddenMount},
     front_transfer::FrontReadahead,
     fusermount::AutoUnmount,
     launch_walk::{LaunchWalker, WalkPause},
@@ -31,7 +31,7 @@ use crate::{
     place::{Detach, Place},
     relay::Relay,
     ring_permission::RingPermission,
-    settings::{KeeperSettings, KeeperThread},
+    settings::{KeeperSettings, KeeperThread, Schedule},
     table::MountTable,
 };
 
@@ -155,7 +155,7 @@ impl Service {
         let answer = match request {
             Request::Mount => return self.mount(settings),
             Request::MountHidden { has_rings } => return self.mount_hidden(has_rings),
-            Request::MountFront { is_kept } => return self.mount_front(settings, is_kept),
+            Request::MountFront { options } => return self.mount_front(settings, options),
             Request::Walk => {
                 let walk = self.walk(settings);
                 let started = |(socket, thread)| (Answer::Walking { thread }, vec![socket]);
@@ -239,14 +239,14 @@ impl Service {
         }
     }
 
-    fn mount_front(&mut self, settings: KeeperSettings<'_>, is_kept: bool) -> Reply {
+    fn mount_front(&mut self, settings: KeeperSettings<'_>, options: FrontOptions) -> Reply {
         let parts = self.mountpoint.as_ref().zip(self.hidden.take()).filter(|_| self.mounted.is_none());
         let Some((mountpoint, hidden)) = parts else { return (Answer::refused(libc::EBUSY), Vec::new()) };
-        let (place, transfer) =
-            match hidden.put_front(mountpoint, settings.options, settings.kept_front.filter(|_| is_kept)) {
-                Ok(front) => front,
-                Err(error) => return (Answer::MountFailed { failure: MountFailure::front(error) }, Vec::new()),
-            };
+        let kept = settings.kept_front.filter(|_| options.is_kept);
+        let (place, transfer) = match hidden.put_front(mountpoint, settings.options, kept) {
+            Ok(front) => front,
+            Err(error) => return (Answer::MountFailed { failure: MountFailure::front(error) }, Vec::new()),
+        };
         self.mountpoint = None;
         (self.is_front, self.is_unconfirmed) = (true, true);
         let mount_id = place.mount_id();
@@ -254,8 +254,10 @@ impl Service {
         // Without it, a store to the hidden file could keep a killed process from ending.
         let transfer = transfer.filter(|(_, readahead)| self.abort_when_stuck(readahead.hidden_device()));
         let started = transfer.and_then(|(transfer, readahead)| {
-            let schedule = Arc::clone(settings.schedule);
-            let thread = start(FrontReadahead::THREAD, move || readahead.run(&place, &schedule)).ok()?;
+            let is_urgent = options.cpus_are_short;
+            let (kind, schedule) = (KeeperThread::Readahead { is_urgent }, Arc::clone(settings.schedule));
+            let work = move || readahead.run(&place, is_urgent, &schedule);
+            let thread = start(FrontReadahead::THREAD, kind, settings.schedule, work).ok()?;
             Some((thread, transfer.into_socket()))
         });
         let (thread, socket) = started.unzip();
@@ -266,11 +268,8 @@ impl Service {
     fn walk(&mut self, settings: KeeperSettings<'_>) -> io::Result<(OwnedFd, u32)> {
         let mount = self.mounted.clone().filter(|_| self.walk.is_none()).ok_or(io::ErrorKind::NotConnected)?;
         let (socket, walker) = LaunchWalker::new(mount)?;
-        let (pause, schedule) = (walker.pause(), Arc::clone(settings.schedule));
-        let thread = start(LaunchWalker::THREAD, move || {
-            schedule(KeeperThread::Walk);
-            walker.run();
-        })?;
+        let pause = walker.pause();
+        let thread = start(LaunchWalker::THREAD, KeeperThread::Walk, settings.schedule, || walker.run())?;
         // If no thread can be started, a later request may ask again.
         self.walk = Some(pause);
         Ok((socket, thread))
@@ -309,12 +308,15 @@ impl Service {
 }
 
 /// Starts a thread that does `work`, and returns its id.
-fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<u32> {
+fn start(name: &str, kind: KeeperThread, schedule: &Schedule, work: impl FnOnce() + Send + 'static) -> io::Result<u32> {
     let (sender, receiver) = mpsc::sync_channel(1);
-    thread::Builder::new().name(name.to_owned()).spawn(move || {
+    let own = Arc::clone(schedule);
+    let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
         let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
+        own(kind, None);
         work();
     })?;
+    schedule(kind, Some(&thread));
     receiver.recv().map_err(io::Error::other)
 }
 
@@ -347,14 +349,14 @@ fn stays_dead(mounted: &Place) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{options::KernelOptions, settings::Schedule};
+    use crate::options::KernelOptions;
 
     /// A change of the settings of a row.
     type Change = fn(&mut KeeperSettings<'_>);
 
     /// Calls `check` with settings that ask for nothing, changed by `change`.
     fn with_settings(options: &KernelOptions, change: Change, check: impl FnOnce(KeeperSettings<'_>)) {
-        let schedule: Schedule = Arc::new(|_| {});
+        let schedule: Schedule = Arc::new(|_, _| {});
         let mut settings = KeeperSettings {
             directory: Some(Path::new("/nonexistent")),
             mountpoint: None,
@@ -397,9 +399,24 @@ mod tests {
             (&plain, front, Request::MountHidden { has_rings: true }, false),
             (&plain, rings, Request::MountHidden { has_rings: true }, false),
             (&plain, front_with_rings, Request::MountHidden { has_rings: true }, true),
-            (&plain, nothing, Request::MountFront { is_kept: false }, false),
-            (&plain, front, Request::MountFront { is_kept: false }, true),
-            (&plain, front, Request::MountFront { is_kept: true }, false),
+            (
+                &plain,
+                nothing,
+                Request::MountFront { options: FrontOptions { is_kept: false, cpus_are_short: false } },
+                false,
+            ),
+            (
+                &plain,
+                front,
+                Request::MountFront { options: FrontOptions { is_kept: false, cpus_are_short: false } },
+                true,
+            ),
+            (
+                &plain,
+                front,
+                Request::MountFront { options: FrontOptions { is_kept: true, cpus_are_short: false } },
+                false,
+            ),
             (&plain, nothing, Request::SetReadahead, false),
             (&reading_ahead, nothing, Request::SetReadahead, true),
             (&plain, nothing, Request::Walk, false),

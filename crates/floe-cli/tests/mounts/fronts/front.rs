@@ -1,6 +1,6 @@
 //! `floe mount -o front=kernel`: the kernel's EROFS in front.
 
-use std::{fs, os::unix::process::CommandExt, process::Command, thread, time::Duration};
+use std::{collections::BTreeSet, fs, os::unix::process::CommandExt, process::Command, thread, time::Duration};
 
 use floe_testkit::{
     check_rows, keep_kernel_caches,
@@ -208,24 +208,54 @@ fn requests_and_stages_are_counted() {
 }
 
 #[test]
+fn status_lists_the_session_thread_of_each_cpu() {
+    if !ready() {
+        return;
+    }
+    let scene = scene();
+    let serving = scene.fronted("ro");
+    let output = run(floe().args(["status", "--json"]).arg(&serving.place.path));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let threads = report["threads"].as_array().expect("threads");
+    let cpus_of = |name: &str| {
+        let of_kind = threads.iter().filter(|thread| {
+            let own = thread["name"].as_str().and_then(|own| own.strip_prefix(name));
+            own.is_some_and(|number| number.parse() == Ok(thread["cpu"].as_u64().unwrap_or(u64::MAX)))
+        });
+        of_kind.map(|thread| thread["cpu"].as_u64()).collect::<BTreeSet<_>>()
+    };
+    if threads.iter().all(|thread| thread["name"] != "floe-fuse/dev") {
+        return skip::skipped("the mount does not use io_uring");
+    }
+    assert!(!cpus_of("floe-fuse/").is_empty(), "{threads:?}");
+    assert_eq!(cpus_of("floe-fuse/"), cpus_of("floe-dec/"), "{threads:?}");
+}
+
+#[test]
 fn the_thread_that_reads_ahead_in_the_front_has_the_priority_of_decoders() {
     if !ready() {
         return;
     }
     let scene = scene();
-    // The 19th field of proc(5), the 17th after the name.
-    let nice_level_of = |stat: &str| Some(stat.rsplit_once(") ")?.1.split(' ').nth(16)?.to_owned());
+    // Fields of proc(5), of which the second is the name: the 19th, or the 41st.
+    let field = |stat: &str, number: usize| Some(stat.rsplit_once(") ")?.1.split(' ').nth(number - 3)?.to_owned());
+    let nice_level_of = |stat: &str| field(stat, 19);
+    let is_real_time = |stat: &str| field(stat, 41).as_deref() == Some("1");
     let own = fs::read_to_string("/proc/self/stat").ok().and_then(|stat| nice_level_of(&stat)).expect("it has one");
     for (options, nice_level) in [("ro", "-20"), ("priority=nice:5", "5"), ("priority=normal", own.as_str())] {
         let serving = scene.fronted(options);
-        let nice_levels = || -> Vec<String> {
+        let is_scheduled = || {
             let keeper = serving.keeper().as_raw_nonzero();
             let tasks = fs::read_dir(format!("/proc/{keeper}/task")).expect("it runs").flatten();
             let stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
-            let of_mover = stats.filter(|stat| stat.contains("(floe-front)"));
-            of_mover.filter_map(|stat| nice_level_of(&stat)).collect()
+            let of_mover: Vec<String> = stats.filter(|stat| stat.contains("(floe-front)")).collect();
+            // While CPUs are short, the default is real-time.
+            let is_right = |stat: &String| {
+                nice_level_of(stat).as_deref() == Some(nice_level) || options == "ro" && is_real_time(stat)
+            };
+            of_mover.len() == 1 && of_mover.iter().all(is_right)
         };
-        until("it is scheduled", || nice_levels() == [nice_level]);
+        until("it is scheduled", is_scheduled);
     }
 }
 
