@@ -151,6 +151,11 @@ impl VirtualImage {
         self.keeps_directory_sizes
     }
 
+    /// Whether the original's format has access control lists.
+    pub fn has_acls(&self) -> bool {
+        self.view.file_system.capabilities().has_acls
+    }
+
     /// Whether a kept image is mounted, so that the kernel reads no metadata here.
     pub fn is_kept(&self) -> bool {
         self.start > 0

@@ -50,6 +50,9 @@ encoded! {
     pub struct FrontOptions {
         /// Whether it is mounted from the kept image in the settings of the keeper.
         pub is_kept: bool,
+        /// Whether the image can have access control lists. If not, programs that ask for them get `ENOTSUP`, as from the
+        /// kernel's SquashFS.
+        pub has_acls: bool,
         /// Whether CPUs are short, so that the thread that reads ahead is urgent from its start.
         pub cpus_are_short: bool,
     }
@@ -99,13 +102,14 @@ impl HiddenMount {
         self,
         directory: &Directory,
         options: &KernelOptions,
+        front_options: FrontOptions,
         kept: Option<BorrowedFd<'_>>,
     ) -> io::Result<(Place, Option<(FrontTransfer, FrontReadahead)>)> {
         may_wait_for_mount();
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
         // A mount of another namespace cannot be cloned in the private one.
         let kept = kept.map(|kept| open_tree(kept, "", flags)).transpose()?;
-        let (front, image) = in_private_namespace(|| self.front(options, kept))?;
+        let (front, image) = in_private_namespace(|| self.front(options, front_options, kept))?;
         let clone = open_tree(&front, "", flags).ok();
         let transfer = front_transfer(clone.as_ref(), image);
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
@@ -117,7 +121,12 @@ impl HiddenMount {
     ///
     /// The kernel opens the source of an EROFS mount by its path, and the mount table shows this path. To make it show the
     /// path of the image, this thread changes to a private root directory in which the file has that path.
-    fn front(self, options: &KernelOptions, kept: Option<OwnedFd>) -> io::Result<(OwnedFd, OwnedFd)> {
+    fn front(
+        self,
+        options: &KernelOptions,
+        front_options: FrontOptions,
+        kept: Option<OwnedFd>,
+    ) -> io::Result<(OwnedFd, OwnedFd)> {
         let world = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_create(&world)?;
         let world = fsmount(&world, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
@@ -158,7 +167,7 @@ impl HiddenMount {
             // Older kernels do not have this option.
             let _ = fsconfig_set_flag(&context, "directio");
         }
-        if !options.applies_acls() {
+        if !options.applies_acls() || !front_options.has_acls {
             fsconfig_set_flag(&context, "noacl").map_err(|error| explained(context.as_fd(), error))?;
         }
         for option in &options.others {

@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn messages_survive_their_bytes() {
         use Request::*;
-        let options = FrontOptions { is_kept: true, cpus_are_short: true };
+        let options = FrontOptions { is_kept: true, has_acls: false, cpus_are_short: true };
         check([Mount, Adopt, MountFront { options }, ConfirmMount, SetReadahead, Walk, FindUsers, End]);
         check([false, true].map(|has_rings| MountHidden { has_rings }));
         check([false, true].map(|is_lazy| Unmount { is_lazy }));

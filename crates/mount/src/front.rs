@@ -92,13 +92,11 @@ impl Front {
                 Obstacle::Options("the kernel's EROFS lets all users in, unlike private and allow_root")
             }
             (_, Mountpoint::Directory(directory)) => match virtual_image(image, &setup.options, None) {
-                Ok((_, rendered)) if self == Self::Auto && !rendered.0.keeps_directory_sizes() => {
-                    Obstacle::Options("directories would have other sizes (front=kernel permits that)")
-                }
                 Ok((reader, rendered)) => match in_front(&reader, directory.path(), &setup, &rendered) {
                     Ok(mount) => {
+                        let report = FrontReport::kernel(self, &rendered.0);
                         let virtual_image = Some(Arc::clone(&rendered.0));
-                        return Ok(Fronted { mount, reader, virtual_image, report: FrontReport::kernel(self) });
+                        return Ok(Fronted { mount, reader, virtual_image, report });
                     }
                     Err(MountError::Front(refusal)) => Obstacle::Refused(refusal.to_string()),
                     // fusermount3 may be able to open it.
@@ -123,12 +121,8 @@ impl Front {
             return None;
         }
         let (reader, rendered) = virtual_image(image, &setup.options, Some(kept)).ok()?;
-        if self == Self::Auto && !rendered.0.keeps_directory_sizes() {
-            return None;
-        }
         let mount = in_front(&reader, directory, setup, &rendered).ok()?;
-        let FrontReport { kind, reason } = FrontReport::kernel(self);
-        let report = FrontReport { kind, reason: format!("{reason}; with kept metadata") };
+        let report = FrontReport::kernel(self, &rendered.0);
         Some(Fronted { mount, reader, virtual_image: Some(Arc::clone(&rendered.0)), report })
     }
 }
@@ -178,6 +172,10 @@ impl FrontImage for Rendered {
         self.0.is_kept()
     }
 
+    fn has_acls(&self) -> bool {
+        self.0.has_acls()
+    }
+
     fn address(&self, nid: Nid, offset: u64) -> u64 {
         self.0.address(nid, offset)
     }
@@ -204,9 +202,12 @@ impl FrontImage for Rendered {
 }
 
 impl FrontReport {
-    fn kernel(front: Front) -> Self {
-        let reason =
+    fn kernel(front: Front, image: &VirtualImage) -> Self {
+        let cause =
             if front == Front::Kernel { Obstacle::Requested.to_string() } else { "the kernel supports it".to_owned() };
+        let sizes = (!image.keeps_directory_sizes()).then_some("; sizes of directories differ from the image");
+        let kept = image.is_kept().then_some("; with kept metadata");
+        let reason = [Some(cause.as_str()), sizes, kept].into_iter().flatten().collect();
         Self { kind: "kernel".to_owned(), reason }
     }
 

@@ -23,7 +23,7 @@ use rustix::{
 };
 
 use crate::support::{
-    Served,
+    Served, front,
     program::{floe, run},
 };
 
@@ -53,6 +53,11 @@ fn names() -> Vec<String> {
     let long =
         [format!("user.{}", "x".repeat(250)), format!("user.{}", "x".repeat(251)), "x".repeat(255), "x".repeat(256)];
     plain.map(str::to_owned).into_iter().chain(long).collect()
+}
+
+/// The values of `front=` that are possible here.
+fn fronts() -> impl Iterator<Item = &'static str> {
+    ["fuse", "kernel"].into_iter().filter(|front| *front == "fuse" || front::ready())
 }
 
 /// Attribute calls on a path, with their results.
@@ -99,17 +104,19 @@ fn attributes_are_answered_as_by_the_kernel() {
         return;
     }
     let corpus = Corpus::fixtures();
-    for name in ["erofs-cbase-lz4", "sqfs-cbase-gzip"] {
+    for (name, front) in
+        ["erofs-cbase-lz4", "sqfs-cbase-gzip"].into_iter().flat_map(|name| fronts().map(move |front| (name, front)))
+    {
         let image = corpus.materialise(&corpus.image(name));
         let (kernel, served) =
-            (KernelMount::new(&image).expect("the kernel mounts it"), Served::new(&image, "fuse").expect("mounted"));
+            (KernelMount::new(&image).expect("the kernel mounts it"), Served::new(&image, front).expect("mounted"));
         let paths = paths(&kernel.path());
         assert!(paths.len() > 10, "there is something to compare");
         for path in paths {
             let (expected, found) =
                 (attribute_answers(&kernel.path().join(&path)), attribute_answers(&served.path().join(&path)));
             let differing: Vec<_> = found.iter().zip(&expected).filter(|(found, expected)| found != expected).collect();
-            assert!(differing.is_empty() && found.len() == expected.len(), "{name} {path:?}: {differing:#?}");
+            assert!(differing.is_empty() && found.len() == expected.len(), "{name} {front} {path:?}: {differing:#?}");
         }
         assert_eq!(served.end(), Vec::<String>::new());
     }
@@ -131,20 +138,31 @@ fn an_image_without_attributes_answers_as_the_kernel() {
         .expect("it runs");
     assert!(made.status.success(), "{made:?}");
     let image = Materialised { path, format: Format::Squashfs, offset: 0, devices: Vec::new() };
-    let (kernel, served) =
-        (KernelMount::new(&image).expect("the kernel mounts it"), Served::new(&image, "fuse").expect("mounted"));
+    let mount = KernelMount::new(&image).expect("the kernel mounts it");
     let mut room = [0; 100];
-    for path in [".", "directory"] {
-        let (kernel, served) = (kernel.path().join(path), served.path().join(path));
-        assert_eq!(llistxattr(&served, &mut room[..]), llistxattr(&kernel, &mut room[..]), "{path}");
+    for front in fronts() {
+        let served = Served::new(&image, front).expect("mounted");
         // After the ENOSYS that ends these requests, FUSE reports that attributes are not supported. SquashFS reports that there
-        // is no attribute with this name.
-        for name in ["user.a", "security.capability"] {
-            assert_eq!(lgetxattr(&kernel, name, &mut room[..]), Err(Errno::NODATA), "{path}");
-            assert_eq!(lgetxattr(&served, name, &mut room[..]), Err(Errno::OPNOTSUPP), "{path}");
+        // is no attribute with this name, but lists none either; EROFS lists nothing.
+        let (absent, list) = match front {
+            "fuse" => (Errno::OPNOTSUPP, Err(Errno::OPNOTSUPP)),
+            _ => (Errno::NODATA, Ok(0)),
+        };
+        for path in [".", "directory"] {
+            let (kernel, served) = (mount.path().join(path), served.path().join(path));
+            assert_eq!(llistxattr(&kernel, &mut room[..]), Err(Errno::OPNOTSUPP), "{path}");
+            assert_eq!(llistxattr(&served, &mut room[..]), list, "{front} {path}");
+            for name in ["user.a", "security.capability"] {
+                assert_eq!(lgetxattr(&kernel, name, &mut room[..]), Err(Errno::NODATA), "{path}");
+                assert_eq!(lgetxattr(&served, name, &mut room[..]), Err(absent), "{front} {path}");
+            }
+            for name in ["system.posix_acl_access", "system.posix_acl_default"] {
+                let answers = [&kernel, &served].map(|path| lgetxattr(path, name, &mut room[..]));
+                assert_eq!(answers, [Err(Errno::OPNOTSUPP); 2], "{front} {path} {name}");
+            }
         }
+        assert_eq!(served.end(), Vec::<String>::new());
     }
-    assert_eq!(served.end(), Vec::<String>::new());
 }
 
 #[test]

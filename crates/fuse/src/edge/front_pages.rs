@@ -20,6 +20,9 @@ pub trait FrontImage: Send + Sync {
     /// Whether the kernel mounts a kept image, so that only file data is read here.
     fn is_kept(&self) -> bool;
 
+    /// Whether the format of the original has access control lists.
+    fn has_acls(&self) -> bool;
+
     /// The address of a byte of one of the files.
     fn address(&self, nid: Nid, offset: u64) -> u64;
 
@@ -53,7 +56,7 @@ impl BehindFront {
 
     /// How the front is mounted.
     pub(crate) fn options(&self, cpus_are_short: bool) -> FrontOptions {
-        FrontOptions { is_kept: self.image.is_kept(), cpus_are_short }
+        FrontOptions { is_kept: self.image.is_kept(), has_acls: self.image.has_acls(), cpus_are_short }
     }
 
     /// The setup of the hidden mount behind a front with this setup.

@@ -243,7 +243,7 @@ impl Service {
         let parts = self.mountpoint.as_ref().zip(self.hidden.take()).filter(|_| self.mounted.is_none());
         let Some((mountpoint, hidden)) = parts else { return (Answer::refused(libc::EBUSY), Vec::new()) };
         let kept = settings.kept_front.filter(|_| options.is_kept);
-        let (place, transfer) = match hidden.put_front(mountpoint, settings.options, kept) {
+        let (place, transfer) = match hidden.put_front(mountpoint, settings.options, options, kept) {
             Ok(front) => front,
             Err(error) => return (Answer::MountFailed { failure: MountFailure::front(error) }, Vec::new()),
         };
@@ -402,19 +402,19 @@ mod tests {
             (
                 &plain,
                 nothing,
-                Request::MountFront { options: FrontOptions { is_kept: false, cpus_are_short: false } },
+                Request::MountFront { options: FrontOptions { is_kept: false, has_acls: true, cpus_are_short: false } },
                 false,
             ),
             (
                 &plain,
                 front,
-                Request::MountFront { options: FrontOptions { is_kept: false, cpus_are_short: false } },
+                Request::MountFront { options: FrontOptions { is_kept: false, has_acls: true, cpus_are_short: false } },
                 true,
             ),
             (
                 &plain,
                 front,
-                Request::MountFront { options: FrontOptions { is_kept: true, cpus_are_short: false } },
+                Request::MountFront { options: FrontOptions { is_kept: true, has_acls: true, cpus_are_short: false } },
                 false,
             ),
             (&plain, nothing, Request::SetReadahead, false),

@@ -3,7 +3,9 @@
 use std::{collections::BTreeSet, fs, os::unix::process::CommandExt, process::Command, thread, time::Duration};
 
 use floe_testkit::{
-    check_rows, keep_kernel_caches,
+    check_rows,
+    corpus::Corpus,
+    keep_kernel_caches,
     skip::{self, Need},
 };
 use rustix::{
@@ -138,13 +140,20 @@ fn status_shows_the_front_and_its_reason() {
         return;
     }
     let scene = scene();
-    for (options, expected) in [
-        ("front=kernel", "kernel (requested by an option)"),
-        ("front=fuse", "fuse (requested by an option)"),
-        ("front=auto", "kernel (the kernel supports it)"),
-        ("front=auto,access=private", "fuse (the kernel's EROFS lets all users in, unlike private and allow_root)"),
+    let corpus = Corpus::fixtures();
+    let squashfs = corpus.materialise(&corpus.image("sqfs-cbase-gzip"));
+    for (image, options, expected) in [
+        (&scene.image, "front=kernel", "kernel (requested by an option)"),
+        (&scene.image, "front=fuse", "fuse (requested by an option)"),
+        (&scene.image, "front=auto", "kernel (the kernel supports it)"),
+        (
+            &scene.image,
+            "front=auto,access=private",
+            "fuse (the kernel's EROFS lets all users in, unlike private and allow_root)",
+        ),
+        (&squashfs.path, "front=auto", "kernel (the kernel supports it; sizes of directories differ from the image)"),
     ] {
-        let serving = Serving::new(&scene.image, ["-o", options]);
+        let serving = Serving::new(image, ["-o", options]);
         let output = run(floe().arg("status").arg(&serving.place.path));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let line = text.lines().find(|line| line.starts_with("front ")).unwrap_or_default();

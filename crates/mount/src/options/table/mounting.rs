@@ -10,7 +10,7 @@ pub(super) const MOUNT: &[OptionRow] = &[
         "front",
         text("auto|kernel|fuse", |to, value| put(&mut to.front, value)),
         "the file system that programs see: the kernel's EROFS in front of Floe, which needs the right to mount and Linux \
-         6.12, or FUSE alone",
+         6.12, or FUSE alone; with the kernel's EROFS, directories of SquashFS images have other sizes",
     )
     .default("auto")
     .shown(|now| now.front.to_string()),
