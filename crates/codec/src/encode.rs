@@ -16,7 +16,7 @@ mod zstd_sys;
 #[cfg(test)]
 mod tests;
 
-pub use block::{BlockCompression, BlockEncoder};
+pub use block::BlockCompression;
 pub use deflate::DeflateEncoder;
 pub use lz4::{Lz4Encoder, Lz4HighEncoder};
 pub use lz4_window::Lz4WindowEncoder;
@@ -57,6 +57,15 @@ pub trait Encoder: Send {
         let fit = self.encode_to_fit(input, output)?;
         Ok((fit.produced > 0 && fit.consumed == input.len()).then_some(fit.produced))
     }
+}
+
+/// Compresses blocks. It reuses its memory from block to block, so each thread has its own.
+pub trait BlockEncoder: Send {
+    /// Compresses `input` into `output`; `None` if it does not fit.
+    ///
+    /// # Errors
+    /// Memory is short, or the codec failed.
+    fn encode(&mut self, input: &[u8], output: &mut [u8]) -> Result<Option<usize>, EncodeError>;
 }
 
 /// A codec with its settings.

@@ -13,7 +13,7 @@ use super::{installed, point, program::Program, run_tool};
 use crate::task_error::{During, Outcome, TaskError};
 
 /// The names of other programs that the program replaces.
-const DROP_IN_NAMES: [&str; 7] = [
+const DROP_IN_NAMES: [&str; 9] = [
     "mkfs.erofs",
     "fsck.erofs",
     "dump.erofs",

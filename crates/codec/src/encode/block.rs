@@ -5,7 +5,7 @@ use lzokay::compress::{Dict, compress_no_alloc, compress_worst_size};
 use zlib_rs::{Deflate, DeflateConfig, DeflateFlush, Method, Status, Strategy};
 use zstd_safe::{CCtx, CParameter};
 
-use super::{EncodeError, Encoder, Lz4Encoder, Lz4HighEncoder, lzma_block_sys::LzmaBlocks};
+use super::{BlockEncoder, EncodeError, Encoder, Lz4Encoder, Lz4HighEncoder, lzma_block_sys::LzmaBlocks};
 
 /// The level of liblz4's high compression.
 const LZ4_HIGH_LEVEL: u8 = 12;
@@ -55,15 +55,6 @@ pub enum BlockCompression {
         /// Level 1 to 22, or below 0 for the fast levels.
         level: i32,
     },
-}
-
-/// Compresses blocks. It reuses its memory from block to block, so each thread has its own.
-pub trait BlockEncoder: Send {
-    /// Compresses `input` into `output`; `None` if it does not fit.
-    ///
-    /// # Errors
-    /// Memory is short, or the codec failed.
-    fn encode(&mut self, input: &[u8], output: &mut [u8]) -> Result<Option<usize>, EncodeError>;
 }
 
 impl BlockCompression {
