@@ -1,21 +1,23 @@
 //! Checks of whole images.
 
 mod block_reader;
-mod erofs;
-mod squashfs;
 
 use std::{
     io,
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        mpsc::sync_channel,
     },
     thread,
 };
 
-use floe_engine::{Engine, EngineOptions, WorkerMode};
-use floe_image::{Finding, Severity, start_error};
+use floe_engine::{Blocking, Engine, EngineOptions, WorkerMode};
+use floe_erofs::check::{Check, DataRun};
+use floe_image::{Encoding, Finding, ImageSource, Severity, StoredBlock, StoredLen, start_error};
+use floe_squashfs::{Squashfs, check};
+use floe_sync::Mutex;
 
 use crate::{
     Format, ImageFiles, OpenError, OpenOptions,
@@ -95,7 +97,7 @@ pub fn check_files(
     // If the device table breaks the format, the check reports it as a finding.
     if let Ok(added) = added {
         if format == Format::Erofs && added.sources.is_empty() {
-            check_flat(&path, &added.slots, devices[0].len(), erofs::block_size(devices[0].as_ref()))?;
+            check_flat(&path, &added.slots, devices[0].len(), block_size(devices[0].as_ref()))?;
         }
         devices.extend(added.sources);
     }
@@ -103,8 +105,8 @@ pub fn check_files(
         Engine::new(devices, &engine_options).map_err(|error| OpenError::Image { path: path.clone(), error })?;
     let run = Run { engine, options, tell, cancel, tally: Tally::default() };
     let inodes = match format {
-        Format::Erofs => erofs::check(&run),
-        Format::Squashfs => squashfs::check(&run),
+        Format::Erofs => check_erofs(&run),
+        Format::Squashfs => check_squashfs(&run),
     };
     let inodes = inodes.map_err(|error| OpenError::File { path, error })?;
     Ok(CheckSummary {
@@ -173,4 +175,112 @@ impl Run<'_> {
             Ok(meanwhile())
         })
     }
+}
+
+/// The offset of the log2 of the block size, in bytes (docs/format/erofs.md, Superblock).
+const BLOCK_SIZE_LOG2_OFFSET: u64 = 1024 + 12;
+
+/// Checks an EROFS image and returns its number of inodes.
+///
+/// # Errors
+/// No thread could be started.
+fn check_erofs(run: &Run<'_>) -> io::Result<u64> {
+    let reader = run.engine.block_reader(Blocking::Allowed);
+    let check = match Check::open(reader) {
+        Ok(check) => check,
+        Err(error) => {
+            run.report(&Finding::from(&error));
+            return Ok(0);
+        }
+    };
+    let walked = check.walk(&mut |finding| run.report(&finding), &|| run.is_cancelled());
+    if run.options.data {
+        let (parts, next) = (walked.parts(), AtomicUsize::new(0));
+        let work = |bytes: &mut CheckedBytes<'_>| {
+            while let Some(part) = parts.get(next.fetch_add(1, Relaxed)).filter(|_| !run.is_cancelled()) {
+                let mut each = |data| match data {
+                    DataRun::Plain { device, offset, len } => bytes.read(device, offset, len),
+                    DataRun::Encoded(block) => bytes.decode(&block).map(drop),
+                };
+                check.data(&walked, part, &mut each, &mut |finding| run.report(&finding));
+            }
+        };
+        run.on_all_jobs(work, || {})?;
+    }
+    Ok(walked.inode_count() as u64)
+}
+
+/// The block size that the superblock states, in bytes; 0 if it states none.
+fn block_size(source: &dyn ImageSource) -> u32 {
+    let mut log2 = [0];
+    match source.read_at(BLOCK_SIZE_LOG2_OFFSET, &mut log2) {
+        Ok(()) => 1u32.checked_shl(log2[0].into()).unwrap_or(0),
+        Err(_) => 0,
+    }
+}
+
+/// The maximum number of batches of blocks that wait for a worker.
+const WAITING_BATCHES_MAX: usize = 64;
+
+/// The number of blocks that a worker takes at a time; they are mostly consecutive.
+const BATCH_COUNT: usize = 16;
+
+/// Checks a SquashFS image and returns its number of inodes.
+///
+/// # Errors
+/// No thread could be started.
+fn check_squashfs(run: &Run<'_>) -> io::Result<u64> {
+    let reader = run.engine.block_reader(Blocking::Allowed);
+    let squashfs = match Squashfs::open(reader) {
+        Ok(squashfs) => squashfs,
+        Err(error) => {
+            run.report(&Finding::from(&error));
+            return Ok(0);
+        }
+    };
+    let (sender, receiver) = sync_channel::<Vec<check::BlockToDecode>>(WAITING_BATCHES_MAX);
+    let receiver = Mutex::new(receiver);
+    let next = || receiver.lock().recv().ok();
+    let work = |bytes: &mut CheckedBytes<'_>| {
+        while let Some(batch) = next() {
+            for block in batch.into_iter().take_while(|_| !run.is_cancelled()) {
+                let decoded = match block.block {
+                    StoredBlock {
+                        device,
+                        offset,
+                        stored_len: StoredLen::Known(len),
+                        encoding: Encoding::Stored,
+                        ..
+                    } => bytes.read(device, offset, len.into()).map(|()| len as usize),
+                    block => bytes.decode(&block),
+                };
+                if let Some(finding) = block.judge(decoded.as_ref().map(|len| *len)) {
+                    run.report(&finding);
+                }
+            }
+        }
+    };
+    let walk = || {
+        let mut batch = Vec::with_capacity(BATCH_COUNT);
+        let mut give = |block: Option<check::BlockToDecode>| {
+            let is_last = block.is_none();
+            batch.extend(block);
+            if is_last || batch.len() == BATCH_COUNT {
+                // Sending fails only after all workers have ended. The summary then shows that fewer blocks were
+                // decoded.
+                let _ = sender.send(std::mem::replace(&mut batch, Vec::with_capacity(BATCH_COUNT)));
+            }
+        };
+        let found = &mut |finding: Finding| run.report(&finding);
+        let to_decode = &mut |block| {
+            if run.options.data {
+                give(Some(block));
+            }
+        };
+        let summary = check::run(&squashfs, found, to_decode, &|| run.is_cancelled());
+        give(None);
+        drop(sender);
+        summary
+    };
+    Ok(run.on_all_jobs(work, walk)?.inode_count)
 }

@@ -7,7 +7,6 @@ mod known_data;
 mod metadata;
 mod packed;
 mod planned_inode;
-mod shared_extents;
 pub(crate) mod squashfs;
 mod superblock;
 mod xattr_table;

@@ -3,7 +3,6 @@
 mod footprint;
 mod learned;
 mod learning;
-mod profile_choice;
 mod profile_match;
 mod recorder;
 mod replay;
@@ -29,7 +28,8 @@ use floe_keeper::{Access, Keeper};
 use floe_mkfs::Profile;
 use floe_sandbox::Policy;
 
-pub use self::{footprint::Footprint, profile_choice::ProfileChoice, recorder::Recorder, replay::replayed_range};
+pub(crate) use self::report::LaunchReport;
+pub use self::{footprint::Footprint, recorder::Recorder, replay::replayed_range};
 use self::{
     learned::LearnedPlace,
     learning::Learning,
@@ -37,7 +37,8 @@ use self::{
     replay::Replay,
     report::{LaunchState, Progress},
 };
-pub(crate) use self::{profile_choice::LAUNCH_WAIT, report::LaunchReport};
+pub(crate) use crate::options::LAUNCH_WAIT;
+pub use crate::options::ProfileChoice;
 use crate::{failure::Failure, log::MountLog, options::Settings};
 use learning::PausedPrefetch;
 

@@ -18,7 +18,7 @@ use floe::OpenOptions;
 use floe_fuse::MountOptions;
 use floe_sandbox::Mode;
 
-use crate::{front::Front, launch::ProfileChoice, transport::TransportChoice};
+use crate::{front::Front, transport::TransportChoice};
 
 /// The settings of a mount. A list of options [makes](Settings::take_list) them.
 #[derive(Clone, Debug, Default)]
@@ -54,4 +54,21 @@ impl Settings {
     fn set_deadline(&mut self, time: Option<Duration>) {
         (self.mount.deadline, self.has_deadline) = (time, true);
     }
+}
+
+/// The default of `launch-wait=`: how long mounting waits for the replay of a launch that has a bundle.
+pub(crate) const LAUNCH_WAIT: Duration = Duration::from_secs(5);
+
+/// The launch that a mount replays.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum ProfileChoice {
+    /// The profile in the image, if it has one.
+    #[default]
+    Image,
+    /// The profile in a file.
+    File(PathBuf),
+    /// That of the first launch, which is recorded, and replayed in later mounts.
+    Learn,
+    /// None.
+    Off,
 }

@@ -11,7 +11,6 @@
 //! a policy allows: [`loaded_libraries`] lists them.
 
 mod calls;
-mod capabilities;
 mod error;
 mod filter;
 mod inherited_sys;
@@ -25,11 +24,10 @@ mod sandbox;
 mod tree_mount_sys;
 
 pub use calls::Calls;
-pub use capabilities::{Capability, held_capabilities};
 pub use error::SandboxError;
 pub use loaded_libraries_sys::loaded_libraries;
 pub use paths::has_landlock;
-pub use policy::{Access, Grant, Policy};
+pub use policy::{Access, Capability, Grant, Policy, held_capabilities};
 #[cfg(debug_assertions)]
 pub use probe_sys::probe;
 pub use remover_sys::Remover;

@@ -11,8 +11,9 @@ use std::{
 use rustix::thread::set_no_new_privs;
 
 use crate::{
-    Policy, SandboxError, capabilities, filter, held_capabilities, inherited_sys,
+    Policy, SandboxError, filter, held_capabilities, inherited_sys,
     paths::PathRules,
+    policy,
     tree_mount_sys::{Outside, forbid_devices, restrict_changes},
 };
 
@@ -124,7 +125,7 @@ impl Sandbox {
             if let Some(sealed) = self.sealed.take() {
                 sealed.enforce()?;
             }
-            capabilities::keep(&self.policy.capabilities)?;
+            policy::keep(&self.policy.capabilities)?;
         }
         self.enforced.capabilities = held_capabilities();
         Ok(self.enforced)

@@ -7,9 +7,8 @@ use xxhash_rust::xxh64::xxh64;
 
 use super::{
     DataLocation,
-    known_data::{KnownChunks, KnownPclusters, Verdict},
+    known_data::{Gap, KnownChunks, KnownPclusters, Verdict, shared_extents},
     packed::{FinalOffsets, Packed},
-    shared_extents::{Gap, shared_extents},
 };
 use crate::{
     compress::{

@@ -13,9 +13,8 @@ use tar::{Builder, EntryType};
 
 use crate::{
     differences::{Leave, check_equal, walk},
-    environment::{KernelMount, can_mount},
     raw_archives::header,
-    sample_tree::{self, noise, text},
+    sample_tree::{self, KernelMount, can_mount, noise, text},
 };
 
 /// Builds an image of these sources and returns its bytes.

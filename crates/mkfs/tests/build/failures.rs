@@ -10,7 +10,7 @@ use std::{
 
 use floe_mkfs::{Compression, Error, LZ4_WINDOW_MAX, NoProgress, Options, Phase, Progress, Source, build};
 
-use crate::{environment::can_mount, sample_tree::noise};
+use crate::sample_tree::{can_mount, noise};
 
 fn options(output: &Path) -> Options {
     let mut options = Options::new(output);

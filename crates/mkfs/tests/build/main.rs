@@ -2,12 +2,10 @@
 
 mod archives;
 mod differences;
-mod environment;
 mod failures;
 mod matrix;
 mod outputs;
 mod raw_archives;
 mod repeats;
 mod sample_tree;
-mod sharing;
 mod squashfs;

@@ -8,8 +8,7 @@ use floe_mkfs::{
 
 use crate::{
     differences::{Leave, check_equal, walk},
-    environment::{KernelMount, can_mount, fsck},
-    sample_tree,
+    sample_tree::{self, KernelMount, can_mount, fsck},
 };
 
 const LZ4: Option<Compression> = Some(Compression::Lz4 { window_bytes: LZ4_WINDOW_MAX });
