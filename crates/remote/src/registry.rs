@@ -2,7 +2,6 @@
 
 mod document;
 mod endpoint;
-mod hosts_file;
 mod manifest;
 mod push;
 mod resolve;

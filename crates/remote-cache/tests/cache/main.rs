@@ -6,8 +6,6 @@ mod early_chunks;
 mod eviction;
 mod full_disk;
 mod hostile_fetchers;
-mod inventory;
-mod power_loss;
 mod processes;
 mod reads;
 mod scene;
