@@ -5,7 +5,7 @@ use std::{
     num::NonZeroUsize,
     os::unix::fs::{FileExt, symlink},
     path::Path,
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -22,7 +22,7 @@ use floe_testkit::{
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::support::program::wait_until_unused;
+use crate::support::program::{said, wait_until_unused};
 
 /// A folder with a small tree in `source`.
 fn scene() -> TempDir {
@@ -45,10 +45,6 @@ fn floe(folder: &TempDir, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
     command.arg("mkfs").args(arguments).current_dir(folder.path()).stdin(Stdio::null());
     command
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn json(folder: &TempDir, arguments: &[&str]) -> serde_json::Value {

@@ -15,6 +15,8 @@ use floe_testkit::{
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::support::program::said;
+
 const AS_USER: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups";
 /// The command lines of both programs, before the image and the source.
 const PROGRAMS: [&str; 2] = ["./floe mkfs --quiet", "./mkfs.erofs --quiet"];
@@ -37,10 +39,6 @@ fn run(folder: &TempDir, script: &str) -> Output {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-e", "-c", script]).env("AS_USER", AS_USER);
     command.current_dir(folder.path()).stdin(Stdio::null()).output().expect("unshare runs")
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 /// Checks that a build succeeds, and that its only message is that it overwrites `output`, if it does.

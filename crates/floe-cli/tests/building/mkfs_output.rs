@@ -18,7 +18,7 @@ use floe_mkfs::{
 use floe_testkit::skip::{self, Need};
 use tempfile::TempDir;
 
-use crate::support::program::{until, wait_until_unused};
+use crate::support::program::{said, until, wait_until_unused};
 
 /// The offset and the value of the superblock's magic.
 const MAGIC_OFFSET: u64 = 1024;
@@ -48,10 +48,6 @@ fn drop_in(folder: &TempDir, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
     command.arg0("mkfs.erofs").args(arguments).current_dir(folder.path()).stdin(Stdio::null());
     command.output().expect("floe runs")
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn succeed(output: &Output) {

@@ -17,15 +17,11 @@ use floe_testkit::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::program::until;
+use crate::support::program::{said, until};
 
 fn floe(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
     command.args(arguments).current_dir(folder).stdin(Stdio::null()).output().expect("floe runs")
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn open(folder: &Path, name: &str) -> Image {

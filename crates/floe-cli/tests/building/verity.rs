@@ -18,6 +18,8 @@ use floe_testkit::{
 use rustix::mount::{MountFlags, UnmountFlags};
 use tempfile::TempDir;
 
+use crate::support::program::said;
+
 /// The magic of a hash tree.
 const TREE_MAGIC: &[u8] = b"verity\0\0";
 
@@ -41,10 +43,6 @@ fn drop_in(folder: &TempDir, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
     command.arg0("mkfs.erofs").arg("--quiet").args(arguments);
     command.current_dir(folder.path()).stdin(Stdio::null()).output().expect("floe runs")
-}
-
-fn said(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 fn succeed(output: &Output) {

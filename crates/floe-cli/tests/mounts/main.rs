@@ -8,7 +8,6 @@ mod answers;
 mod containers;
 mod control_sockets;
 mod decoded_blocks;
-mod descriptors;
 mod devices;
 mod drop_in_mounts;
 mod exporter;

@@ -21,9 +21,9 @@ use tempfile::TempDir;
 use super::remote::Cache;
 use crate::support::{
     Served,
+    plain_server::Tunnel,
     program::{floe, run, told},
     servers::{Certificate, RealServer},
-    tunnel::Tunnel,
 };
 
 /// The space for extracting two huge images at a time, and two other images.

@@ -8,7 +8,6 @@ pub(crate) mod plain_server;
 pub(crate) mod program;
 mod served;
 pub(crate) mod servers;
-pub(crate) mod tunnel;
 pub(crate) mod unsquashfs;
 
 use std::{

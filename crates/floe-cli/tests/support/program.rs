@@ -334,3 +334,8 @@ pub(crate) fn told(output: &Output) -> (Option<i32>, String) {
     assert!(output.status.signal().is_none(), "{output:?}");
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
+
+/// What a program printed to stderr.
+pub(crate) fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

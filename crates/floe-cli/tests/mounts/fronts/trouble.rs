@@ -156,20 +156,26 @@ fn auto_unmount_removes_the_mount_of_a_killed_program() {
     }
 }
 
+/// Readers of a front whose source has stopped. `None` if this machine cannot drop the kernel's caches.
+fn stuck_readers(options: &str) -> Option<(Stoppable, Serving, Readers)> {
+    let stoppable = Stoppable::new(Scene::many(READER_COUNT, 70_000));
+    let serving = stoppable.fronted(options);
+    let names: Vec<_> = stoppable.scene.contents.keys().map(|name| serving.place.path.join(name)).collect();
+    names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
+    if !drop_kernel_caches(KernelCaches::All) {
+        return None;
+    }
+    stoppable.below.stop();
+    let readers = Readers::start(names);
+    Some((stoppable, serving, readers))
+}
+
 #[test]
 fn a_killed_program_lets_waiting_readers_go() {
     if !ready() {
         return;
     }
-    let stoppable = Stoppable::new(Scene::many(READER_COUNT, 70_000));
-    let mut serving = stoppable.fronted("deadline=off");
-    let names: Vec<_> = stoppable.scene.contents.keys().map(|name| serving.place.path.join(name)).collect();
-    names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
-    if !drop_kernel_caches(KernelCaches::All) {
-        return;
-    }
-    stoppable.below.stop();
-    let readers = Readers::start(names);
+    let Some((stoppable, mut serving, readers)) = stuck_readers("deadline=off") else { return };
     wait_until_stuck(&serving);
     assert!(readers.done.load(Relaxed) < READER_COUNT, "some wait");
     let (code, errors) = told(&run(floe().arg("umount").arg(&serving.place.path)));
@@ -187,15 +193,7 @@ fn a_stuck_source_gives_errors_after_the_deadline() {
     if !ready() {
         return;
     }
-    let stoppable = Stoppable::new(Scene::many(READER_COUNT, 70_000));
-    let mut serving = stoppable.fronted("deadline=1s");
-    let names: Vec<_> = stoppable.scene.contents.keys().map(|name| serving.place.path.join(name)).collect();
-    names.iter().for_each(|name| assert!(fs::metadata(name).is_ok(), "{name:?} is there"));
-    if !drop_kernel_caches(KernelCaches::All) {
-        return;
-    }
-    stoppable.below.stop();
-    let readers = Readers::start(names);
+    let Some((stoppable, mut serving, readers)) = stuck_readers("deadline=1s") else { return };
     assert!(readers.end() > 0, "readers of missing bytes fail");
     // Nothing waits any more, so the mount can be unmounted.
     let path = serving.place.path.clone();
