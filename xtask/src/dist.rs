@@ -4,7 +4,6 @@
 //! an RPM, their debug information in separate files, and a Python wheel. Adds the licences and components of everything
 //! linked in, and checksums of all files.
 
-mod container;
 mod program;
 mod tree;
 
@@ -189,7 +188,12 @@ fn products_of(
             Product::Deb => deb("floe-cli", None, architecture.glibc_target(), directory)?,
             Product::Rpm => rpm(architecture, directory)?,
             Product::Container => {
-                container::make(&program, licences, architecture, &directory.join(format!("{name}.oci.tar")))?;
+                tree::make_container_image(
+                    &program,
+                    licences,
+                    architecture,
+                    &directory.join(format!("{name}.oci.tar")),
+                )?;
             }
             Product::Wheel | Product::Library | Product::Components => {}
         }

@@ -2,11 +2,15 @@
 
 mod block_sizes;
 mod demo;
-mod selection;
 
-use std::{collections::BTreeSet, fs, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
 
 use floe_testkit::{corpus::Corpus, manifest::sha256_hex};
+use serde_json::Value;
 
 use crate::task_error::{During, Outcome, TaskError};
 
@@ -30,7 +34,7 @@ pub(crate) struct Arguments {
 /// Rebuilds the requested images, and checks.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     if let Some(root) = &arguments.from {
-        selection::copy(&Corpus::at(root), &Corpus::fixtures())?;
+        copy(&Corpus::at(root), &Corpus::fixtures())?;
     }
     if arguments.demo {
         demo::build(&Corpus::fixtures())?;
@@ -82,4 +86,114 @@ pub(crate) fn check() -> Outcome {
     let corrupt = corpus.corrupt_images();
     eprintln!("{} images, {} corrupt ones, {} KiB", images.len(), corrupt.len(), folder_bytes >> 10);
     TaskError::from_lines("fixtures", &lines)
+}
+
+/// At least one image for each layout, codec and feature, small ones, and the bases of all corrupt images.
+const IMAGES: [&str; 47] = [
+    "erofs-plain-empty",
+    "erofs-plain-tiny",
+    "erofs-plain-label-uuid",
+    "erofs-plain-meta",
+    "erofs-plain-b512",
+    "erofs-tar-aufs",
+    "erofs-chunk-blobdev-4k",
+    "erofs-rebuild-devices",
+    "erofs-rebuild-full-zstd",
+    "erofs-incremental-lz4",
+    "erofs-two-algorithms",
+    "erofs-xattr-prefix",
+    "erofs-lz4hc-64k-ztail",
+    "erofs-lzma-64k-allfrag",
+    "erofs-metabox-shared-xattrs",
+    "erofs-metabox-48bit-dot",
+    "erofs-zD-lz4-frag",
+    "erofs-lzma-b512",
+    "erofs-cbase-plain",
+    "erofs-cbase-lz4",
+    "erofs-cbase-lz4-16k",
+    "erofs-cbase-lz4-full",
+    "erofs-cbase-frag",
+    "erofs-cbase-zstd",
+    "erofs-cbase-lzma",
+    "erofs-cbase-deflate",
+    "erofs-cbase-48bit",
+    "erofs-cbase-chunk",
+    "erofs-cbase-metabox",
+    "sqfs-empty",
+    "sqfs-tiny",
+    "sqfs-root-attrs",
+    "sqfs-meta",
+    "sqfs-nopad",
+    "sqfs-offset",
+    "sqfs-appended",
+    "sqfs-chunk-4k-nofrag",
+    "sqfs-noX-noId-lz4",
+    "sqfs-cbase-noI",
+    "sqfs-cbase-gzip",
+    "sqfs-cbase-zstd-noI",
+    "sqfs-lzma-1m",
+    "sqfs-xz-1m",
+    "sqfs-xz-bcj-x86",
+    "sqfs-lzo-128k",
+    "sqfs-lz4-hc",
+    "sqfs-zstd-1m",
+];
+
+/// Fields that the copied descriptions omit, because they concern only the corpus.
+const FIELDS_LEFT_OUT: [&str; 3] = ["second_reader", "differs_from_source", "read_errors"];
+
+/// Copies the selected images and all corrupt ones. Other images in the fixtures stay.
+fn copy(corpus: &Corpus, fixtures: &Corpus) -> Outcome {
+    let (from, to) = (corpus.root(), fixtures.root());
+    let lines = read_lines(&from.join("images.jsonl"))?;
+    let mut chosen = if to.join("images.jsonl").exists() { read_lines(&to.join("images.jsonl"))? } else { Vec::new() };
+    chosen.retain(|line| !IMAGES.contains(&name(line)));
+    for wanted in IMAGES {
+        let found = lines.iter().find(|line| name(line) == wanted);
+        let mut line = found.ok_or(TaskError::new(format!("{} has no {wanted}", from.display())))?.clone();
+        if let Some(fields) = line.as_object_mut() {
+            fields.retain(|field, _| !FIELDS_LEFT_OUT.contains(&field.as_str()));
+        }
+        chosen.push(line);
+        let record = corpus.image(wanted);
+        let files = record.devices.iter().chain([&record.image]).map(|file| file.file.as_str());
+        for file in files.chain([record.manifest.as_str()]) {
+            let target = to.join(file);
+            fs::create_dir_all(target.parent().unwrap_or(to))?;
+            fs::write(&target, fs::read(from.join(file)).during(file)?).during(target.display())?;
+        }
+    }
+    write_lines(&to.join("images.jsonl"), &chosen)?;
+    let mut corrupt = BTreeMap::new();
+    for entry in fs::read_dir(from.join("corrupt"))? {
+        let text = fs::read_to_string(entry?.path())?;
+        let line: Value = serde_json::from_str(&text).during("corrupt")?;
+        corrupt.insert(name(&line).to_owned(), line);
+    }
+    write_lines(&to.join("corrupt.jsonl"), &corrupt.into_values().collect::<Vec<_>>())
+}
+
+/// Adds the description of an image to `images.jsonl`, replacing one with the same name.
+fn describe(fixtures: &Corpus, line: Value) -> Outcome {
+    let path = fixtures.root().join("images.jsonl");
+    let mut lines = if path.exists() { read_lines(&path)? } else { Vec::new() };
+    lines.retain(|other| name(other) != name(&line));
+    lines.push(line);
+    write_lines(&path, &lines)
+}
+
+fn name(line: &Value) -> &str {
+    line["name"].as_str().unwrap_or_default()
+}
+
+fn read_lines(path: &Path) -> Outcome<Vec<Value>> {
+    let text = fs::read_to_string(path).during(path.display())?;
+    text.lines().map(|line| serde_json::from_str(line).during(path.display())).collect()
+}
+
+fn write_lines(path: &Path, lines: &[Value]) -> Outcome {
+    let mut lines: Vec<&Value> = lines.iter().collect();
+    lines.sort_by_key(|line| name(line));
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    fs::write(path, text).during(path.display())
 }

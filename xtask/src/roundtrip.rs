@@ -1,7 +1,5 @@
 //! `cargo xtask roundtrip`: builds images of a real tree and reads them back with every available reader.
 
-mod reader;
-
 use std::{
     fmt, fs,
     path::{Path, PathBuf},
@@ -10,14 +8,17 @@ use std::{
 };
 
 use floe_testkit::{
-    manifest::{Manifest, differences},
+    KernelMount,
+    corpus::{Format, Materialised},
+    manifest::{Comparison, Manifest, differences},
+    peer,
+    skip::Need,
     target_dir,
     walk::{DirectoryWalk, directory},
     workspace_root,
 };
 
 use crate::task_error::{During, Outcome, TaskError};
-use reader::Reader;
 
 /// The maximum number of differences reported per reader.
 const TOLD_MAX: usize = 10;
@@ -204,6 +205,90 @@ fn succeed(command: &mut Command) -> Outcome {
     }
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     Err(TaskError::new(format!("{}: {}: {}", command.get_program().display(), output.status, words.trim())))
+}
+
+/// The reference tool that extracts images.
+const FSCK: &str = "fsck.erofs";
+
+/// A reader of images.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    /// `floe extract`.
+    Floe,
+    /// A mount by the kernel.
+    Kernel,
+    /// `fsck.erofs --extract`.
+    Fsck,
+}
+
+impl Reader {
+    /// All of them.
+    const ALL: [Self; 3] = [Self::Floe, Self::Kernel, Self::Fsck];
+
+    /// Its name.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Floe => "floe",
+            Self::Kernel => "kernel",
+            Self::Fsck => FSCK,
+        }
+    }
+
+    /// Why the reader is not available; `None` if it is.
+    fn missing(self) -> Option<String> {
+        match self {
+            Self::Floe => Need::Root.missing(),
+            Self::Kernel => Need::KernelErofs.missing(),
+            Self::Fsck => Need::Root.missing().or_else(|| Need::Peer(FSCK).missing()),
+        }
+    }
+
+    /// The manifest of the image according to this reader. `out` is a directory that is created and removed.
+    fn read(self, floe: &Path, image: &Path, out: &Path) -> Outcome<Manifest> {
+        remove(out)?;
+        let found = match self {
+            Self::Floe => {
+                succeed(
+                    Command::new(floe).args(["extract", "--strict", "--quiet", "--directory"]).arg(out).arg(image),
+                )?;
+                directory(out, DirectoryWalk::default())?
+            }
+            Self::Kernel => {
+                let (path, format) = (image.to_path_buf(), Format::Erofs);
+                let image = Materialised { path, format, offset: 0, devices: Vec::new() };
+                let mount = KernelMount::new(&image).map_err(TaskError::new)?;
+                directory(&mount.path(), DirectoryWalk::default())?
+            }
+            Self::Fsck => {
+                let program = peer(FSCK).ok_or_else(|| TaskError::new(format!("there is no {FSCK}")))?;
+                let target = format!("--extract={}", out.display());
+                succeed(Command::new(program).args([&target, "--preserve", "--xattrs", "-d1"]).arg(image))?;
+                directory(out, DirectoryWalk::default())?
+            }
+        };
+        remove(out)?;
+        Ok(found)
+    }
+
+    /// The part of a tree that this reader restores. The reference tool does not set the times of links, and sets the
+    /// owner after the xattrs, at which the kernel drops capabilities.
+    fn visible(self, manifest: &Manifest) -> Manifest {
+        let mut manifest = within_tree(manifest.clone());
+        if self == Self::Fsck {
+            for (_, entry) in manifest.entries_mut() {
+                entry.xattrs.remove(&b"security.capability"[..]);
+                if entry.file_type == 'l' {
+                    entry.modified = (0, 0);
+                }
+            }
+        }
+        manifest
+    }
+
+    /// What the comparison ignores.
+    fn comparison(self) -> Comparison {
+        Comparison { directory_shape_is_free: true, ..Comparison::default() }
+    }
 }
 
 #[cfg(test)]

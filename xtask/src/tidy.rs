@@ -5,7 +5,6 @@ mod dependencies;
 mod documents;
 mod imports;
 mod permissions;
-mod rooms;
 mod source_files;
 mod temporary_files;
 
@@ -20,7 +19,7 @@ pub(crate) fn run() -> Outcome {
     lines.extend(circles::violations()?);
     lines.extend(documents::violations()?);
     lines.extend(dependencies::library_violations()?);
-    lines.extend(rooms::violations(&permissions)?);
+    lines.extend(permissions::room_violations(&permissions)?);
     lines.extend(source_files::raw_name_violations()?);
     lines.extend(source_files::violations()?);
     lines.extend(temporary_files::violations()?);
