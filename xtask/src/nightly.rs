@@ -97,6 +97,13 @@ const PARTS: &[Part] = &[
         variables: "",
     },
     Part {
+        name: "kept",
+        about: "what is kept of 10,000 mutated images, mounted by the kernel",
+        minutes: 5,
+        command: "test -p floe-front --test images mutated",
+        variables: "FLOE_MUTATED=10000 FLOE_IMAGES=all",
+    },
+    Part {
         name: "stress",
         about: "real mounts under random load, with dropped caches and killed processes",
         minutes: 60,

@@ -66,22 +66,6 @@ impl Run {
     }
 }
 
-/// A run as it is kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct KeptRun {
-    /// Its first block on its device.
-    pub(crate) start: u32,
-    pub(crate) item: u32,
-    pub(crate) metadata_block: u64,
-}
-
-/// The runs of a device as they are kept, in order.
-pub(crate) struct KeptRegion {
-    pub(crate) runs: Vec<KeptRun>,
-    /// The first block that is free.
-    pub(crate) free: u32,
-}
-
 /// Assigns addresses to data when a listing names its file for the first time, or when the metadata block that refers to it is
 /// rendered for the first time. Assignments are permanent: consecutive runs of blocks, in this order.
 ///
@@ -138,17 +122,6 @@ struct Group {
 }
 
 impl Addresses {
-    /// The addresses of the data of small files and of large files.
-    pub(crate) fn kept(&self) -> (KeptRegion, KeptRegion) {
-        (self.image.kept(), self.large.kept())
-    }
-
-    /// Restores addresses. `None` if the runs are not in order.
-    pub(crate) fn of_kept(image: &KeptRegion, large: &KeptRegion) -> Option<Self> {
-        let addresses = Self::default();
-        (addresses.image.restore(image) && addresses.large.restore(large)).then_some(addresses)
-    }
-
     /// Returns the first block of each piece of data in `wanted`, which all belong on `device` and differ. Each call returns the
     /// same blocks. `None` for a piece for which there was no room at the first call.
     pub(crate) fn assign(&self, device: Device, wanted: &[Wanted]) -> Vec<Option<u32>> {
@@ -192,28 +165,6 @@ impl Region {
     fn new(base: u64, start: u32, end: u32) -> Self {
         let given = Given { free: start, ..Given::default() };
         Self { base, end, given: RwLock::new(given) }
-    }
-
-    fn kept(&self) -> KeptRegion {
-        let given = self.given.read();
-        let kept = |index: usize| {
-            let Run { metadata_block, item, start, .. } = given.run(self.base, index)?;
-            Some(KeptRun { start: (start - self.base) as u32, item, metadata_block })
-        };
-        KeptRegion { runs: (0..given.runs.len()).filter_map(kept).collect(), free: given.free }
-    }
-
-    fn restore(&self, kept: &KeptRegion) -> bool {
-        let mut given = self.given.write();
-        let ends = kept.runs.iter().skip(1).map(|run| run.start).chain([kept.free]);
-        given.runs.reserve_exact(kept.runs.len());
-        let is_sound = kept.runs.iter().zip(ends).all(|(run, end)| {
-            let KeptRun { start, item, metadata_block } = *run;
-            let block_count = u64::from(end.saturating_sub(start));
-            let wanted = Wanted { metadata_block, item, block_count };
-            block_count > 0 && given.add(&wanted, self.end) == Some(start)
-        });
-        is_sound && given.free == kept.free
     }
 
     fn assign(&self, wanted: &[Wanted]) -> Vec<Option<u32>> {

@@ -46,7 +46,7 @@ struct Target {
 
 /// The entries of one block of a directory.
 #[derive(Default)]
-struct Listing {
+pub(crate) struct Listing {
     names: Vec<u8>,
     entries: Vec<(Range<usize>, Nid)>,
 }
@@ -58,7 +58,8 @@ impl Listing {
         self.entries.push((start..self.names.len(), nid));
     }
 
-    fn entries(&self) -> impl DoubleEndedIterator<Item = (&[u8], Nid)> {
+    /// The names in their order, with the inodes of the original.
+    pub(crate) fn entries(&self) -> impl DoubleEndedIterator<Item = (&[u8], Nid)> {
         self.entries.iter().map(|(name, nid)| (self.names.get(name.clone()).unwrap_or_default(), *nid))
     }
 
@@ -154,6 +155,30 @@ impl View {
         self.directory_bytes(node, &listing, next_is_broken)
     }
 
+    /// The size of directory `node` in the virtual image.
+    ///
+    /// # Errors
+    /// The directory cannot be read or breaks the original's format.
+    pub(crate) fn directory_size(&self, node: &Node) -> Result<u64> {
+        if has_blocks_to_keep(node) {
+            return Ok(node.attr().size);
+        }
+        let directory = self.packed_directory(node)?;
+        self.shared.packed_directories.keep(node.nid, &directory);
+        Ok(directory.size)
+    }
+
+    /// The entries of block `block` of directory `node`.
+    ///
+    /// # Errors
+    /// The block cannot be read or breaks the original's format.
+    pub(crate) fn listing(&self, node: &Node, block: u64) -> Result<Listing> {
+        match has_blocks_to_keep(node) {
+            true => self.sound_kept_block(node, block),
+            false => self.packed_listing(node, &*self.packed_directory(node)?, block),
+        }
+    }
+
     /// The entries of a block of the original, which stay in one block of the virtual image.
     fn kept_block(&self, node: &Node, block: u64) -> Result<Listing> {
         let corrupt = |rule| Error::corrupt(rule, Place::inode(node.nid));
@@ -194,10 +219,15 @@ impl View {
     }
 
     fn packed_block(&self, node: &Node, directory: &PackedDirectory, block: u64) -> Result<Vec<u8>> {
+        let listing = self.packed_listing(node, directory, block)?;
+        self.directory_bytes(node, &listing, false)
+    }
+
+    fn packed_listing(&self, node: &Node, directory: &PackedDirectory, block: u64) -> Result<Listing> {
         let mut listing = Listing::default();
         let each = &mut |entry: Sorted<'_>| listing.push(entry.name, entry.nid);
         directory.visit_block(self.file_system.as_ref(), node.nid, block, each)?;
-        self.directory_bytes(node, &listing, false)
+        Ok(listing)
     }
 
     /// The bytes of a block with these entries. If the next block is broken, the last entry has a name with a slash: the

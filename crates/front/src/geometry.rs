@@ -49,12 +49,11 @@ pub(crate) const LARGE_BLOCK_COUNT: u32 = META_BLOCK;
 pub(crate) const LARGE_DEVICE: u16 = 1;
 pub(crate) const LARGE_NAME: &str = "large";
 
-/// The block of a kept image with its header.
-pub(crate) const KEPT_HEADER_BLOCK: u64 = 1;
+/// The first block of the metadata area of a kept image, which begins with the header.
+pub(crate) const KEPT_META_BLOCK: u32 = 1;
 
-/// The first block of a kept image that is on the device with the data of small files. The device begins here, because the
-/// kernel ignores devices at block 0.
-pub(crate) const KEPT_DATA_BLOCK: u32 = 1;
+/// The first block of the addresses that a kept image gives to the data of small files. All of its own blocks are before it.
+pub(crate) const KEPT_DATA_BLOCK: u32 = 0x1000_0000;
 
 /// The maximum size of an inode with the data that follows it: 64 bytes of inode, 256 KiB of attributes, and two million chunks.
 pub(crate) const HUGE_BYTES: u64 = 8 << 20;

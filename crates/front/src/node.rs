@@ -47,7 +47,7 @@ const XATTR_VALUES_BYTES_MAX: usize = 1 << 20;
 const BROKEN_XATTR_BYTES: u64 = 16;
 
 /// The size of a record that tells the device and the address of a chunk. Its offset is a multiple of this.
-const CHUNK_INDEX_BYTES: u64 = InodeChunkIndex::SIZE as u64;
+pub(crate) const CHUNK_INDEX_BYTES: u64 = InodeChunkIndex::SIZE as u64;
 
 /// The largest chunk: 2^31 blocks.
 const CHUNK_LOG2_MAX: u32 = BLOCK_LOG2 as u32 + format::CHUNK_FORMAT_BLKBITS_MASK as u32;
@@ -152,10 +152,10 @@ impl Node {
         is_sparse.then(|| ChunkMap::new(self.attr().size, alignment, self.body_end(), room))
     }
 
-    /// The bytes of the inode and its extended attributes, for `size` bytes of data stored as `data`.
-    pub(crate) fn to_bytes(&self, data: InodeData, size: u64) -> Vec<u8> {
+    /// The fields of the inode, for `size` bytes of data stored as `data`.
+    pub(crate) fn record(&self, data: InodeData, size: u64) -> InodeRecord {
         let attr = self.attr();
-        let record = InodeRecord {
+        InodeRecord {
             file_type: attr.file_type,
             permissions: attr.permissions,
             uid: attr.uid,
@@ -165,8 +165,12 @@ impl Node {
             modified: attr.modified,
             number: (attr.inode_number & u64::from(u32::MAX)) as u32,
             data,
-        };
-        let mut bytes = record.to_bytes(&RULES, self.xattr_len() as usize);
+        }
+    }
+
+    /// The bytes of the inode and its extended attributes, for `size` bytes of data stored as `data`.
+    pub(crate) fn to_bytes(&self, data: InodeData, size: u64) -> Vec<u8> {
+        let mut bytes = self.record(data, size).to_bytes(&RULES, self.xattr_len() as usize);
         if let Xattrs::Body(body) = &self.xattrs {
             bytes.extend(body);
         }
@@ -177,11 +181,9 @@ impl Node {
     /// of the large file.
     pub(crate) fn large_to_bytes(&self, start: u32) -> Vec<u8> {
         let size = self.attr().size;
-        let chunk_log2 = size.checked_next_power_of_two().map_or(CHUNK_LOG2_MAX, |len| len.ilog2().min(CHUNK_LOG2_MAX));
-        let format = format::CHUNK_FORMAT_INDEXES | (chunk_log2 - u32::from(BLOCK_LOG2)) as u16;
-        let mut bytes = self.to_bytes(InodeData::Chunked { format }, size);
+        let mut bytes = self.to_bytes(InodeData::Chunked { format: large_format(size) }, size);
         bytes.resize(bytes.len().next_multiple_of(CHUNK_INDEX_BYTES as usize), 0);
-        bytes.extend(InodeChunkIndex { startblk_hi: 0, device_id: LARGE_DEVICE, startblk_lo: start }.to_bytes());
+        bytes.extend(large_chunk(start));
         bytes
     }
 
@@ -217,6 +219,17 @@ pub(crate) fn number_of(file_system: &dyn FileSystem, geometry: &Geometry, nid: 
     };
     let number = if is_found { Some(inode_number).filter(|number| *number <= geometry.number_max()) } else { None };
     number.or(misnumbered).ok_or(Error::corrupt("inode number names another inode", Place::inode(nid)))
+}
+
+/// The chunk format of a large file: one chunk, whose record names the device.
+pub(crate) fn large_format(size: u64) -> u16 {
+    let chunk_log2 = size.checked_next_power_of_two().map_or(CHUNK_LOG2_MAX, |len| len.ilog2().min(CHUNK_LOG2_MAX));
+    format::CHUNK_FORMAT_INDEXES | (chunk_log2 - u32::from(BLOCK_LOG2)) as u16
+}
+
+/// The record of the chunk of a large file, at a multiple of [`CHUNK_INDEX_BYTES`].
+pub(crate) fn large_chunk(start: u32) -> [u8; InodeChunkIndex::SIZE] {
+    InodeChunkIndex { startblk_hi: 0, device_id: LARGE_DEVICE, startblk_lo: start }.to_bytes()
 }
 
 /// The bytes of a placeholder for an inode that cannot be read, with permissions 0.

@@ -20,7 +20,7 @@ use crate::{
 const MAP_STEP_BYTES: u64 = 64 << 20;
 
 /// The entry of a chunk that is a hole.
-const HOLE: u32 = u32::MAX;
+pub(crate) const HOLE: u32 = u32::MAX;
 
 /// An inode and its data.
 struct Shape {
@@ -216,7 +216,12 @@ impl View {
     }
 
     /// The runs of chunks in `chunks` with data.
-    fn data_runs(&self, node: &Node, map: ChunkMap, chunks: std::ops::Range<u64>) -> Result<Vec<std::ops::Range<u64>>> {
+    pub(crate) fn data_runs(
+        &self,
+        node: &Node,
+        map: ChunkMap,
+        chunks: std::ops::Range<u64>,
+    ) -> Result<Vec<std::ops::Range<u64>>> {
         let mut runs: Vec<std::ops::Range<u64>> = Vec::new();
         let end = node.attr().size.min(chunks.end << map.chunk_log2);
         let mut position = chunks.start << map.chunk_log2;

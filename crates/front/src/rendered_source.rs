@@ -1,6 +1,12 @@
 //! The rendered parts of the virtual image as a source that extents refer to.
 
-use std::{io, sync::Weak};
+use std::{
+    io,
+    sync::{
+        Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use floe_image::{Error, ImageSource};
 
@@ -12,6 +18,8 @@ pub(crate) struct Views {
     pub(crate) waiting: View,
     /// Fails with [`Error::WouldBlock`] instead of waiting.
     pub(crate) non_blocking: View,
+    /// The number of blocks that were rendered for readers.
+    pub(crate) rendered_count: AtomicU64,
 }
 
 /// The rendered parts of the virtual image, at their addresses. File data is not among them.
@@ -29,6 +37,7 @@ impl RenderedSource {
         let (mut position, mut rest) = (offset, output);
         while !rest.is_empty() {
             let block = view(&views).block(position / BLOCK_BYTES)?;
+            views.rendered_count.fetch_add(1, Relaxed);
             let bytes = block.get((position % BLOCK_BYTES) as usize..).unwrap_or_default();
             let (part, after) = rest.split_at_mut(rest.len().min(bytes.len()));
             part.copy_from_slice(bytes.get(..part.len()).unwrap_or_default());

@@ -6,18 +6,25 @@ use floe_erofs::{
 };
 use floe_image::FileSystemInfo;
 
-use crate::geometry::{BLOCK_BYTES, BLOCK_LOG2, KEPT_DATA_BLOCK, LARGE_NAME, META_BLOCK};
+use crate::geometry::{BLOCK_BYTES, BLOCK_LOG2, KEPT_DATA_BLOCK, KEPT_META_BLOCK, LARGE_NAME, META_BLOCK};
 
 /// The tag of the device with the data of small files.
 const SMALL_TAG: &str = "small";
 
-/// The block with the superblock of the virtual image, or of a kept image with `kept_data_blocks` blocks of small files on a
-/// device of their own.
-pub(crate) fn superblock(original: &FileSystemInfo, root_nid: u64, kept_data_blocks: Option<u32>) -> Vec<u8> {
+/// What the superblock of a kept image says besides.
+pub(crate) struct KeptAreas {
+    /// The number of blocks on the device with the data of small files.
+    pub(crate) data_blocks: u32,
+    /// The first block of shared extended attributes; 0 if there are none.
+    pub(crate) xattr_block: u32,
+}
+
+/// The block with the superblock of the virtual image, or of a kept image.
+pub(crate) fn superblock(original: &FileSystemInfo, root_nid: u64, kept: Option<&KeptAreas>) -> Vec<u8> {
     // The device has no blocks of its own, so that statfs shows the original's size. Chunks with a device number
     // need only its entry.
     let mut devices = vec![DeviceRecord { tag: LARGE_NAME.into(), blocks: 0, unified_block: 0 }];
-    let kept_data_blocks = kept_data_blocks.map(u64::from);
+    let kept_data_blocks = kept.map(|kept| u64::from(kept.data_blocks));
     devices.extend(kept_data_blocks.map(|blocks| DeviceRecord {
         tag: SMALL_TAG.into(),
         blocks,
@@ -38,8 +45,8 @@ pub(crate) fn superblock(original: &FileSystemInfo, root_nid: u64, kept_data_blo
         build_time: 0,
         // `statfs` shows the sum of this number and those of the devices: the size of the original, as far as possible.
         blocks: bytes.div_ceil(BLOCK_BYTES).min(u32::MAX.into()).saturating_sub(kept_data_blocks.unwrap_or(0)),
-        metadata_block: META_BLOCK,
-        xattr_block: 0,
+        metadata_block: if kept.is_some() { KEPT_META_BLOCK } else { META_BLOCK },
+        xattr_block: kept.map_or(0, |kept| kept.xattr_block),
         uuid: original.uuid.unwrap_or_default(),
         volume_name,
         configurations: Vec::new(),

@@ -8,6 +8,7 @@ use crate::{
     addresses::Addresses,
     fault::lasting,
     geometry::{Class, Geometry, Slot},
+    kept::KeptRun,
     metadata_readahead::MetadataReadahead,
     node::Node,
     packed_directories::PackedDirectories,
@@ -111,6 +112,19 @@ impl View {
         };
         let node = nid.map(|nid| lasting(self.node(nid))).transpose()?.flatten();
         Ok(node.filter(|node| node.slot == slot))
+    }
+
+    /// The data of a run of a kept image.
+    ///
+    /// # Errors
+    /// The original cannot be read now.
+    pub(crate) fn kept_data(&self, run: &KeptRun) -> Result<Placed> {
+        self.shared.placed.get_or(run.blocks.0, || {
+            let size = self.file_system.attr(run.nid)?.size;
+            let end = size.min(run.offset.saturating_add(run.addresses().len()));
+            let range = ByteRange::between(run.offset.min(end), end);
+            Ok(Placed { nid: run.nid, front_nid: run.front_nid, range, is_file: true })
+        })
     }
 
     /// The nid of an inode in the virtual image.

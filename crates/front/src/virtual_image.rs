@@ -2,7 +2,14 @@
 
 mod places;
 
-use std::{io, ops::ControlFlow, sync::Arc};
+use std::{
+    io,
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use floe_image::{
     Attr, BlockReader, ByteRange, Capabilities, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent,
@@ -15,13 +22,12 @@ use crate::{
     directory::has_blocks_to_keep,
     fault::unreadable,
     geometry::{
-        BLOCK_BYTES, BLOCK_LOG2, Class, DATA_BLOCK, KEPT_DATA_BLOCK, LARGE_BLOCK, LARGE_BLOCK_COUNT, LARGE_NAME,
-        LARGE_START, META_BLOCK, Slot,
+        BLOCK_BYTES, BLOCK_LOG2, Class, DATA_BLOCK, LARGE_BLOCK, LARGE_BLOCK_COUNT, LARGE_NAME, LARGE_START,
+        META_BLOCK, Slot,
     },
-    kept::KeptImage,
+    kept::{KeptImage, KeptRuns},
     node::Node,
     rendered_source::{RenderedSource, Views},
-    superblock::superblock,
     view::{Placed, Shared, View},
 };
 
@@ -68,8 +74,8 @@ pub struct VirtualImage {
     /// The number that identifies the original's root.
     root_number: u64,
     keeps_directory_sizes: bool,
-    /// The address at which the file [`IMAGE`] begins: 0, or the first one on the device of a kept image.
-    start: u64,
+    /// The data behind a kept image, if the kernel has mounted one: the files are its devices, and nothing is rendered.
+    kept: Option<Arc<KeptRuns>>,
 }
 
 impl VirtualImage {
@@ -102,13 +108,13 @@ impl VirtualImage {
         non_blocking: Arc<dyn BlockReader>,
     ) -> Result<Self> {
         let (shared, root) = Shared::new(original.as_ref())?;
-        Self::of_shared(original, reader, non_blocking, shared, &root, 0)
+        Self::of_shared(original, reader, non_blocking, shared, &root, None)
     }
 
     /// Opens the data behind a kept image of `original`; the other arguments are as for [`VirtualImage::open`].
     ///
     /// # Errors
-    /// As for [`VirtualImage::open`], or the kept image cannot be read or belongs to another image.
+    /// As for [`VirtualImage::open`], or the kept image cannot be read.
     pub fn open_kept(
         original: Arc<dyn FileSystem>,
         reader: &Arc<dyn BlockReader>,
@@ -116,14 +122,9 @@ impl VirtualImage {
         kept: &KeptImage,
     ) -> Result<Self> {
         let io_error = |error: io::Error| Error::Io { error: Arc::new(error), place: Place::UNKNOWN };
-        let (mut shared, root) = Shared::new(original.as_ref())?;
-        let root_nid = shared.geometry.nid(root.slot, root.within());
-        let expected = superblock(&original.info(), root_nid, Some(kept.data_block_count()));
-        if !kept.has_superblock(&expected).map_err(io_error)? {
-            return Err(Error::unsupported("a kept image of another image"));
-        }
-        shared.addresses = kept.addresses().map_err(io_error)?;
-        Self::of_shared(original, reader, non_blocking, shared, &root, KEPT_DATA_START)
+        let (shared, root) = Shared::new(original.as_ref())?;
+        let runs = kept.runs().map_err(io_error)?;
+        Self::of_shared(original, reader, non_blocking, shared, &root, Some(Arc::new(runs)))
     }
 
     fn of_shared(
@@ -132,18 +133,18 @@ impl VirtualImage {
         non_blocking: Arc<dyn BlockReader>,
         shared: Shared,
         root: &Node,
-        start: u64,
+        kept: Option<Arc<KeptRuns>>,
     ) -> Result<Self> {
         let non_blocking = Arc::clone(&original).with_reader(non_blocking);
         let waiting =
             View { file_system: original, shared: Arc::new(shared), may_wait: true, non_blocking: Some(non_blocking) };
         let non_blocking = waiting.non_blocking_view().ok_or_else(unreadable)?;
-        let views = Arc::new(Views { waiting: waiting.clone(), non_blocking });
+        let views = Arc::new(Views { waiting: waiting.clone(), non_blocking, rendered_count: AtomicU64::new(0) });
         let source = RenderedSource { views: Arc::downgrade(&views), len: waiting.shared.geometry.image_len() };
         let rendered = reader.add_derived(Arc::new(source))?;
         let keeps_directory_sizes = has_blocks_to_keep(root);
         let root_number = root.number;
-        Ok(Self { view: waiting, views, rendered, root_number, keeps_directory_sizes, start })
+        Ok(Self { view: waiting, views, rendered, root_number, keeps_directory_sizes, kept })
     }
 
     /// Whether directories are as large in the virtual image as in the original.
@@ -158,12 +159,16 @@ impl VirtualImage {
 
     /// Whether a kept image is mounted, so that the kernel reads no metadata here.
     pub fn is_kept(&self) -> bool {
-        self.start > 0
+        self.kept.is_some()
     }
 
-    /// The length of the virtual image in bytes. Most of it is unused addresses.
+    /// The length of the virtual image in bytes, most of which is unused addresses; or that of the data of small files behind a
+    /// kept image.
     pub fn len(&self) -> u64 {
-        self.view.shared.geometry.image_len() - self.start
+        match &self.kept {
+            Some(kept) => u64::from(kept.image_block_count()) * BLOCK_BYTES,
+            None => self.view.shared.geometry.image_len(),
+        }
     }
 
     /// Whether the virtual image is empty: always `false`.
@@ -174,12 +179,17 @@ impl VirtualImage {
     /// The address of a byte of one of the files, in addresses that cover both. The other functions take such
     /// addresses.
     pub fn address(&self, nid: Nid, offset: u64) -> u64 {
-        offset.saturating_add(if nid == LARGE { LARGE_START } else { self.start })
+        offset.saturating_add(if nid == LARGE { LARGE_START } else { 0 })
     }
 
     /// The offset of an address in its file.
-    fn offset(&self, address: u64) -> u64 {
-        address.checked_sub(LARGE_START).unwrap_or_else(|| address.saturating_sub(self.start))
+    fn offset(address: u64) -> u64 {
+        address.checked_sub(LARGE_START).unwrap_or(address)
+    }
+
+    /// The number of blocks that were rendered for readers.
+    pub fn rendered_block_count(&self) -> u64 {
+        self.views.rendered_count.load(Relaxed)
     }
 
     /// The byte of the original behind the byte at address `offset`; `None` if it is not file data.
@@ -188,7 +198,7 @@ impl VirtualImage {
     /// The original's metadata cannot be read now.
     pub fn origin(&self, offset: u64) -> Result<Option<Origin>> {
         let Some((run, placed)) = self.placed_at(offset)? else { return Ok(None) };
-        let within = offset - run.start_bytes();
+        let within = offset - run.offset();
         let is_there = placed.is_file && within < placed.range.len();
         Ok(is_there.then(|| Origin { nid: placed.nid, offset: placed.range.offset() + within }))
     }
@@ -202,12 +212,12 @@ impl VirtualImage {
         let mut position = range.offset();
         while position < range.end() {
             let Some((run, placed)) = self.placed_at(position)?.filter(|(_, placed)| placed.is_file) else { break };
-            let within = position - run.start_bytes() + placed.range.offset();
-            let end = range.end().min(run.end_bytes());
+            let within = position - run.offset() + placed.range.offset();
+            let end = range.end().min(run.end());
             let part = ByteRange::new(within, end - position).intersection(placed.range);
             if !part.is_empty() {
                 // A range behind the file's last byte contains none of its data.
-                let image_offset = self.offset(position);
+                let image_offset = Self::offset(position);
                 parts.push(FrontPart { nid: placed.front_nid, original: placed.nid, range: part, image_offset });
             }
             position = end;
@@ -220,11 +230,11 @@ impl VirtualImage {
         let mut parts: Vec<ByteRange> = Vec::new();
         let mut position = range.offset();
         while position < range.end()
-            && let Some(run) = self.run_at(position)
+            && let Some((run, is_file)) = self.run_at(position)
         {
-            let end = range.end().min(run.end_bytes());
-            if self.is_file_run(&run) {
-                let part = ByteRange::new(self.offset(position), end - position);
+            let end = range.end().min(run.end());
+            if is_file {
+                let part = ByteRange::new(Self::offset(position), end - position);
                 match parts.last_mut() {
                     Some(last) if last.end() == part.offset() => *last = ByteRange::between(last.offset(), part.end()),
                     _ => parts.push(part),
@@ -288,6 +298,9 @@ impl VirtualImage {
     /// # Errors
     /// The original cannot be read now, or the inode breaks its format.
     pub fn render(&self, nid: Nid) -> Result<()> {
+        if self.is_kept() {
+            return Ok(());
+        }
         let node = self.view.node(nid)?;
         let geometry = &self.view.shared.geometry;
         let first = META_BLOCK_64 + geometry.offset(node.slot) / BLOCK_BYTES;
@@ -300,12 +313,30 @@ impl VirtualImage {
         Ok(())
     }
 
-    fn placed_at(&self, offset: u64) -> Result<Option<(Run, Placed)>> {
-        self.run_at(offset).map(|run| Ok((run, self.view.placed(&run)?))).transpose()
+    /// The run of data with an address, by the addresses of its blocks, and the data.
+    fn placed_at(&self, address: u64) -> Result<Option<(ByteRange, Placed)>> {
+        match &self.kept {
+            Some(kept) => {
+                let run = kept.find(address / BLOCK_BYTES);
+                run.map(|run| Ok((run.addresses(), self.view.kept_data(&run)?))).transpose()
+            }
+            None => {
+                let run = self.rendered_run_at(address);
+                run.map(|run| Ok((addresses_of(&run), self.view.placed(&run)?))).transpose()
+            }
+        }
     }
 
-    fn run_at(&self, offset: u64) -> Option<Run> {
-        let block = offset / BLOCK_BYTES;
+    /// The run of data with an address, and whether it is known to be file data without a read of the original.
+    fn run_at(&self, address: u64) -> Option<(ByteRange, bool)> {
+        if let Some(kept) = &self.kept {
+            return kept.find(address / BLOCK_BYTES).map(|run| (run.addresses(), true));
+        }
+        self.rendered_run_at(address).map(|run| (addresses_of(&run), self.is_file_run(&run)))
+    }
+
+    fn rendered_run_at(&self, address: u64) -> Option<Run> {
+        let block = address / BLOCK_BYTES;
         let has_data = (DATA_BLOCK_64..META_BLOCK_64).contains(&block) || block >= LARGE_BLOCK;
         has_data.then(|| self.view.shared.addresses.find(block)).flatten()
     }
@@ -316,9 +347,12 @@ impl VirtualImage {
         let mut position = range.offset();
         while position < end {
             let area_end = match position >> BLOCK_LOG2 {
-                0..DATA_BLOCK_64 => DATA_BLOCK_64 << BLOCK_LOG2,
-                DATA_BLOCK_64..META_BLOCK_64 | LARGE_BLOCK.. => {
+                0..DATA_BLOCK_64 if !self.is_kept() => DATA_BLOCK_64 << BLOCK_LOG2,
+                0..META_BLOCK_64 | LARGE_BLOCK.. => {
                     let Some((run, placed)) = self.placed_at(position)? else {
+                        if self.is_kept() {
+                            return Err(unreadable());
+                        }
                         // The kernel keeps the bytes in its page cache, so these addresses may never be assigned.
                         let (start, end) = (position / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES));
                         if !self.view.shared.addresses.retire(start, end) {
@@ -327,12 +361,12 @@ impl VirtualImage {
                         continue;
                     };
                     if placed.is_file {
-                        let run_end = end.min(run.end_bytes());
-                        self.map_run(&run, &placed, ByteRange::between(position, run_end), extents)?;
+                        let run_end = end.min(run.end());
+                        self.map_run(run, &placed, ByteRange::between(position, run_end), extents)?;
                         position = run_end;
                         continue;
                     }
-                    run.end_bytes()
+                    run.end()
                 }
                 _ => end,
             };
@@ -344,9 +378,9 @@ impl VirtualImage {
     }
 
     /// Appends the extents of `range`, which is within `run`.
-    fn map_run(&self, run: &Run, placed: &Placed, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {
+    fn map_run(&self, run: ByteRange, placed: &Placed, range: ByteRange, extents: &mut Vec<Extent>) -> Result<()> {
         // Translates to bytes of the file, and back.
-        let (file_start, start) = (placed.range.offset(), run.start_bytes());
+        let (file_start, start) = (placed.range.offset(), run.offset());
         let wanted = ByteRange::new(range.offset() - start + file_start, range.len()).intersection(placed.range);
         let mut end = range.offset();
         if !wanted.is_empty() {
@@ -374,7 +408,7 @@ impl FileSystem for VirtualImage {
     fn with_reader(self: Arc<Self>, reader: Arc<dyn BlockReader>) -> Arc<dyn FileSystem> {
         let file_system = Arc::clone(&self.view.file_system).with_reader(reader);
         let view = View { file_system, ..self.view.clone() };
-        Arc::new(Self { view, views: Arc::clone(&self.views), ..*self })
+        Arc::new(Self { view, views: Arc::clone(&self.views), kept: self.kept.clone(), ..*self })
     }
 
     fn root(&self) -> Nid {
@@ -476,9 +510,12 @@ impl FileSystem for VirtualImage {
     }
 }
 
-const KEPT_DATA_START: u64 = KEPT_DATA_BLOCK as u64 * BLOCK_BYTES;
 const DATA_BLOCK_64: u64 = DATA_BLOCK as u64;
 const META_BLOCK_64: u64 = META_BLOCK as u64;
+
+fn addresses_of(run: &Run) -> ByteRange {
+    ByteRange::between(run.start_bytes(), run.end_bytes())
+}
 
 fn check_directory(nid: Nid) -> Result<()> {
     if nid == ROOT { Ok(()) } else { Err(Error::WrongType { expected: "a directory", nid }) }

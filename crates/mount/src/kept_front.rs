@@ -11,19 +11,20 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant, SystemTime},
 };
 
 use floe::Offset;
-use floe_front::{Identity, KeptImage, NotKept, keep};
+use floe_front::{Identity, KeptImage, NotKept, VirtualImage, keep};
 use floe_fuse::RequestCounts;
 use floe_image::{FileSystem, ShownName};
 use floe_keeper::can_mount_kept;
 use floe_remote_cache::{CacheOptions, TrustedDirectory};
 use floe_sandbox::{Access, Policy};
-use rustix::process::{Resource, getrlimit, setpriority_process};
+use rustix::process::{Resource, geteuid, getrlimit, setpriority_process};
 use sha2::{Digest, Sha256};
 
 use crate::{front::Front, log::MountLog, options::Settings, remote};
@@ -46,14 +47,29 @@ const ALL_BYTES_MAX: u64 = 1 << 30;
 /// An image that changed less than this ago could change again without another time.
 const STAMP_AGE_MIN: Duration = Duration::from_millis(100);
 
-/// The time between the mount and the begin of the work.
-const DELAY: Duration = Duration::from_secs(1);
+/// A mount keeps metadata once it is this old: mounts for one command or one look end before, and writing would take more time
+/// than they save.
+const AGE_MIN: Duration = Duration::from_secs(5);
+
+/// A mount keeps metadata once it has rendered this many blocks for the kernel, or one for so many inodes of the image: later
+/// mounts need the metadata of an image only if this one does.
+const BLOCKS_MIN: u64 = 64;
+const INODES_PER_BLOCK: u64 = 16;
+
+/// How long a mount must be without requests before it keeps metadata.
+const REST: Duration = Duration::from_millis(250);
+
+/// The longest interval between looks at a mount that renders no metadata.
+const LOOK_MAX: Duration = Duration::from_secs(30);
 
 /// The pause while the mount has requests.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How long the end of the mount waits for the thread.
-const END_TIME_MAX: Duration = Duration::from_millis(500);
+/// How long the end of the mount waits for the thread, so that it removes an unfinished file.
+const END_TIME_MAX: Duration = Duration::from_millis(100);
+
+/// Directories without a file that are older than this are removed.
+const EMPTY_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// The lowest priority of time-shared threads.
 const NICE_MAX: i32 = 19;
@@ -85,6 +101,8 @@ struct Stamp {
 /// The thread that keeps the metadata of a front. Dropping this ends it.
 pub(crate) struct Keeping {
     ended: Arc<AtomicBool>,
+    /// Wakes the thread when it is dropped.
+    alarm: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -94,19 +112,21 @@ impl KeptFront {
     pub(crate) fn find(image: &Path, settings: &Settings, log: &MountLog) -> Option<Self> {
         let open = &settings.open;
         let is_whole_file = open.offset == Offset::None && open.devices.is_empty() && open.device_directory.is_none();
-        if !settings.keeps_front
+        if settings.renders_front
             || settings.front == Front::Fuse
             || settings.subdirectory.is_some()
             || !is_whole_file
             || remote::is_url(image)
-            // The file has addresses above the limit, and exceeding it is a signal.
-            || getrlimit(Resource::Fsize).current.is_some()
+            || !geteuid().is_root()
+            // Exceeding the limit is a signal.
+            || getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < BYTES_MAX)
+            || age_min().is_none()
         {
             return None;
         }
-        let refused = |error: io::Error| log.remark(format_args!("the metadata of the front is not kept: {error}"));
-        let place = Self::place(image, settings).map_err(refused).ok()??;
-        Some(place)
+        let refused =
+            |error: io::Error| log.event(&format!("the metadata of the kernel's EROFS in front is not kept: {error}"));
+        Self::place(image, settings).map_err(refused).ok()?
     }
 
     fn place(image: &Path, settings: &Settings) -> io::Result<Option<Self>> {
@@ -150,14 +170,24 @@ impl KeptFront {
         }
     }
 
-    /// Starts a thread that keeps the metadata of `original`, unless that was done before. It gives way to the requests that are
-    /// counted.
-    pub(crate) fn start(self, original: Arc<dyn FileSystem>, requests: RequestCounts, log: Arc<MountLog>) -> Keeping {
+    /// Starts a thread that keeps the metadata of `original` once `image` has rendered enough of it and the mount rests. It gives
+    /// way to the requests that are counted.
+    pub(crate) fn start(
+        self,
+        original: Arc<dyn FileSystem>,
+        image: Arc<VirtualImage>,
+        requests: RequestCounts,
+        log: Arc<MountLog>,
+    ) -> Keeping {
         let ended = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&ended);
+        let (alarm, woken) = channel();
         let work = move || {
             // Without it, the thread only takes more time from others.
             let _ = setpriority_process(None, NICE_MAX);
+            if !is_worth_it(original.info().inode_count, &image, &requests, &woken) {
+                return;
+            }
             match self.write(original, &requests, &told) {
                 Ok(()) => log.event(&format!("the metadata of the front is kept in {}", self.directory.path().shown())),
                 Err(NotKept::Ended) => {}
@@ -165,7 +195,7 @@ impl KeptFront {
             }
         };
         let thread = thread::Builder::new().name("floe-keep".to_owned()).spawn(work).ok();
-        Keeping { ended, thread }
+        Keeping { ended, alarm: Some(alarm), thread }
     }
 
     fn write(
@@ -174,13 +204,6 @@ impl KeptFront {
         requests: &RequestCounts,
         ended: &AtomicBool,
     ) -> Result<(), NotKept> {
-        let begin = Instant::now() + DELAY;
-        while Instant::now() < begin {
-            if ended.load(Relaxed) {
-                return Err(NotKept::Ended);
-            }
-            thread::sleep(PAUSE);
-        }
         let mut seen = requests.total();
         let mut pace = || {
             let now = requests.total();
@@ -207,6 +230,7 @@ impl KeptFront {
 impl Drop for Keeping {
     fn drop(&mut self) {
         self.ended.store(true, Relaxed);
+        self.alarm = None;
         let until = Instant::now() + END_TIME_MAX;
         while self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) && Instant::now() < until {
             thread::sleep(PAUSE);
@@ -237,6 +261,39 @@ impl Stamp {
     }
 }
 
+/// Waits until a mount has shown that keeping its metadata is worth the work, and rests. False if it ends before.
+fn is_worth_it(inode_count: u64, image: &VirtualImage, requests: &RequestCounts, woken: &Receiver<()>) -> bool {
+    let has_ended = |time| woken.recv_timeout(time) == Err(RecvTimeoutError::Disconnected);
+    if age_min().is_none_or(has_ended) {
+        return false;
+    }
+    let blocks_min = (inode_count / INODES_PER_BLOCK).min(BLOCKS_MIN);
+    let mut look = REST;
+    while image.rendered_block_count() < blocks_min {
+        if has_ended(look) {
+            return false;
+        }
+        look = LOOK_MAX.min(look * 2);
+    }
+    loop {
+        let before = requests.total();
+        if has_ended(REST) {
+            return false;
+        }
+        if requests.total() == before {
+            return true;
+        }
+    }
+}
+
+/// How old a mount must be; `None` if nothing is to be kept. Tests set it, in debug builds.
+fn age_min() -> Option<Duration> {
+    match std::env::var("FLOE_TEST_KEEP_AFTER_MS") {
+        Ok(text) if cfg!(debug_assertions) => text.parse().ok().map(Duration::from_millis),
+        _ => Some(AGE_MIN),
+    }
+}
+
 fn identity_of(image: &Path, stamp: &Stamp, settings: &Settings) -> io::Result<Identity> {
     let mut digest = Sha256::new().chain_update(env!("CARGO_PKG_VERSION"));
     let Stamp { device, inode, len, modified, changed } = *stamp;
@@ -257,7 +314,7 @@ fn identity_of(image: &Path, stamp: &Stamp, settings: &Settings) -> io::Result<I
 }
 
 /// Removes what was used least recently from the directory of all kept metadata, but not `name`, so that the limit holds after
-/// another image is kept.
+/// another image is kept; and the directories of images that were never kept.
 fn remove_least_recently_used(all: &Path, name: &str) {
     let entries = fs::read_dir(all).into_iter().flatten().flatten().filter(|entry| entry.file_name() != name);
     let mut found: Vec<_> = entries
@@ -269,6 +326,13 @@ fn remove_least_recently_used(all: &Path, name: &str) {
         })
         .collect();
     found.sort();
+    let is_old = |path: &Path| {
+        let created = fs::metadata(path).and_then(|directory| directory.modified()).ok();
+        created.and_then(|created| created.elapsed().ok()).is_some_and(|age| age > EMPTY_AGE_MAX)
+    };
+    for (_, _, path) in found.iter().filter(|(used, _, path)| used.is_none() && is_old(path)) {
+        let _ = fs::remove_dir(path);
+    }
     let mut total = found.iter().map(|(_, bytes, _)| bytes).sum::<u64>();
     for (_, bytes, path) in found {
         if total + BYTES_MAX <= ALL_BYTES_MAX {

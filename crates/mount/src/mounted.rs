@@ -11,6 +11,7 @@ use std::{
 };
 
 use floe::Image;
+use floe_front::VirtualImage;
 use floe_fuse::{Abandoner, Mount, Unmounter};
 use floe_image::{FileSystem, ShownName};
 use floe_keeper::{Detach, Keeper};
@@ -37,8 +38,8 @@ pub struct Mounted {
     /// The control socket, until it is served; `None` if another program has mounted.
     control_socket: Option<io::Result<control::UnnamedSocket>>,
     control: Option<control::Server>,
-    /// The metadata of the front to be kept, of this file system.
-    kept_front: Option<(KeptFront, Arc<dyn FileSystem>)>,
+    /// The metadata of the front to be kept, of this file system with this virtual image.
+    kept_front: Option<(KeptFront, Arc<dyn FileSystem>, Arc<VirtualImage>)>,
     keeping: Option<Keeping>,
     pub(crate) held: Held,
 }
@@ -103,7 +104,10 @@ impl Confined {
         if let (Some(manager), Some(giver)) = (&held.manager, &giver) {
             giver.store(manager);
         }
-        let kept_front = kept_front.filter(|place| virtual_image.is_some() && !place.has_kept()).zip(Some(original));
+        let kept_front = kept_front
+            .filter(|place| !place.has_kept())
+            .zip(virtual_image.clone())
+            .map(|(place, virtual_image)| (place, original, virtual_image));
         let launches = launch.start(launch::Mounted {
             image: image.clone(),
             reader: reader.clone(),
@@ -189,8 +193,8 @@ impl Mounted {
         if let Some(pipe) = &held.notify_pipe {
             notify(pipe.path(), true);
         }
-        let start = |(place, original): (KeptFront, Arc<dyn FileSystem>)| {
-            place.start(original, source.requests.clone(), Arc::clone(&held.log))
+        let start = |(place, original, virtual_image): (KeptFront, _, _)| {
+            place.start(original, virtual_image, source.requests.clone(), Arc::clone(&held.log))
         };
         self.keeping = self.kept_front.take().map(start);
         Ok(())

@@ -35,8 +35,8 @@ pub struct Settings {
     pub decode_marks: Option<PathBuf>,
     /// Whether the kernel's EROFS is in front.
     pub front: Front,
-    /// Whether the metadata of the kernel's EROFS in front is kept for later mounts.
-    pub keeps_front: bool,
+    /// Whether each mount renders the metadata of the kernel's EROFS in front, instead of keeping it for later ones.
+    pub renders_front: bool,
     /// How requests come from the kernel.
     pub transport: TransportChoice,
     /// The launch that is replayed or recorded.

@@ -19,7 +19,10 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A command of the built program, without arguments.
 pub(crate) fn floe() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_floe"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+    // Mounts of the same image in other tests would use the metadata that this one keeps.
+    command.env("FLOE_TEST_KEEP_AFTER_MS", "never");
+    command
 }
 
 /// The demonstration image of the project.

@@ -1,23 +1,24 @@
-//! The header of a kept image, and the runs of its index.
+//! The header of a kept image.
 
 use xxhash_rust::xxh64::xxh64;
 
-use super::checksum::Checksum;
-use crate::{
-    addresses::KeptRun,
-    geometry::{BLOCK_BYTES, KEPT_HEADER_BLOCK},
-};
+use super::runs::IndexPlace;
+use crate::geometry::{BLOCK_BYTES, KEPT_META_BLOCK};
 
-/// The offset of the index.
-pub(super) const INDEX_START: u64 = (KEPT_HEADER_BLOCK + 1) * BLOCK_BYTES;
+/// The offset of the header.
+pub(super) const HEADER_START: u64 = KEPT_META_BLOCK as u64 * BLOCK_BYTES;
 
-/// The size of a run in the index.
-pub(super) const RUN_BYTES: usize = 16;
+/// The size of the header.
+pub(super) const HEADER_BYTES: usize = NUMBERS_START + 8 * NUMBER_COUNT + 8;
 
 const MAGIC: [u8; 8] = *b"floekept";
 
 /// The version of this format and of all that the crate renders. Kept images of other versions are not used.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
+
+/// The offset in the header of the numbers behind the identity, and their count.
+const NUMBERS_START: usize = MAGIC.len() + 8 + size_of::<Identity>();
+const NUMBER_COUNT: usize = 7;
 
 /// Identifies an original, and the options that its rendering depends on: a digest.
 pub type Identity = [u8; 32];
@@ -28,71 +29,45 @@ pub(super) struct Header {
     pub(super) identity: Identity,
     /// The length of the file.
     pub(super) len: u64,
-    pub(super) checksum: Checksum,
-    /// The number of runs of the data of small files; the index begins with them.
-    pub(super) image_runs: u64,
-    /// The number of runs of the data of large files, which follow.
-    pub(super) large_runs: u64,
-    /// The first block of each that is free.
-    pub(super) image_free: u32,
-    pub(super) large_free: u32,
+    pub(super) checksum: u64,
+    pub(super) index: IndexPlace,
 }
 
 impl Header {
-    /// The block with the header.
+    /// The bytes of the header.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = [MAGIC.as_slice(), &VERSION.to_le_bytes(), &self.identity].concat();
-        let Checksum { block_count, xxh64: data_sum } = self.checksum;
-        let free = u64::from(self.large_free) << 32 | u64::from(self.image_free);
-        for number in [self.len, block_count, data_sum, self.image_runs, self.large_runs, free] {
-            bytes.extend(number.to_le_bytes());
-        }
+        let IndexPlace { start, image_runs, large_runs, offsets, image_free, large_free } = self.index;
+        let free = u64::from(large_free) << 32 | u64::from(image_free);
+        let numbers: [u64; NUMBER_COUNT] = [self.len, self.checksum, start, image_runs, large_runs, offsets, free];
+        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
         bytes.extend(xxh64(&bytes, 0).to_le_bytes());
-        bytes.resize(BLOCK_BYTES as usize, 0);
         bytes
     }
 
-    /// The header in this block; `None` if there is none of this version.
-    pub(super) fn from_bytes(block: &[u8]) -> Option<Self> {
-        let (numbers_start, sum_start) = (MAGIC.len() + 8 + size_of::<Identity>(), MAGIC.len() + 8 + 32 + 6 * 8);
-        let number = |at: usize| Some(u64::from_le_bytes(block.get(at..at + 8)?.try_into().ok()?));
-        let nth = |index: usize| number(numbers_start + index * 8);
-        if !block.starts_with(&MAGIC)
+    /// The header with these bytes; `None` if there is none of this version.
+    pub(super) fn from_bytes(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
+        let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        let nth = |index: usize| number(NUMBERS_START + index * 8);
+        let sum_start = HEADER_BYTES - 8;
+        if !bytes.starts_with(&MAGIC)
             || number(MAGIC.len())? != VERSION
-            || number(sum_start)? != xxh64(block.get(..sum_start)?, 0)
+            || number(sum_start)? != xxh64(bytes.get(..sum_start)?, 0)
         {
             return None;
         }
-        let free = nth(5)?;
-        Some(Self {
-            identity: block.get(MAGIC.len() + 8..numbers_start)?.try_into().ok()?,
-            len: nth(0)?,
-            checksum: Checksum { block_count: nth(1)?, xxh64: nth(2)? },
+        let free = nth(6)?;
+        let index = IndexPlace {
+            start: nth(2)?,
             image_runs: nth(3)?,
             large_runs: nth(4)?,
+            offsets: nth(5)?,
             image_free: (free & u64::from(u32::MAX)) as u32,
             large_free: (free >> 32) as u32,
-        })
+        };
+        let identity = bytes.get(MAGIC.len() + 8..NUMBERS_START)?.try_into().ok()?;
+        Some(Self { identity, len: nth(0)?, checksum: nth(1)?, index })
     }
-}
-
-/// A run in the form of the index.
-pub(super) fn run_to_bytes(run: &KeptRun) -> [u8; RUN_BYTES] {
-    let mut bytes = [0; RUN_BYTES];
-    let numbers = run.start.to_le_bytes().into_iter().chain(run.item.to_le_bytes());
-    for (byte, given) in bytes.iter_mut().zip(numbers.chain(run.metadata_block.to_le_bytes())) {
-        *byte = given;
-    }
-    bytes
-}
-
-/// The run with these bytes.
-pub(super) fn run_of_bytes(bytes: &[u8; RUN_BYTES]) -> Option<KeptRun> {
-    let (start, rest) = bytes.split_first_chunk()?;
-    let (item, rest) = rest.split_first_chunk()?;
-    let (metadata_block, _) = rest.split_first_chunk()?;
-    let (start, item) = (u32::from_le_bytes(*start), u32::from_le_bytes(*item));
-    Some(KeptRun { start, item, metadata_block: u64::from_le_bytes(*metadata_block) })
 }
 
 #[cfg(test)]
@@ -100,24 +75,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_and_runs_are_read_as_they_were_written() {
+    fn headers_are_read_as_they_were_written() {
         let header = Header {
             identity: [7; 32],
             len: 1 << 43,
-            checksum: Checksum { block_count: 9, xxh64: u64::MAX },
-            image_runs: 5,
-            large_runs: 6,
-            image_free: 256,
-            large_free: u32::MAX,
+            checksum: u64::MAX,
+            index: IndexPlace {
+                start: 1 << 33,
+                image_runs: 5,
+                large_runs: 6,
+                offsets: 7,
+                image_free: 256,
+                large_free: u32::MAX,
+            },
         };
-        let bytes = header.to_bytes();
+        let bytes: [u8; HEADER_BYTES] = header.to_bytes().try_into().expect("it has this size");
         assert_eq!(Header::from_bytes(&bytes), Some(header));
-        for at in 0..104 {
-            let mut changed = bytes.clone();
+        for at in 0..HEADER_BYTES {
+            let mut changed = bytes;
             changed[at] ^= 1;
             assert_eq!(Header::from_bytes(&changed), None, "{at}");
         }
-        let run = KeptRun { start: 1, item: 2, metadata_block: 1 << 40 };
-        assert_eq!(run_of_bytes(&run_to_bytes(&run)), Some(run));
     }
 }

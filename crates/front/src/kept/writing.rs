@@ -1,31 +1,42 @@
 //! Writes kept images.
 
-use std::{fmt, fs::File, io, ops::ControlFlow, os::unix::fs::FileExt, sync::Arc};
+use std::{collections::HashMap, fmt, fs::File, io, ops::ControlFlow, os::unix::fs::FileExt, sync::Arc};
 
-use floe_image::{DirectoryCursor, Error, FileSystem, FileType, Nid};
+use floe_erofs::{
+    format::INODE_SLOT_SIZE,
+    write::{DirectoryEntry, InodeData, InodeForm, InodeRules, directory_bytes},
+};
+use floe_image::{Error, FileSystem, FileType, Nid};
 
 use super::{
-    block_set::BlockSet,
-    checksum::Checksum,
-    header::{Header, INDEX_START, Identity, RUN_BYTES, run_to_bytes},
+    checksum::checksum,
+    entry::{Entry, EntryData},
+    header::{HEADER_START, Header, Identity},
+    metadata_file::MetadataFile,
+    number_set::NumberSet,
+    runs::KeptRuns,
+    shared_xattrs::SharedXattrs,
 };
 use crate::{
     fault::lasting,
-    geometry::{BLOCK_BYTES, KEPT_DATA_BLOCK, KEPT_HEADER_BLOCK, LISTING_BLOCK, META_BLOCK},
-    node::{Node, Xattrs},
-    render::Content,
-    superblock::superblock,
+    geometry::{BLOCK_BYTES, KEPT_DATA_BLOCK},
+    node::{ChunkMap, Node, Xattrs, large_chunk},
+    render::HOLE,
+    superblock::{KeptAreas, superblock},
     view::{Shared, View},
 };
 
 /// The number of directory entries after which the pace is asked again.
-const ENTRIES_STEP: usize = 64;
+const ENTRIES_STEP: u64 = 64;
 
-/// The size of the parts in which the index is written.
-const INDEX_STEP_BYTES: usize = 1 << 18;
+/// The number of chunks of a file with holes that are mapped at a time.
+const CHUNKS_STEP: u64 = 1024;
 
-/// The bytes behind the attributes of a large file's inode: its chunk map with padding.
-const LARGE_MAP_BYTES: u64 = 16;
+/// The nid of the root, as in the virtual image.
+const ROOT_NID: u64 = 36;
+
+/// The offset of the root.
+const ROOT_START: u64 = HEADER_START + ROOT_NID * INODE_SLOT_SIZE;
 
 /// Called often while an image is kept. It may wait, to give way to other work, and may end the work.
 pub type Pace<'a> = &'a mut dyn FnMut() -> ControlFlow<()>;
@@ -66,20 +77,54 @@ impl From<io::Error> for NotKept {
 /// A kept image that is being written.
 struct Writing<'a> {
     view: View,
-    file: &'a File,
-    written: BlockSet,
-    block_count: u64,
-    block_count_max: u64,
-    /// The end of the last block.
-    len: u64,
+    rules: InodeRules,
+    metadata: MetadataFile<'a>,
+    bytes_max: u64,
+    runs: KeptRuns,
+    xattrs: SharedXattrs,
+    /// The numbers of all inodes that were named.
+    named: NumberSet,
+    /// The nids of those with several names, by their numbers.
+    links: HashMap<u64, u64>,
+    /// Directories that were named but have no place yet, the next one last.
+    pending: Vec<Pending>,
     pace: Pace<'a>,
+    entries_left: u64,
 }
 
-/// Renders the metadata of `original` and writes it to `file`, which is empty, as the kept image with this identity. It takes at
-/// most about `bytes_max` bytes there.
+/// A directory without a place.
+struct Pending {
+    nid: Nid,
+    /// The nid in the kept image of the directory that names it.
+    parent: u64,
+    /// The offset in the file of the entry that names it; `None` for the root.
+    entry: Option<u64>,
+}
+
+/// The places of a directory: its inode with what follows it, and its blocks.
+struct Places {
+    head_len: u64,
+    /// How many bytes of the head must be in one block.
+    head_unit: u64,
+    head: Option<u64>,
+    block_count: u64,
+    blocks: Option<u64>,
+}
+
+/// The target of an entry.
+enum Target {
+    /// The directory itself.
+    Own,
+    Inode(u64),
+    /// A subdirectory that has no place yet.
+    Later(Nid),
+}
+
+/// Writes the metadata of `original` to `file`, which is empty, as the kept image with this identity. It takes at most
+/// `bytes_max` bytes there.
 ///
-/// The file becomes valid with the last write. Memory is limited as for a walk of the front: about 20 bytes per file, and 60 per
-/// block.
+/// The file becomes valid with the last write. Memory is limited by the number of inodes that fit in the file: about 16 bytes per
+/// file, some more for those with several names, and 32 per directory whose turn has not come.
 ///
 /// # Errors
 /// The image is not kept.
@@ -91,96 +136,236 @@ pub fn keep(
     pace: Pace<'_>,
 ) -> Result<(), NotKept> {
     let root = original.root();
-    let (shared, _) = Shared::new(original.as_ref()).map_err(NotKept::Original)?;
-    let view = View { file_system: original, shared: Arc::new(shared), may_wait: true, non_blocking: None };
-    let block_count_max = bytes_max / BLOCK_BYTES;
-    let mut writing =
-        Writing { view, file, written: BlockSet::default(), block_count: 0, block_count_max, len: 0, pace };
-    // Directories that were named but not entered, the next one last.
-    let mut pending = vec![root];
-    while let Some(directory) = pending.pop() {
-        let first = pending.len();
-        writing.directory(directory, &mut pending)?;
-        if let Some(children) = pending.get_mut(first..) {
-            children.reverse();
-        }
+    let (shared, node) = Shared::new(original.as_ref()).map_err(NotKept::Original)?;
+    // The kernel's sum of the epoch and the age of a compact inode is the time of the epoch itself without the 48-bit layout.
+    let rules = InodeRules { epoch: original.info().built, wide: false, form: InodeForm::Smallest };
+    let mut writing = Writing {
+        view: View { file_system: original, shared: Arc::new(shared), may_wait: true, non_blocking: None },
+        rules,
+        metadata: MetadataFile::new(file, ROOT_START, bytes_max),
+        bytes_max,
+        runs: KeptRuns::default(),
+        xattrs: SharedXattrs::default(),
+        named: NumberSet::default(),
+        links: HashMap::new(),
+        pending: vec![Pending { nid: root, parent: ROOT_NID, entry: None }],
+        pace,
+        entries_left: 0,
+    };
+    writing.named.insert(node.number);
+    while let Some(directory) = writing.pending.pop() {
+        writing.directory(&directory)?;
     }
-    writing.finish(identity)
+    writing.finish(file, identity)
 }
 
 impl Writing<'_> {
-    /// Writes all that names in a directory lead to, and appends its subdirectories to `pending`.
-    fn directory(&mut self, nid: Nid, pending: &mut Vec<Nid>) -> Result<(), NotKept> {
-        let node = self.node(nid)?;
-        self.inode(&node)?;
-        let mut children = Vec::new();
-        let listed = self.view.file_system.read_dir(nid, DirectoryCursor::default(), &mut |dirent| {
-            if dirent.name != b"." && dirent.name != b".." {
-                children.push(dirent.nid);
+    /// Writes a directory and the inodes of the files in it. Its subdirectories become pending.
+    fn directory(&mut self, directory: &Pending) -> Result<(), NotKept> {
+        let node = self.node(directory.nid)?;
+        let size = sound(self.view.directory_size(&node))?;
+        let xattrs = self.xattrs.body(body(&node));
+        let record = node.record(InodeData::Flat { start_block: None, inline: false }, size);
+        let body_len = record.len(&self.rules) + xattrs.len() as u64;
+        let tail_len = size % BLOCK_BYTES;
+        // The root has a fixed place.
+        let room = if directory.entry.is_none() { self.metadata.room() } else { BLOCK_BYTES };
+        let is_inline = tail_len > 0 && body_len + tail_len <= room;
+        let mut places = Places {
+            head_len: body_len + if is_inline { tail_len } else { 0 },
+            head_unit: 0,
+            head: None,
+            block_count: if is_inline { size / BLOCK_BYTES } else { size.div_ceil(BLOCK_BYTES) },
+            blocks: None,
+        };
+        places.head_unit = if places.head_len <= BLOCK_BYTES { places.head_len } else { record.len(&self.rules) };
+        if directory.entry.is_none() {
+            places.head = Some(self.metadata.take(places.head_len)?);
+        }
+        let first_pending = self.pending.len();
+        for block in 0..size.div_ceil(BLOCK_BYTES) {
+            let listing = sound(self.view.listing(&node, block))?;
+            let mut targets = Vec::new();
+            for (name, nid) in listing.entries() {
+                targets.push(match name {
+                    b"." => (Target::Own, FileType::Directory),
+                    b".." => (Target::Inode(directory.parent), FileType::Directory),
+                    _ => self.target(nid, &mut places)?,
+                });
             }
-            ControlFlow::Continue(())
-        });
-        sound(listed)?;
-        for part in children.chunks(ENTRIES_STEP) {
-            if (self.pace)().is_break() {
-                return Err(NotKept::Ended);
-            }
-            for nid in part {
-                let child = self.node(*nid)?;
-                if child.attr().file_type != FileType::Directory {
-                    self.inode(&child)?;
-                    continue;
+            // The files of the first block have filled up a block of the file as far as they can.
+            let (head, blocks) = self.place(&mut places, None)?;
+            let start = if block < places.block_count { blocks + block * BLOCK_BYTES } else { head + body_len };
+            let own = nid_at(head);
+            let entries: Vec<_> = listing
+                .entries()
+                .zip(&targets)
+                .map(|((name, _), (target, file_type))| DirectoryEntry {
+                    name,
+                    nid: match target {
+                        Target::Own => own,
+                        Target::Inode(nid) => *nid,
+                        Target::Later(_) => 0,
+                    },
+                    file_type: *file_type,
+                })
+                .collect();
+            self.metadata.put(start, &directory_bytes(&entries, BLOCK_BYTES))?;
+            for ((target, _), index) in targets.iter().zip(0..) {
+                if let Target::Later(nid) = target {
+                    let entry = Some(start + index * floe_erofs::format::Dirent::SIZE as u64);
+                    self.pending.push(Pending { nid: *nid, parent: own, entry });
                 }
-                // Others show a placeholder for a directory that is named twice.
-                let is_root = *nid == self.view.file_system.root();
-                if is_root || !self.view.shared.parents.claim(child.number, node.number) {
-                    return Err(NotKept::Broken);
-                }
-                pending.push(*nid);
             }
+        }
+        if let Some(subdirectories) = self.pending.get_mut(first_pending..) {
+            subdirectories.reverse();
+        }
+        let (head, blocks) = self.place(&mut places, None)?;
+        let start_block = (places.block_count > 0).then_some(blocks / BLOCK_BYTES);
+        let record = node.record(InodeData::Flat { start_block, inline: is_inline }, size);
+        self.metadata.put(head, &[record.to_bytes(&self.rules, xattrs.len()), xattrs].concat())?;
+        if let Some(entry) = directory.entry {
+            self.metadata.put(entry, &nid_at(head).to_le_bytes())?;
         }
         Ok(())
     }
 
-    /// Writes the blocks of an inode, and those with the data that is metadata.
-    fn inode(&mut self, node: &Node) -> Result<(), NotKept> {
-        let geometry = &self.view.shared.geometry;
-        let first = u64::from(META_BLOCK) + geometry.offset(node.slot) / BLOCK_BYTES;
-        let is_shared = node.slot.class.stride() < BLOCK_BYTES;
-        if is_shared && node.attr().file_type != FileType::Symlink {
-            return self.block(first);
-        }
-        let content = self.view.content(node).map_err(NotKept::Original)?;
-        let end = match &content {
-            Content::BrokenDirectory | Content::BrokenLink => return Err(NotKept::Broken),
-            Content::Chunks(map) => map.end(),
-            Content::Inline(bytes) => node.body_end() + bytes.len() as u64,
-            Content::Device(_) | Content::Blocks(_) => node.body_end(),
-            Content::Large(_) => node.body_end() + LARGE_MAP_BYTES,
+    /// The target of an entry of the directory with these places. The inode of a file is written, if no other name led to it
+    /// before.
+    fn target(&mut self, nid: Nid, places: &mut Places) -> Result<(Target, FileType), NotKept> {
+        self.entries_left = match self.entries_left.checked_sub(1) {
+            Some(left) => left,
+            None if (self.pace)().is_break() => return Err(NotKept::Ended),
+            None => ENTRIES_STEP,
         };
-        let count = if is_shared { 1 } else { end.div_ceil(BLOCK_BYTES) };
-        (first..first + count).try_for_each(|block| self.block(block))?;
-        let listings = u64::from(LISTING_BLOCK)..u64::from(META_BLOCK);
-        let runs = self.view.shared.addresses.of(first);
-        let blocks = runs.into_iter().filter(|run| listings.contains(&run.start)).flat_map(|run| run.start..run.end);
-        blocks.into_iter().try_for_each(|block| self.block(block))
+        let node = self.node(nid)?;
+        let file_type = node.attr().file_type;
+        let is_new = self.named.insert(node.number);
+        if file_type == FileType::Directory {
+            // The virtual image shows a placeholder for a directory that is named twice.
+            return if is_new { Ok((Target::Later(nid), file_type)) } else { Err(NotKept::Broken) };
+        }
+        if !is_new {
+            // An inode that states one name, but has several, is one inode only in the virtual image.
+            let nid = self.links.get(&node.number).ok_or(NotKept::Broken)?;
+            return Ok((Target::Inode(*nid), file_type));
+        }
+        let entry = self.entry(&node)?;
+        self.place(places, Some(entry.unit))?;
+        if !self.metadata.fits(entry.unit) {
+            self.metadata.align()?;
+        }
+        let start = self.metadata.take(entry.len)?;
+        self.write(&node, &entry, start)?;
+        let nid = nid_at(start);
+        if node.attr().link_count > 1 {
+            self.links.insert(node.number, nid);
+        }
+        Ok((Target::Inode(nid), file_type))
     }
 
-    /// Writes a block, unless it was written.
-    fn block(&mut self, number: u64) -> Result<(), NotKept> {
-        if !self.written.insert(number) {
-            return Ok(());
+    /// Gives a directory its places, as far as they waste no room that an inode with `next` bytes in one block could take.
+    /// Without a next one, it gets all. Returns the offsets of its inode and of its blocks.
+    fn place(&mut self, places: &mut Places, next: Option<u64>) -> Result<(u64, u64), NotKept> {
+        loop {
+            if places.blocks.is_none() && (places.block_count == 0 || self.metadata.is_aligned()) {
+                places.blocks = Some(self.metadata.take(places.block_count * BLOCK_BYTES)?);
+            }
+            if places.head.is_none() && self.metadata.fits(places.head_unit) {
+                places.head = Some(self.metadata.take(places.head_len)?);
+            }
+            match (places.head, places.blocks) {
+                (Some(head), Some(blocks)) => return Ok((head, blocks)),
+                _ if next.is_some_and(|next| self.metadata.fits(next)) => return Ok((0, 0)),
+                _ => self.metadata.align()?,
+            }
         }
-        let bytes = sound(self.view.block(number))?;
-        if bytes.iter().all(|byte| *byte == 0) {
-            return Ok(());
+    }
+
+    /// How the inode of a file is stored.
+    fn entry(&mut self, node: &Node) -> Result<Entry, NotKept> {
+        let attr = node.attr();
+        let data = match attr.file_type {
+            FileType::Regular => match node.chunk_map() {
+                Some(map) => EntryData::Chunks(map),
+                None if node.is_large() => EntryData::Large,
+                None => EntryData::Small,
+            },
+            FileType::Symlink => {
+                let target = sound(self.view.file_system.read_link(node.nid))?;
+                EntryData::Target(Some(target).filter(|target| target.len() as u64 == attr.size).ok_or(NotKept::Broken)?)
+            }
+            _ => EntryData::Device(attr.device.encoded()),
+        };
+        Ok(Entry::new(node, data, self.xattrs.body(body(node)), &self.rules))
+    }
+
+    /// Writes the inode of a file at `start`, and gives addresses to its data.
+    fn write(&mut self, node: &Node, entry: &Entry, start: u64) -> Result<(), NotKept> {
+        let (size, front_nid) = (node.attr().size, u32::try_from(nid_at(start)).map_err(|_| NotKept::TooLarge)?);
+        let flat = |start_block| InodeData::Flat { start_block, inline: false };
+        let (mut tail, mut tail_start) = (Vec::new(), entry.body_len);
+        let data = match &entry.data {
+            EntryData::Device(number) => InodeData::Device(*number),
+            EntryData::Small if size == 0 => flat(None),
+            EntryData::Small => {
+                let first = self.runs.assign(node.nid, front_nid, 0, size).ok_or(NotKept::TooLarge)?;
+                flat(Some(u64::from(KEPT_DATA_BLOCK) + u64::from(first)))
+            }
+            EntryData::Large => {
+                let first = self.runs.assign_large(node.nid, front_nid, size).ok_or(NotKept::TooLarge)?;
+                (tail, tail_start) = (large_chunk(first).to_vec(), entry.tail_start);
+                entry.data.form(size)
+            }
+            EntryData::Chunks(map) => {
+                self.write_chunks(node, *map, front_nid, start + entry.tail_start)?;
+                entry.data.form(size)
+            }
+            EntryData::Target(target) if target.is_empty() => flat(None),
+            EntryData::Target(target) if entry.is_inline() => {
+                tail.clone_from(target);
+                InodeData::Flat { start_block: None, inline: true }
+            }
+            EntryData::Target(target) => {
+                self.metadata.align()?;
+                let block = self.metadata.take(BLOCK_BYTES)?;
+                self.metadata.put(block, target)?;
+                flat(Some(block / BLOCK_BYTES))
+            }
+        };
+        let mut bytes = node.record(data, size).to_bytes(&self.rules, entry.xattrs.len());
+        bytes.extend(&entry.xattrs);
+        bytes.resize(tail_start as usize, 0);
+        bytes.extend(tail);
+        Ok(self.metadata.put(start, &bytes)?)
+    }
+
+    /// Writes the chunk map of a file with holes at `start`, and gives addresses to the data between them.
+    fn write_chunks(&mut self, node: &Node, map: ChunkMap, front_nid: u32, start: u64) -> Result<(), NotKept> {
+        let size = node.attr().size;
+        let mut position = 0;
+        while position < map.count {
+            if (self.pace)().is_break() {
+                return Err(NotKept::Ended);
+            }
+            let end = map.count.min(position + CHUNKS_STEP);
+            let mut addresses = vec![HOLE; (end - position) as usize];
+            for run in sound(self.view.data_runs(node, map, position..end))? {
+                let offset = run.start << map.chunk_log2;
+                let run_size = size.min(run.end << map.chunk_log2) - offset;
+                let first = self.runs.assign(node.nid, front_nid, offset, run_size).ok_or(NotKept::TooLarge)?;
+                for chunk in run.clone() {
+                    let distance = ((chunk - run.start) << map.chunk_log2) / BLOCK_BYTES;
+                    if let Some(address) = addresses.get_mut((chunk - position) as usize) {
+                        *address = (u64::from(KEPT_DATA_BLOCK) + u64::from(first) + distance) as u32;
+                    }
+                }
+            }
+            let bytes: Vec<u8> = addresses.iter().flat_map(|address| address.to_le_bytes()).collect();
+            self.metadata.put(start + position * size_of::<u32>() as u64, &bytes)?;
+            position = end;
         }
-        self.block_count += 1;
-        if self.block_count > self.block_count_max {
-            return Err(NotKept::TooLarge);
-        }
-        self.file.write_all_at(&bytes, number * BLOCK_BYTES)?;
-        self.len = self.len.max((number + 1) * BLOCK_BYTES);
         Ok(())
     }
 
@@ -189,39 +374,40 @@ impl Writing<'_> {
         if node.xattrs == Xattrs::Broken { Err(NotKept::Broken) } else { Ok(node) }
     }
 
-    /// Writes the superblock, the index and, at last, the header.
-    fn finish(self, identity: &Identity) -> Result<(), NotKept> {
-        let Self { view, file, block_count, block_count_max, len, .. } = self;
-        let (image, large) = view.shared.addresses.kept();
-        let index_bytes = (image.runs.len() + large.runs.len()) as u64 * RUN_BYTES as u64;
-        if block_count + index_bytes / BLOCK_BYTES > block_count_max {
+    /// Writes the shared attributes, the index, the superblock and, at last, the header.
+    fn finish(mut self, file: &File, identity: &Identity) -> Result<(), NotKept> {
+        self.metadata.align()?;
+        let table = self.xattrs.table();
+        let table_start = self.metadata.take(table.len() as u64)?;
+        self.metadata.put(table_start, table)?;
+        self.metadata.flush()?;
+        let index_start = self.metadata.end();
+        let len = (index_start + self.runs.stored_bytes()).next_multiple_of(BLOCK_BYTES);
+        if len > self.bytes_max {
             return Err(NotKept::TooLarge);
         }
-        let data_blocks = image.free - KEPT_DATA_BLOCK;
-        let root = sound(view.node(view.file_system.root()))?;
-        file.write_all_at(&superblock(&view.file_system.info(), view.virtual_nid(&root), Some(data_blocks)), 0)?;
-        let (mut position, mut part) = (INDEX_START, Vec::new());
-        for run in image.runs.iter().chain(&large.runs) {
-            part.extend(run_to_bytes(run));
-            if part.len() >= INDEX_STEP_BYTES {
-                file.write_all_at(&part, position)?;
-                position += part.len() as u64;
-                part.clear();
-            }
-        }
-        file.write_all_at(&part, position)?;
-        file.set_len(len)?;
-        let header = Header {
-            identity: *identity,
-            len,
-            checksum: Checksum::of(file, block_count_max)?,
-            image_runs: image.runs.len() as u64,
-            large_runs: large.runs.len() as u64,
-            image_free: image.free,
-            large_free: large.free,
+        let index = self.runs.write(file, index_start)?;
+        let areas = KeptAreas {
+            data_blocks: self.runs.image_block_count(),
+            xattr_block: if table.is_empty() { 0 } else { (table_start / BLOCK_BYTES) as u32 },
         };
-        file.write_all_at(&header.to_bytes(), KEPT_HEADER_BLOCK * BLOCK_BYTES)?;
-        Ok(())
+        file.write_all_at(&superblock(&self.view.file_system.info(), ROOT_NID, Some(&areas)), 0)?;
+        file.set_len(len)?;
+        let header = Header { identity: *identity, len, checksum: checksum(file, len)?, index };
+        Ok(file.write_all_at(&header.to_bytes(), HEADER_START)?)
+    }
+}
+
+/// The nid of the inode at this offset.
+fn nid_at(offset: u64) -> u64 {
+    (offset - HEADER_START) / INODE_SLOT_SIZE
+}
+
+/// The extended attributes of an inode, inline.
+fn body(node: &Node) -> Vec<u8> {
+    match &node.xattrs {
+        Xattrs::Body(body) => body.clone(),
+        Xattrs::Broken => Vec::new(),
     }
 }
 

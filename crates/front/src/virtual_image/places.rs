@@ -40,7 +40,7 @@ impl VirtualImage {
             let len = placed.end().min(range.end()) - offset;
             let address = start + (offset - placed.offset());
             let file = if address >= LARGE_START { LARGE } else { IMAGE };
-            places.push((file, ByteRange::new(self.offset(address), len)));
+            places.push((file, ByteRange::new(Self::offset(address), len)));
             offset += len;
         }
         Ok(places)
@@ -48,6 +48,11 @@ impl VirtualImage {
 
     /// The address of the run of file data that contains byte `offset` of a file, and the bytes of the file in the run.
     fn file_data_at(&self, node: &Node, offset: u64) -> Result<Option<(u64, ByteRange)>> {
+        if let Some(kept) = &self.kept {
+            let Some(run) = kept.of_file(node.nid, offset) else { return Ok(None) };
+            let range = self.view.kept_data(&run)?.range;
+            return Ok(range.contains(ByteRange::new(offset, 1)).then(|| (run.addresses().offset(), range)));
+        }
         let shared = &self.view.shared;
         let start = shared.geometry.offset(node.slot);
         // The address of the metadata that refers to the byte, and the index of its data within the metadata block.

@@ -5,5 +5,6 @@ mod support;
 
 mod corrupt;
 mod kept;
+mod mutated;
 mod read_back;
 mod repeated;

@@ -128,7 +128,7 @@ impl ImageSource for DirectFile {
     }
 }
 
-fn open(reader: Arc<dyn BlockReader>, format: Format) -> Result<Arc<dyn FileSystem>> {
+pub(crate) fn open(reader: Arc<dyn BlockReader>, format: Format) -> Result<Arc<dyn FileSystem>> {
     Ok(match format {
         Format::Erofs => Arc::new(Erofs::open(reader)?),
         Format::Squashfs => Arc::new(Squashfs::open(reader)?),

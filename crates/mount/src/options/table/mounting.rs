@@ -16,19 +16,19 @@ pub(super) const MOUNT: &[OptionRow] = &[
     .shown(|now| now.front.to_string()),
     row(
         "front-metadata",
-        text("render|keep", |to, value| {
-            to.keeps_front = match value {
-                "render" => false,
-                "keep" => true,
-                _ => return Err(format!("'{value}' is not render or keep")),
+        text("keep|render", |to, value| {
+            to.renders_front = match value {
+                "keep" => false,
+                "render" => true,
+                _ => return Err(format!("'{value}' is not keep or render")),
             };
             Ok(())
         }),
-        "whether each mount renders the metadata for the kernel's EROFS in front when it is read, or the first one keeps it \
-         in the cache directory, so that later ones answer nothing but reads of file data; for local files",
+        "whether the metadata for the kernel's EROFS in front is kept in the cache directory, so that later mounts of the same \
+         local file answer nothing but reads of file data, or each mount renders it when it is read",
     )
-    .default("render")
-    .shown(|now| if now.keeps_front { "keep" } else { "render" }.to_owned()),
+    .default("keep")
+    .shown(|now| if now.renders_front { "render" } else { "keep" }.to_owned()),
     row(
         "transport",
         text("auto|dev|uring", |to, value| put(&mut to.transport, value)),
