@@ -31,8 +31,7 @@ pub(crate) const DEAD_BLOCK: u32 = 192;
 /// The first block for data.
 pub(crate) const DATA_BLOCK: u32 = 256;
 
-/// The first block for directories and symbolic links that do not fit behind their inodes. File data ends here, so a kept
-/// image has all metadata outside of the addresses of file data.
+/// The first block for directories and symbolic links that do not fit behind their inodes. File data ends here.
 pub(crate) const LISTING_BLOCK: u32 = 0x7000_0000;
 
 /// The first block of the large file in block numbers that cover both files. All blocks of the virtual image are before

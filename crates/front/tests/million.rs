@@ -11,7 +11,7 @@ use std::{
 };
 
 use floe_erofs::Erofs;
-use floe_front::{Origin, VirtualImage};
+use floe_front::{Origin, VirtualImage, keep};
 use floe_image::{
     Attr, BlockReader, ByteRange, Capabilities, DeviceId, DeviceNumber, DirectoryCursor, Dirent, Error, Extent,
     ExtentData, FileSystem, FileSystemInfo, FileType, Nid, Outline, Place, Result, SeekTarget, Timestamp,
@@ -255,6 +255,21 @@ fn a_walk_of_a_million_inodes_keeps_less_than_32_mib() {
     drop(pending);
     let kept = ALLOCATOR.live_bytes().saturating_sub(before);
     assert!(kept < 32 << 20, "{kept} bytes");
+}
+
+#[test]
+fn keeping_a_million_inodes_takes_less_than_32_mib_of_memory_and_100_bytes_a_name() {
+    let _alone = ALONE.lock();
+    let file = tempfile::tempfile().expect("a file");
+    let (before, mut most) = (ALLOCATOR.live_bytes(), 0);
+    let mut pace = || {
+        most = most.max(ALLOCATOR.live_bytes().saturating_sub(before));
+        ControlFlow::Continue(())
+    };
+    keep(Grid::new(1000, 1000), &file, &[1; 32], 1 << 30, &mut pace).expect("it is kept");
+    assert!(most < 32 << 20, "{most} bytes");
+    let len = file.metadata().expect("it is there").len();
+    assert!(len < 100 * 1_001_001, "{len} bytes");
 }
 
 #[test]

@@ -199,7 +199,8 @@ impl Arguments {
         let mut contenders = vec![Contender::floe("floe", floe, &front("fuse"))?];
         // Only root may mount the kernel's EROFS.
         if rustix::process::geteuid().is_root() {
-            contenders.push(Contender::floe("front", floe, &front("kernel"))?);
+            // Without what an earlier round kept.
+            contenders.push(Contender::floe("front", floe, &front("kernel,front-metadata=render"))?);
         }
         for variant in &self.variant {
             let (name, options) =

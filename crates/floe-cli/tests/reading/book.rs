@@ -35,7 +35,7 @@ const NOT_RUN: [(&str, &str, &str); 27] = [
     ("containers.md", "podman load", "needs podman and the image, which `cargo xtask dist` makes"),
     ("containers.md", "podman run", "needs podman; tests/mounts/containers.rs mounts with the rights of a container"),
     ("containers.md", "floe mount --daemon app.erofs app", "needs podman; overlayfs below does the same"),
-    ("front.md", "floe mount -o front-metadata=keep", "needs an image; tests/mounts/fronts/kept.rs mounts so"),
+    ("front.md", "floe mount -o front-metadata=render", "needs an image; tests/mounts/fronts/kept.rs mounts so"),
     ("front.md", "floe lab launch --image IMAGE", "takes minutes; tests/lab runs the lab"),
     ("lab.md", "floe lab launch", "takes a minute; tests/lab runs the lab"),
     ("lab.md", "floe lab launch --image app.erofs", "takes a minute; tests/lab runs the lab"),
