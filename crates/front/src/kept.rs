@@ -29,11 +29,11 @@ mod writing;
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
+pub(crate) use self::runs::{KeptRun, KeptRuns};
 use self::{
     checksum::checksum,
     header::{HEADER_BYTES, HEADER_START, Header},
 };
-pub(crate) use self::runs::{KeptRun, KeptRuns};
 pub use self::{
     header::Identity,
     writing::{NotKept, Pace, keep},

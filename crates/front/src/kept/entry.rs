@@ -47,7 +47,9 @@ impl Entry {
             EntryData::Device(_) | EntryData::Small => (body_len, 0),
             EntryData::Large => (body_len.next_multiple_of(CHUNK_INDEX_BYTES), CHUNK_INDEX_BYTES),
             EntryData::Chunks(map) => (body_len, map.count * BLOCK_MAP_ENTRY_SIZE),
-            EntryData::Target(target) if body_len + target.len() as u64 <= BLOCK_BYTES => (body_len, target.len() as u64),
+            EntryData::Target(target) if body_len + target.len() as u64 <= BLOCK_BYTES => {
+                (body_len, target.len() as u64)
+            }
             EntryData::Target(_) => (body_len, 0),
         };
         let len = tail_start + tail_len;

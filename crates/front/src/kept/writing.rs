@@ -294,7 +294,9 @@ impl Writing<'_> {
             },
             FileType::Symlink => {
                 let target = sound(self.view.file_system.read_link(node.nid))?;
-                EntryData::Target(Some(target).filter(|target| target.len() as u64 == attr.size).ok_or(NotKept::Broken)?)
+                EntryData::Target(
+                    Some(target).filter(|target| target.len() as u64 == attr.size).ok_or(NotKept::Broken)?,
+                )
             }
             _ => EntryData::Device(attr.device.encoded()),
         };

@@ -159,7 +159,10 @@ fn a_corrupt_image_is_not_kept_or_shows_the_same() {
                 let rendered = KernelFront::new(front, "")?;
                 let told = |mount: &KernelFront| {
                     let root = mount.path().display().to_string();
-                    explore(&mount.path(), false).into_iter().map(move |line| line.replace(&root, "")).collect::<Vec<_>>()
+                    explore(&mount.path(), false)
+                        .into_iter()
+                        .map(move |line| line.replace(&root, ""))
+                        .collect::<Vec<_>>()
                 };
                 let (expected, found) = (told(&rendered), told(&behind));
                 let differs = expected.iter().zip(&found).find(|(expected, found)| expected != found);

@@ -193,9 +193,8 @@ fn wrong(original: &dyn FileSystem, kept: &Path, folder: &Path) -> Result<Vec<St
         _ => true,
     };
     let paths = expected.keys().chain(found.keys().filter(|path| !expected.contains_key(*path)));
-    let path = |path: &Vec<u8>| {
-        format!("{}: {:?} instead of {:?}", path.escape_ascii(), found.get(path), expected.get(path))
-    };
+    let path =
+        |path: &Vec<u8>| format!("{}: {:?} instead of {:?}", path.escape_ascii(), found.get(path), expected.get(path));
     Ok(paths.filter(differs).map(path).take(3).collect())
 }
 
