@@ -22,6 +22,7 @@ mod checksum;
 mod entry;
 mod header;
 mod metadata_file;
+mod not_kept;
 mod number_set;
 mod runs;
 mod shared_xattrs;
@@ -36,7 +37,8 @@ use self::{
 };
 pub use self::{
     header::Identity,
-    writing::{NotKept, Pace, keep},
+    not_kept::NotKept,
+    writing::{Pace, keep},
 };
 
 /// A kept image whose content was verified.

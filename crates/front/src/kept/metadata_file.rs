@@ -4,7 +4,7 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 
 use floe_erofs::format::INODE_SLOT_SIZE;
 
-use super::writing::NotKept;
+use super::not_kept::NotKept;
 use crate::geometry::BLOCK_BYTES;
 
 /// The number of bytes at the end of the file that are collected before they are written.

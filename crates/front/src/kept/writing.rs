@@ -1,6 +1,6 @@
 //! Writes kept images.
 
-use std::{collections::HashMap, fmt, fs::File, io, ops::ControlFlow, os::unix::fs::FileExt, sync::Arc};
+use std::{collections::HashMap, fs::File, ops::ControlFlow, os::unix::fs::FileExt, sync::Arc};
 
 use floe_erofs::{
     format::INODE_SLOT_SIZE,
@@ -13,6 +13,7 @@ use super::{
     entry::{Entry, EntryData},
     header::{HEADER_START, Header, Identity},
     metadata_file::MetadataFile,
+    not_kept::NotKept,
     number_set::NumberSet,
     runs::KeptRuns,
     shared_xattrs::SharedXattrs,
@@ -40,39 +41,6 @@ const ROOT_START: u64 = HEADER_START + ROOT_NID * INODE_SLOT_SIZE;
 
 /// Called often while an image is kept. It may wait, to give way to other work, and may end the work.
 pub type Pace<'a> = &'a mut dyn FnMut() -> ControlFlow<()>;
-
-/// The reason why an image is not kept. The file that was written is of no use.
-#[derive(Debug)]
-pub enum NotKept {
-    /// A part of the original cannot be read or breaks its format: only rendering can show where.
-    Broken,
-    /// It would take more bytes than allowed.
-    TooLarge,
-    /// The pace ended the work.
-    Ended,
-    /// The original cannot be read now, or has no virtual image.
-    Original(Error),
-    /// The file cannot be written.
-    File(io::Error),
-}
-
-impl fmt::Display for NotKept {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Broken => formatter.write_str("a part of the image is broken"),
-            Self::TooLarge => formatter.write_str("its metadata is too large"),
-            Self::Ended => formatter.write_str("the mount ended"),
-            Self::Original(error) => error.fmt(formatter),
-            Self::File(error) => error.fmt(formatter),
-        }
-    }
-}
-
-impl From<io::Error> for NotKept {
-    fn from(error: io::Error) -> Self {
-        Self::File(error)
-    }
-}
 
 /// A kept image that is being written.
 struct Writing<'a> {

@@ -125,14 +125,16 @@ fn shown_of(attr: &Attr, target: Option<OsString>, xattrs: Vec<(Vec<u8>, Vec<u8>
 
 /// The attributes that the kernel's EROFS lists for any file.
 fn xattrs_of(original: &dyn FileSystem, nid: Nid) -> floe_image::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let mut xattrs = Vec::new();
+    let mut xattrs: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
     original.xattrs(nid, &mut |xattr| {
-        xattrs.push((xattr.name.to_vec(), xattr.value.to_vec()));
+        // A name ends at a zero byte, and the first of equal names counts.
+        let is_shown = xattr.name.starts_with(b"user.") && xattr.name.len() > 5 && !xattr.name.contains(&0);
+        if is_shown && xattrs.iter().all(|(name, _)| *name != xattr.name) {
+            xattrs.push((xattr.name.to_vec(), xattr.value.to_vec()));
+        }
         ControlFlow::Continue(())
     })?;
-    xattrs.retain(|(name, _)| name.starts_with(b"user.") && name.len() > 5);
     xattrs.sort();
-    xattrs.dedup_by(|(name, _), (before, _)| name == before);
     Ok(xattrs)
 }
 
@@ -162,6 +164,7 @@ fn inodes_in(root: &Path) -> io::Result<BTreeMap<Vec<u8>, Shown>> {
             }
         }
         xattrs.sort();
+        xattrs.dedup();
         let size = if status.is_dir() { 0 } else { status.size() };
         let modified = (status.mtime(), status.mtime_nsec());
         let owners = (status.uid(), status.gid());
