@@ -19,10 +19,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A command of the built program, without arguments.
 pub(crate) fn floe() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
-    // Mounts of the same image in other tests would use the metadata that this one keeps.
-    command.env("FLOE_TEST_KEEP_AFTER_MS", "never");
-    command
+    Command::new(env!("CARGO_BIN_EXE_floe"))
 }
 
 /// The demonstration image of the project.
