@@ -139,8 +139,7 @@ impl FuseEdge {
         self.threads.engine()
     }
 
-    /// Answers the requests of a ring until the file system is unmounted. Must be called on the thread that started the
-    /// ring, which is `adopted`.
+    /// Answers the requests of a ring until the file system is unmounted. The calling thread, `adopted`, must have started it.
     ///
     /// # Errors
     /// The connection failed.
@@ -156,8 +155,7 @@ impl FuseEdge {
         }
     }
 
-    /// Answers requests until the file system is unmounted. The calling thread, which is `adopted`, becomes session thread
-    /// `number`.
+    /// Answers requests until the file system is unmounted. The calling thread, `adopted`, becomes session thread `number`.
     ///
     /// # Errors
     /// The connection failed or was aborted.

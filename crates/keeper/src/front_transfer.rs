@@ -29,8 +29,8 @@ use crate::{
     front_files_sys::FrontFiles,
     mount_id_sys::DONT_SYNC,
     place::Place,
+    schedule::{KeeperThread, Schedule},
     serving_thread::may_wait_for_mount,
-    settings::{KeeperThread, Schedule},
     table::TABLE_PATH,
 };
 

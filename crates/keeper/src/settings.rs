@@ -1,26 +1,11 @@
 //! The settings of a keeper, which limit what it does.
 
-use std::{os::fd::BorrowedFd, path::Path, sync::Arc, thread::JoinHandle};
+use std::{os::fd::BorrowedFd, path::Path};
 
-use crate::{directory::Directory, messages::Request, options::KernelOptions};
+use crate::{directory::Directory, messages::Request, options::KernelOptions, schedule::Schedule};
 
 /// Names the processes that use the mount on a directory.
 pub type UsersOf = fn(&Path) -> String;
-
-/// Schedules a thread of the keeper: the calling one, or one that was just started.
-pub type Schedule = Arc<dyn Fn(KeeperThread, Option<&JoinHandle<()>>) + Send + Sync>;
-
-/// A thread of the keeper that programs wait for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum KeeperThread {
-    /// Looks up the names of a launch.
-    Walk,
-    /// Reads ahead in a front.
-    Readahead {
-        /// Whether CPUs are short, so that the readers of the files would otherwise run first.
-        is_urgent: bool,
-    },
-}
 
 /// The settings of a keeper.
 #[derive(Clone, Copy)]

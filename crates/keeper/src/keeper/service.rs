@@ -31,7 +31,8 @@ use crate::{
     place::{Detach, Place},
     relay::Relay,
     ring_permission::RingPermission,
-    settings::{KeeperSettings, KeeperThread, Schedule},
+    schedule::{KeeperThread, Schedule},
+    settings::KeeperSettings,
     table::MountTable,
 };
 

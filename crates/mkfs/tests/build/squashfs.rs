@@ -105,8 +105,8 @@ fn make_tree(root: &Path) {
         fs::write(root.join(format!("{name}.small")), "the same few bytes").expect("there is room");
     }
     let sparse = fs::File::create(root.join("sparse")).expect("there is room");
-    sparse.write_all_at(b"in the middle", 700_000_000).expect("there is room");
-    sparse.set_len(5_000_000_123).expect("there is room");
+    sparse.write_all_at(b"in the middle", 7_000_000).expect("there is room");
+    sparse.set_len(50_000_123).expect("there is room");
     // ext4 has one block for the attributes of a file.
     let long_value = vec![b'v'; 1500];
     for (name, path) in [("user.common", "one"), ("user.common", "two"), ("user.other", "two"), ("user.root", "")] {
