@@ -78,7 +78,7 @@ pub fn check(
     check_files(ImageFiles::open(path, open_options)?, &open_options.engine, options, tell, cancel)
 }
 
-/// Like [`check`], for files that are already open. Opens no further files.
+/// Like [`check()`], for files that are already open. Opens no further files.
 ///
 /// # Errors
 /// A file cannot be read, or an extra device is missing.
