@@ -24,7 +24,7 @@ use file_split::FileSplits;
 use repeats::find_repeats;
 use storage_method::{StorageMethod, TailRule};
 
-/// What is known about the content of a tree. All lists are in tree order.
+/// How each file of a tree is to be stored. Each list has the files in the order of the tree.
 pub(crate) struct ContentPlan<'a> {
     /// The index of an earlier file with the same content.
     pub(crate) duplicate_of: Vec<Option<usize>>,

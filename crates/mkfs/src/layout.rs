@@ -1,5 +1,5 @@
-//! Lays out an image: the data of files first, then the metadata that locates it, then the superblock. What is not in the
-//! folder for SquashFS is for EROFS.
+//! Lays out an image: the data of files first, then the metadata that locates it, then the superblock. The modules
+//! outside of `squashfs` lay out EROFS images.
 
 mod assembly;
 mod data_area;

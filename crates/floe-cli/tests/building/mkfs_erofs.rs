@@ -14,8 +14,12 @@ use crate::support::mkfs_erofs::{ours, scene, scene_of, theirs};
 
 fn manifest(image: &Path, device: Option<&Path>) -> Manifest {
     let devices = device.map(Path::to_path_buf).into_iter().collect();
-    let options = OpenOptions { devices, ..OpenOptions::default() };
-    let image = Image::open(image, &options).unwrap_or_else(|error| panic!("{error}"));
+    manifest_of(image, &OpenOptions { devices, ..OpenOptions::default() })
+}
+
+/// The tree of an image without the locations of its data.
+pub(crate) fn manifest_of(image: &Path, options: &OpenOptions) -> Manifest {
+    let image = Image::open(image, options).unwrap_or_else(|error| panic!("{error}"));
     let read = |nid, range: ByteRange| {
         let mut bytes = vec![0; range.len() as usize];
         let len = image.read_at(nid, range.offset(), &mut bytes)?;

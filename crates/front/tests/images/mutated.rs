@@ -1,4 +1,4 @@
-//! What is kept of hostile images shows what they show, and the kernel never complains about it.
+//! Kept metadata of mutated images: it shows the same as Floe's reader of the image, and the kernel mounts it without a message.
 
 use std::{
     collections::BTreeMap,

@@ -46,7 +46,7 @@ pub(super) struct Order {
     /// The form in which progress is shown, if it is.
     pub(super) progress: Option<Form>,
     pub(super) info: Option<InfoTarget>,
-    /// What has no effect, one line each.
+    /// Messages about options that have no effect, a line for each.
     pub(super) notes: Vec<String>,
 }
 

@@ -14,7 +14,7 @@ const LZO: (&str, i32) = ("lzo1x_999", 8);
 /// The smallest dictionary of xz, in bytes.
 const DICTIONARY_MIN: u32 = 8 << 10;
 
-/// What was chosen.
+/// The compressor and its options, as given on the command line.
 #[derive(Default)]
 pub(super) struct CompressorOptions {
     /// `None` is gzip.
