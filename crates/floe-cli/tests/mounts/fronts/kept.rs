@@ -225,8 +225,10 @@ fn two_mounts_at_once_do_not_disturb_each_other() {
         assert_eq!(scene.wrong(&serving.place.path), Vec::<String>::new());
     }
     let folder = cache.files()[0].parent().expect("a parent").to_owned();
-    let names: Vec<_> = fs::read_dir(folder).expect("there").flatten().map(|entry| entry.file_name()).collect();
-    assert_eq!(names, ["metadata"]);
+    until("nothing but the complete file is left", || {
+        let names: Vec<_> = fs::read_dir(&folder).expect("there").flatten().map(|entry| entry.file_name()).collect();
+        names == ["metadata"]
+    });
 }
 
 #[test]
@@ -246,9 +248,10 @@ fn nothing_is_kept_on_a_full_disk_or_where_the_kernel_cannot_mount_files() {
                 until("the metadata is kept", || !cache.files().is_empty());
             } else {
                 thread::sleep(Duration::from_secs(3));
-                let left = fs::read_dir(cache.folder.path().join("fronts")).into_iter().flatten().flatten();
-                let left: usize = left.map(|entry| fs::read_dir(entry.path()).expect("there").count()).sum();
-                assert_eq!(left, 0);
+                until("nothing is left", || {
+                    let left = fs::read_dir(cache.folder.path().join("fronts")).into_iter().flatten().flatten();
+                    left.map(|entry| fs::read_dir(entry.path()).expect("there").count()).sum::<usize>() == 0
+                });
             }
         }
         unmount(cache.folder.path(), UnmountFlags::DETACH).expect("unmounted");
