@@ -215,9 +215,9 @@ impl FuseEdge {
             // Node numbers are functions of the image, so there is no state to forget. The kernel expects no reply.
             Operation::Forget(_) | Operation::BatchForget(_) => {}
             Operation::Release(_) | Operation::Releasedir(_) | Operation::Destroy => request.reply.done(),
-            // With zero-message opens, the kernel never receives NOFLUSH. After ENOSYS, it sends no further FLUSH.
-            // Otherwise each close would need the server, even the closes of a process that is about to become the
-            // server.
+            // After ENOSYS, the kernel sends no further FLUSH. Otherwise each close would wait for the server, even the
+            // closes of a process that is about to become the server. (NOFLUSH, in replies to OPEN, does not suffice: with
+            // zero-message opens, there are none.)
             Operation::Flush(_) => request.reply.refuse(Errno::NOSYS),
             Operation::Other(opcode) if is_write(opcode) => request.reply.refuse(Errno::ROFS),
             // After ENOSYS, the kernel no longer sends this kind of request.
@@ -234,6 +234,7 @@ impl FuseEdge {
         send: impl FnOnce(Reply, T) + Send + 'static,
     ) {
         let (served, answering) = (Arc::clone(&self.served), Arc::clone(&self.served));
+        // Only errors of the image are errors here: after `WouldBlock`, the reader runs the work again.
         let work =
             move |file_system: &dyn FileSystem| match catch_unwind(AssertUnwindSafe(|| work(&served, file_system))) {
                 Ok(Ok(value)) => Ok(Ok(value)),
@@ -257,9 +258,8 @@ impl FuseEdge {
         self.setup.options.direct_io.is_some_and(|nid| nid == self.served.nid(node))
     }
 
-    /// Whether a read is a request of the kernel's readahead in the image of a hidden mount. Such a read may reach bytes
-    /// that only look like an inode. If it fails, the kernel repeats the needed part page by page, so the failure is
-    /// not reported.
+    /// Whether a read comes from the kernel's readahead in the virtual image. Readahead may reach bytes that are no inode but
+    /// look like one, so its failures are not reported: the kernel repeats what it needs page by page.
     fn is_readahead(&self, nid: Nid, len: u32) -> bool {
         self.setup.options.direct_io.is_some_and(|direct| direct != nid) && len as usize > machine_page_bytes()
     }

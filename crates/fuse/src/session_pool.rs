@@ -123,7 +123,7 @@ pub(crate) struct Turn<'thread> {
 
 /// A session thread that shares `/dev/fuse` with others.
 struct Listener {
-    /// Whether the previous request came from the same caller.
+    /// Whether the caller is the only one: the previous request was its own, too.
     is_alone: bool,
     next: NextRequest,
 }

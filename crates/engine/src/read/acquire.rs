@@ -85,6 +85,7 @@ pub(crate) fn acquire_block(engine: &Engine, block: StoredBlock, skip: usize, le
     if !blocks.has_room_for(&block) {
         return BlockSource::DecodeInto { block, skip };
     }
+    // Before the lookup in the cache, which would make this read the leader of a decode.
     if let Some(spilled) = engine.fragments.find(&block) {
         return match blocks.peek(&block) {
             Some(cached) => BlockSource::Cached { cached, block, skip },

@@ -15,8 +15,8 @@ use crate::{
     },
 };
 
-/// The decode time up to which the thread with the bytes decodes, unless the option says otherwise: of the read so far (`Leave`) or
-/// of a batch (`HandOff`): handing them to another thread would cost as much.
+/// Blocks that decode within this time are cheap, because handing them to another thread would cost as much. The time is that of
+/// all blocks of the read so far ([`Costly::Leave`]) or of one batch ([`Costly::HandOff`]).
 pub(crate) const CHEAP_DECODE: Duration = Duration::from_micros(500);
 
 /// How often a read looks up again blocks whose leads were dropped or decoded too little. Then it decodes them for itself.
