@@ -22,7 +22,6 @@ fn check(bytes: &[u8]) -> Result<(), Malformed> {
         Operation::Lookup(name) | Operation::Getxattr(_, name) => assert!(name.len() < body && !name.contains(&0)),
         Operation::BatchForget(forgets) => assert!(8 + 16 * forgets.len() <= body),
         Operation::Ioctl(ioctl, input) => assert_eq!(input.len(), ioctl.in_size as usize),
-        Operation::Retrieved(retrieved, data) => assert_eq!(data.len(), retrieved.size as usize),
         Operation::Readdir(read) | Operation::Readdirplus(read) => {
             let mut entries = DirectoryEntries::new(read.size as usize);
             let entry = DirectoryEntry { inode_number: read.fh, next: read.offset, kind: 8, name: b"name" };

@@ -25,9 +25,6 @@ pub const UNIQUE_RESEND: u64 = 1 << 63;
 /// The flag of [`GetattrIn::getattr_flags`] that makes `fh` valid.
 pub const GETATTR_FH: u32 = 1 << 0;
 
-/// The flag of [`NotifyInvalEntryOut::flags`] that requests revalidation of the name instead of its removal.
-pub const EXPIRE_ONLY: u32 = 1 << 0;
-
 macro_rules! structures {
     ($($(#[$attribute:meta])* $name:ident = $size:literal { $($field:ident: $kind:ty),* $(,)? })*) => {
         $(
@@ -89,12 +86,8 @@ structures! {
     LseekOut = 8 { offset: u64 }
     Dirent = 24 { ino: u64, off: u64, namelen: u32, r#type: u32 }
     Direntplus = 152 { entry_out: EntryOut, dirent: Dirent }
-    NotifyInvalInodeOut = 24 { ino: u64, off: i64, len: i64 }
     NotifyInvalEntryOut = 16 { parent: u64, namelen: u32, flags: u32 }
-    NotifyDeleteOut = 24 { parent: u64, child: u64, namelen: u32, padding: u32 }
     NotifyStoreOut = 24 { nodeid: u64, offset: u64, size: u32, padding: u32 }
-    NotifyRetrieveOut = 32 { notify_unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32 }
-    NotifyRetrieveIn = 40 { dummy1: u64, offset: u64, size: u32, dummy2: u32, dummy3: u64, dummy4: u64 }
 }
 
 /// The opcode of a request.

@@ -6,20 +6,14 @@ use zerocopy::{Immutable, IntoBytes};
 
 use crate::{
     Channel, Errno,
-    abi::{
-        EXPIRE_ONLY, NotifyDeleteOut, NotifyInvalEntryOut, NotifyInvalInodeOut, NotifyRetrieveOut, NotifyStoreOut,
-        OutHeader,
-    },
+    abi::{NotifyInvalEntryOut, NotifyStoreOut, OutHeader},
 };
 
-const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
 const STORE: i32 = 4;
-const RETRIEVE: i32 = 5;
-const DELETE: i32 = 6;
 const RESEND: i32 = 7;
 
-/// Sends unsolicited messages to the kernel. A thread must not send one about a node for which it is serving a request:
+/// Sends those unsolicited messages to the kernel that servers of immutable files need. A thread must not send one about a node for which it is serving a request:
 /// the kernel may wait for a lock that it holds until that request is answered.
 ///
 /// All messages fail with `ENOENT` if the kernel does not know the node.
@@ -34,38 +28,13 @@ impl Notifier {
         Self { channel }
     }
 
-    /// Invalidates the cached attributes of a node, and its cached pages from `offset` on: `len` bytes, or all if `len`
-    /// is 0. With a negative `offset`, only the attributes.
-    ///
-    /// # Errors
-    /// The kernel does not know the node, or the connection has ended.
-    pub fn invalidate_inode(&self, node: u64, offset: i64, len: i64) -> io::Result<()> {
-        self.send(INVAL_INODE, &NotifyInvalInodeOut { ino: node, off: offset, len }, [])
-    }
-
     /// Invalidates the cached entry of a name in a directory, including a negative entry.
     ///
     /// # Errors
     /// The kernel does not know the directory or the name, or the connection has ended.
     pub fn invalidate_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
-        self.entry(parent, name, 0)
-    }
-
-    /// Makes the kernel revalidate a name in a directory before its next use.
-    ///
-    /// # Errors
-    /// As for [`Notifier::invalidate_entry`].
-    pub fn expire_entry(&self, parent: u64, name: &[u8]) -> io::Result<()> {
-        self.entry(parent, name, EXPIRE_ONLY)
-    }
-
-    /// Notifies the kernel that a name in a directory and its node were deleted.
-    ///
-    /// # Errors
-    /// As for [`Notifier::invalidate_entry`]; or the deleted directory is in use.
-    pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> io::Result<()> {
         let namelen = length(name)?;
-        self.send(DELETE, &NotifyDeleteOut { parent, child, namelen, padding: 0 }, [name, &[0]])
+        self.send(INVAL_ENTRY, &NotifyInvalEntryOut { parent, namelen, flags: 0 }, [name, &[0]])
     }
 
     /// Stores bytes of a file in the kernel's page cache.
@@ -77,16 +46,6 @@ impl Notifier {
         self.send(STORE, &NotifyStoreOut { nodeid: node, offset, size, padding: 0 }, [bytes])
     }
 
-    /// Requests bytes of a file from the kernel's page cache, at most as many as the longest write. They arrive as
-    /// [`Operation::Retrieved`](crate::Operation::Retrieved), in a request with the number `unique`.
-    ///
-    /// # Errors
-    /// The kernel does not know the node, or the connection has ended.
-    pub fn retrieve(&self, unique: u64, node: u64, offset: u64, size: u32) -> io::Result<()> {
-        let out = NotifyRetrieveOut { notify_unique: unique, nodeid: node, offset, size, padding: 0 };
-        self.send(RETRIEVE, &out, [])
-    }
-
     /// Makes the kernel resend requests that were received but not answered, for a server that takes over a connection.
     /// Requires [`InitFlags::HAS_RESEND`](crate::InitFlags::HAS_RESEND).
     ///
@@ -94,11 +53,6 @@ impl Notifier {
     /// The connection has ended.
     pub fn resend(&self) -> io::Result<()> {
         self.send(RESEND, &[0u8; 0], [])
-    }
-
-    fn entry(&self, parent: u64, name: &[u8], flags: u32) -> io::Result<()> {
-        let namelen = length(name)?;
-        self.send(INVAL_ENTRY, &NotifyInvalEntryOut { parent, namelen, flags }, [name, &[0]])
     }
 
     fn send<const COUNT: usize>(

@@ -8,7 +8,7 @@ use crate::{
     Opcode,
     abi::{
         AccessIn, BatchForgetIn, FlushIn, ForgetIn, ForgetOne, GetattrIn, GetxattrIn, InHeader, InitIn, InterruptIn,
-        IoctlIn, LseekIn, NotifyRetrieveIn, OpenIn, ReadIn, ReleaseIn, UNIQUE_RESEND,
+        IoctlIn, LseekIn, OpenIn, ReadIn, ReleaseIn, UNIQUE_RESEND,
     },
 };
 
@@ -69,8 +69,6 @@ pub enum Operation<'bytes> {
     Ioctl(IoctlIn, &'bytes [u8]),
     /// Finds the next data or hole of a file.
     Lseek(LseekIn),
-    /// Delivers the bytes requested by [`Notifier::retrieve`](crate::Notifier::retrieve). Has no reply.
-    Retrieved(NotifyRetrieveIn, &'bytes [u8]),
     /// Any other operation; most of them modify the file system.
     Other(Opcode),
 }
@@ -144,10 +142,6 @@ impl<'bytes> Operation<'bytes> {
                 Self::Ioctl(ioctl, rest.get(..usize::try_from(ioctl.in_size).ok()?)?)
             }
             Opcode::LSEEK => Self::Lseek(leading(body)?.0),
-            Opcode::NOTIFY_REPLY => {
-                let (retrieved, rest) = leading::<NotifyRetrieveIn>(body)?;
-                Self::Retrieved(retrieved, rest.get(..usize::try_from(retrieved.size).ok()?)?)
-            }
             opcode => Self::Other(opcode),
         })
     }

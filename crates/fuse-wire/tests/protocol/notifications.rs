@@ -7,12 +7,12 @@ use floe_fuse_wire::{
 };
 use rustix::mount::UnmountFlags;
 
-use crate::support::{CONTENT_BYTES, Sample, TestMount, can_mount, content};
+use crate::support::{CONTENT_BYTES, Sample, TestMount, can_mount};
 
 const FILE: u64 = 2;
 
-/// Runs `work` over a mount of the sample. Returns the opcodes received after `prepare`, and the retrieved bytes.
-fn asked(prepare: impl FnOnce(&TestMount), work: impl FnOnce(&TestMount, &Notifier)) -> (Vec<Opcode>, Vec<Vec<u8>>) {
+/// Runs `work` over a mount of the sample. Returns the opcodes received after `prepare`.
+fn asked(prepare: impl FnOnce(&TestMount), work: impl FnOnce(&TestMount, &Notifier)) -> Vec<Opcode> {
     let (mount, device) = TestMount::new();
     let channel = Channel::new(device);
     let notifier = Notifier::new(channel.clone());
@@ -29,7 +29,7 @@ fn asked(prepare: impl FnOnce(&TestMount), work: impl FnOnce(&TestMount, &Notifi
     rustix::mount::unmount(mount.path(), UnmountFlags::empty()).expect("an unmount");
     let sample = serving.join().expect("no panic");
     let since = sample.received.iter().position(|opcode| *opcode == Opcode::READLINK).expect("it was asked");
-    (sample.received[since + 1..].to_vec(), sample.retrieved)
+    sample.received[since + 1..].to_vec()
 }
 
 fn read_file(mount: &TestMount) -> Vec<u8> {
@@ -46,7 +46,7 @@ fn stored_bytes_are_read_without_a_request() {
         return;
     }
     let stored = vec![7; CONTENT_BYTES];
-    let (requests, _) = asked(stat_file, |mount, notifier| {
+    let requests = asked(stat_file, |mount, notifier| {
         notifier.store(FILE, 0, &stored).expect("it is stored");
         assert!(read_file(mount) == stored);
     });
@@ -54,43 +54,17 @@ fn stored_bytes_are_read_without_a_request() {
 }
 
 #[test]
-fn invalid_pages_are_read_again() {
-    if !can_mount() {
-        return;
-    }
-    let read = |mount: &TestMount| assert!(read_file(mount) == content());
-    let (requests, _) = asked(read, |mount, _| read(mount));
-    assert!(!requests.contains(&Opcode::READ), "{requests:?}");
-    let (requests, _) = asked(read, |mount, notifier| {
-        notifier.invalidate_inode(FILE, 0, 0).expect("it is known");
-        read(mount);
-    });
-    assert!(requests.contains(&Opcode::READ) && requests.contains(&Opcode::GETATTR), "{requests:?}");
-    let (requests, _) = asked(read, |mount, notifier| {
-        notifier.invalidate_inode(FILE, -1, 0).expect("it is known");
-        read(mount);
-    });
-    assert!(!requests.contains(&Opcode::READ) && requests.contains(&Opcode::GETATTR), "{requests:?}");
-}
-
-#[test]
 fn invalid_names_are_looked_up_again() {
     if !can_mount() {
         return;
     }
-    let (requests, _) = asked(stat_file, |mount, _| stat_file(mount));
+    let requests = asked(stat_file, |mount, _| stat_file(mount));
     assert!(!requests.contains(&Opcode::LOOKUP), "{requests:?}");
-    for invalidate in [
-        (|notifier| notifier.invalidate_entry(ROOT_NODE, b"file")) as fn(&Notifier) -> std::io::Result<()>,
-        |notifier| notifier.expire_entry(ROOT_NODE, b"file"),
-        |notifier| notifier.delete(ROOT_NODE, FILE, b"file"),
-    ] {
-        let (requests, _) = asked(stat_file, |mount, notifier| {
-            invalidate(notifier).expect("it is known");
-            stat_file(mount);
-        });
-        assert!(requests.contains(&Opcode::LOOKUP), "{requests:?}");
-    }
+    let requests = asked(stat_file, |mount, notifier| {
+        notifier.invalidate_entry(ROOT_NODE, b"file").expect("it is known");
+        stat_file(mount);
+    });
+    assert!(requests.contains(&Opcode::LOOKUP), "{requests:?}");
 }
 
 #[test]
@@ -101,34 +75,12 @@ fn notifications_for_unknown_nodes_fail() {
     asked(
         |_| {},
         |_, notifier| {
-            for result in [
-                notifier.store(77, 0, b"bytes"),
-                notifier.invalidate_inode(77, 0, 0),
-                notifier.invalidate_entry(ROOT_NODE, b"never"),
-                notifier.retrieve(1, 77, 0, 100),
-            ] {
+            for result in [notifier.store(77, 0, b"bytes"), notifier.invalidate_entry(ROOT_NODE, b"never")] {
                 let error = result.expect_err("there is no such thing");
                 assert_eq!(error.raw_os_error(), Some(Errno::NOENT.raw_os_error()));
             }
         },
     );
-}
-
-#[test]
-fn cached_pages_are_retrieved() {
-    if !can_mount() {
-        return;
-    }
-    let (_, retrieved) = asked(
-        |mount| assert!(read_file(mount) == content()),
-        |mount, notifier| {
-            notifier.retrieve(99, FILE, 4096, 4000).expect("it is known");
-            // The pages are queued before this request, which is answered after them.
-            rustix::fs::statvfs(mount.path()).expect("statistics");
-        },
-    );
-    let [bytes] = &retrieved[..] else { panic!("{} replies", retrieved.len()) };
-    assert!(bytes.len() == 4000 && content()[4096..].starts_with(bytes), "{} bytes", bytes.len());
 }
 
 #[test]

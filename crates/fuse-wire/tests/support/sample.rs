@@ -36,8 +36,6 @@ pub(crate) struct Sample {
     flags: InitFlags,
     /// The requests received, in order.
     pub(crate) received: Vec<Opcode>,
-    /// The data that the kernel sent for [`Notifier::retrieve`].
-    pub(crate) retrieved: Vec<Vec<u8>>,
     /// The reply to a read of the slow file.
     slow: Option<Reply>,
 }
@@ -46,7 +44,7 @@ impl Sample {
     /// A file system that asks the kernel for these flags.
     pub(crate) fn new(channel: Channel, flags: InitFlags) -> Self {
         let notifier = Notifier::new(channel.clone());
-        Self { channel, notifier, flags, received: Vec::new(), retrieved: Vec::new(), slow: None }
+        Self { channel, notifier, flags, received: Vec::new(), slow: None }
     }
 
     pub(crate) fn negotiate(&self) -> io::Result<Agreement> {
@@ -142,7 +140,6 @@ impl Sample {
                 }
             }
             Operation::Access(_) => reply.refuse(Errno::NOSYS),
-            Operation::Retrieved(_, bytes) => self.retrieved.push(bytes.to_vec()),
             _ => reply.refuse(Errno::NOSYS),
         }
     }
