@@ -1,8 +1,10 @@
 //! The command line.
 
 use std::{
-    ffi::OsString,
+    ffi::{CString, OsString},
     io::{self, IsTerminal},
+    os::unix::ffi::OsStringExt,
+    path::Path,
     process::ExitCode,
 };
 
@@ -14,7 +16,6 @@ use crate::{
     fail::{Exit, Fail},
     fake,
     output::Output,
-    own_program::name_process,
     remote,
 };
 
@@ -110,6 +111,15 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Doctor(arguments) => command::doctor::run(&arguments),
         Command::Completions(arguments) => command::completions::run(&arguments, Cli::command()),
         Command::Manual(arguments) => command::manual::run(&arguments, Cli::command()),
+    }
+}
+
+/// Gives the process the name of the program, its first argument. The kernel names a process for the file that it executes:
+/// `exe`, if that is the link in `/proc`.
+fn name_process(program: Option<&OsString>) {
+    let name = program.and_then(|program| Path::new(program).file_name()).unwrap_or_default();
+    if let Some(name) = CString::new(name.to_owned().into_vec()).ok().filter(|name| !name.is_empty()) {
+        let _ = rustix::thread::set_name(&name);
     }
 }
 

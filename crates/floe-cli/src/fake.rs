@@ -14,9 +14,8 @@ use std::{
     process::Command,
 };
 
+use floe_mount::daemon::own_program;
 use floe_sandbox::loaded_libraries;
-
-use crate::own_program::own_program;
 
 const PRELOAD: &str = "LD_PRELOAD";
 

@@ -18,7 +18,6 @@ mod image_arguments;
 mod inode_record;
 mod iso_time;
 mod output;
-mod own_program;
 mod remote;
 mod root_hash_file;
 mod source_date_epoch;

@@ -3,11 +3,10 @@
 pub(crate) mod changed;
 mod duplicates;
 pub(crate) mod file_split;
-mod priorities;
 mod repeats;
 pub(crate) mod storage_method;
 
-use std::{ffi::OsStr, os::unix::ffi::OsStrExt, path::PathBuf};
+use std::{cmp::Reverse, ffi::OsStr, os::unix::ffi::OsStrExt, path::PathBuf};
 
 use floe_image::{ByteRange, Nid};
 use xxhash_rust::xxh64::xxh64;
@@ -127,7 +126,7 @@ impl ContentPlan<'_> {
         let mut files: Vec<_> = own.filter_map(file).filter(|file| file.content.size() > 0).collect();
         match &self.ranks {
             Some(ranks) => files.sort_by_key(|file| ranks[file.place]),
-            None => priorities::sort(&mut files, tree, order, priorities),
+            None => sort_by_priority(&mut files, tree, order, priorities),
         }
         files
     }
@@ -149,6 +148,26 @@ impl<'a> FilesToStore<'a> {
         let method = coding.map_or(StorageMethod::Flat, |_| StorageMethod::Compress(TailRule::Blocks));
         Self::new(vec![FileToStore { place: 0, content, coding, group: 0, method }], options, progress)
     }
+}
+
+/// Sorts files by their priorities, the highest first. A file has the priority of its path, or else of the directory above it.
+fn sort_by_priority(files: &mut [BlockFile<'_>], tree: &Tree, order: &[OrderedNode], priorities: &[(PathBuf, i16)]) {
+    if priorities.is_empty() {
+        return;
+    }
+    let mut by_node = vec![None; tree.len()];
+    for (path, priority) in priorities {
+        if let Some(node) = tree.find(path.as_os_str().as_bytes()) {
+            by_node[node.index()] = Some(*priority);
+        }
+    }
+    // A directory precedes its entries.
+    for ordered in order {
+        by_node[ordered.node.index()] = by_node[ordered.node.index()].or(by_node[ordered.parent.index()]);
+    }
+    files.sort_by_key(|file| Reverse(by_node[order[file.place].node.index()].unwrap_or(0)));
+    // The order is the user's, in fragments too.
+    files.iter_mut().for_each(|file| file.group = 0);
 }
 
 /// Splits files at repeated data. Data can only refer to data with the same coding.

@@ -4,8 +4,7 @@ mod compare;
 mod finds;
 mod opened_files;
 mod random_reads;
-mod random_stats;
-mod stat_wide;
+mod stats;
 mod whole_tree;
 
 use std::{path::Path, time::Duration};
@@ -99,12 +98,12 @@ pub(super) fn all(find_counts: &[usize]) -> Vec<Box<dyn Workload>> {
     for count in find_counts {
         workloads.push(Box::new(finds::ParallelFind { processes: *count }));
     }
-    workloads.push(Box::new(random_stats::RandomStats));
+    workloads.push(Box::new(stats::RandomStats));
     for (pattern, threads) in [(Pattern::Loader, 4), (Pattern::Random, 1), (Pattern::Random, 8), (Pattern::Walk, 2)] {
         workloads.push(Box::new(OpenedFiles { pattern, threads }));
     }
     workloads.push(Box::new(finds::FindSize));
-    workloads.push(Box::new(stat_wide::StatWide));
+    workloads.push(Box::new(stats::StatWide));
     workloads.push(Box::new(compare::Compare { threads: 8 }));
     workloads
 }

@@ -2,13 +2,11 @@
 
 use std::path::PathBuf;
 
-use crate::{
-    fail::{Exit, Fail},
-    own_program::own_program,
-};
+use crate::fail::{Exit, Fail};
 use floe_image::ShownName;
 use floe_mount::{
     control::Client,
+    daemon::own_program,
     handover::{ServiceManager, start_successor},
 };
 

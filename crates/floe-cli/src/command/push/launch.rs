@@ -24,10 +24,9 @@ use crate::{
     confinement,
     fail::{Exit, Fail},
     output::Output,
-    own_program::own_program,
 };
 use floe_mount::{
-    daemon,
+    daemon::{last_message, own_program},
     launch::{Footprint, replayed_range},
 };
 
@@ -83,7 +82,7 @@ pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>, len: u64) -> Re
     }
     let status = child.wait().map_err(failed)?;
     if !status.success() {
-        let reason = daemon::last_message(&errors);
+        let reason = last_message(&errors);
         let fail = Fail::failed(reason.map_or_else(|| format!("{LAUNCH_RANGES_COMMAND}: {status}"), str::to_owned));
         let is_image_bad = status.code() == Some(Exit::BadImage.code().into());
         return Err(if is_image_bad { fail.with_exit(Exit::BadImage) } else { fail });
