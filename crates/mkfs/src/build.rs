@@ -27,24 +27,11 @@ pub fn build(options: &Options, sources: &[Source], progress: &mut dyn Progress)
     build_unnamed(options, sources, None, progress)?.finish(&[])
 }
 
-/// As [`build`], but `verifier` reads the image back before it gets its name.
+/// As [`build`], but the image does not get its name before [`CompleteImage::finish`]. The verifier, if there is one, reads the
+/// image back.
 ///
 /// # Errors
 /// As for [`build`]; or the verifier finds a fault.
-pub fn build_verified(
-    options: &Options,
-    sources: &[Source],
-    verifier: &mut dyn Verifier,
-    progress: &mut dyn Progress,
-) -> Result<Summary> {
-    build_unnamed(options, sources, Some(verifier), progress)?.finish(&[])
-}
-
-/// As [`build_verified`], with a verifier or without, but the image does not get its name before
-/// [`CompleteImage::finish`].
-///
-/// # Errors
-/// As for [`build_verified`].
 pub fn build_unnamed(
     options: &Options,
     sources: &[Source],

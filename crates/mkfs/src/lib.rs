@@ -42,7 +42,7 @@ mod scan;
 mod tree;
 mod workers;
 
-pub use build::{build, build_unnamed, build_verified};
+pub use build::{build, build_unnamed};
 pub use compress::piece::PieceDigest;
 pub use error::Error;
 pub use files::temporaries::Temporaries;

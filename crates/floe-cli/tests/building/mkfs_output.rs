@@ -13,7 +13,7 @@ use std::{
 
 use floe::{Image, OpenOptions};
 use floe_mkfs::{
-    Error, Expected, NoProgress, Options, Progress, Source, Verified, Verifier, VerifyError, build_verified,
+    Error, Expected, NoProgress, Options, Progress, Source, Verified, Verifier, VerifyError, build_unnamed,
 };
 use floe_testkit::skip::{self, Need};
 use tempfile::TempDir;
@@ -213,7 +213,7 @@ fn a_device_holds_a_whole_image_or_none() {
     let options = Options::new(&device.path);
     succeed(&floe(&folder, &[&device.path, "source"]));
     assert!(device.has_magic());
-    let error = build_verified(&options, &[source], &mut Refusal, &mut NoProgress).expect_err("it is refused");
+    let error = build_unnamed(&options, &[source], Some(&mut Refusal), &mut NoProgress).err().expect("it is refused");
     assert!(matches!(error, Error::Verify(_)), "{error}");
     assert!(!device.has_magic(), "a refused image keeps its magic");
     // A build that fails before it writes leaves the device unchanged.

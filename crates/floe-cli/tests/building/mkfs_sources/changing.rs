@@ -1,7 +1,7 @@
 //! Sources that change while they are read.
 
 use floe::{Image, ImageVerifier, OpenOptions, Thoroughness};
-use floe_mkfs::{Coding, Compression, Fragments, Metabox, Options, Phase, Progress, Source, build_verified};
+use floe_mkfs::{Coding, Compression, Fragments, Metabox, Options, Phase, Progress, Source, build_unnamed};
 use floe_testkit::skip::{self, Need};
 use std::{
     fs,
@@ -151,7 +151,8 @@ fn files_that_change_are_kept_beside_packed_metadata() {
             };
             let mut verifier = ImageVerifier { thoroughness: Thoroughness::Full, jobs: options.jobs };
             let sources = [Source::Directory(source.clone())];
-            let built = build_verified(&options, &sources, &mut verifier, &mut Meddler(Some(meddle)));
+            let built = build_unnamed(&options, &sources, Some(&mut verifier), &mut Meddler(Some(meddle)))
+                .and_then(|image| image.finish(&[]));
             let summary = built.unwrap_or_else(|error| panic!("{what}: {error}"));
             assert_eq!(summary.warnings.len(), 2, "{what}: {:?}", summary.warnings);
             assert!(summary.duplicate_bytes >= 50_000, "{what}: {} bytes", summary.duplicate_bytes);
