@@ -23,4 +23,4 @@ pub mod dump;
 pub mod format;
 mod read;
 
-pub use read::{Compression, CompressorOptions, Flags, Squashfs, Superblock, is_squashfs};
+pub use read::{Compression, CompressorOptions, Flags, Squashfs, Superblock};

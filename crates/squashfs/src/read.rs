@@ -21,5 +21,5 @@ pub(crate) use inode::{DirectoryInode, Inode, InodeData, RegularInode};
 pub(crate) use location_list::LocationList;
 pub(crate) use metadata::{MetadataPosition, TableRange};
 pub use squashfs::Squashfs;
-pub use superblock::{Flags, Superblock, is_squashfs};
+pub use superblock::{Flags, Superblock};
 pub(crate) use xattr::{XattrBytes, XattrPrefix};

@@ -34,7 +34,7 @@ pub enum Compression {
 
 impl Compression {
     /// The compressor with this id in the superblock.
-    pub const fn from_id(id: u16) -> Option<Self> {
+    pub(crate) const fn from_id(id: u16) -> Option<Self> {
         Some(match id {
             1 => Self::Gzip,
             2 => Self::Lzma,

@@ -11,12 +11,6 @@ const BLOCK_SIZE_LOG2_MIN: u16 = 12;
 /// log2 of the largest block size: 1 MiB.
 const BLOCK_SIZE_LOG2_MAX: u16 = 20;
 
-/// Whether `head` begins with a SquashFS magic number of any version; four bytes suffice.
-pub fn is_squashfs(head: &[u8]) -> bool {
-    let magic = head.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
-    matches!(magic, Some(format::MAGIC | format::MAGIC_STREAMED | format::MAGIC_SWAPPED))
-}
-
 /// A validated superblock (section "Superblock").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -221,20 +215,6 @@ mod tests {
         }
         let superblock = Superblock::parse(&good(), 0, 4096).expect("nothing is wrong");
         assert_eq!((superblock.block_size(), superblock.xattr_id_table_start), (131_072, None));
-    }
-
-    #[test]
-    fn magic_numbers_are_recognised() {
-        for (head, expected) in [
-            (&b"hsqs"[..], true),
-            (b"HSQS....", true),
-            (b"sqsh", true),
-            (b"hsq", false),
-            (b"", false),
-            (b"\x7fELF", false),
-        ] {
-            assert_eq!(is_squashfs(head), expected, "{head:?}");
-        }
     }
 
     #[test]
