@@ -17,11 +17,11 @@ mod zstd_sys;
 mod tests;
 
 pub use block::BlockCompression;
-pub use deflate::DeflateEncoder;
-pub use lz4::{Lz4Encoder, Lz4HighEncoder};
+use deflate::DeflateEncoder;
+use lz4::{Lz4Encoder, Lz4HighEncoder};
 pub use lz4_window::Lz4WindowEncoder;
-pub use micro_lzma::MicroLzmaEncoder;
-pub use zstd::ZstdEncoder;
+use micro_lzma::MicroLzmaEncoder;
+use zstd::ZstdEncoder;
 
 use std::{fmt, num::NonZeroU32, ops::RangeInclusive};
 

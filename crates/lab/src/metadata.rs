@@ -215,7 +215,7 @@ impl MetadataReport {
     }
 
     /// The counts of the metadata caches; `None` if Floe did not report them.
-    pub fn cache_table(&self) -> Option<Table> {
+    fn cache_table(&self) -> Option<Table> {
         let mut table = Table::new(["metadata cache", "walkers", "misses", "waits", "wakeups", "wakeups per release"]);
         for (variant, name) in self.variants.iter().enumerate() {
             for &walker_count in &self.walker_counts {

@@ -122,7 +122,7 @@ impl Surroundings {
     }
 
     /// The load as text.
-    pub fn load_text(&self) -> String {
+    pub(crate) fn load_text(&self) -> String {
         if self.load.is_empty() { "no load".to_owned() } else { format!("load {}", self.load.join(", ")) }
     }
 }

@@ -19,14 +19,14 @@ pub struct Interval {
 
 impl Interval {
     /// The interval of the average of `values`; `None` for fewer than two.
-    pub fn of_average(values: &[f64]) -> Option<Self> {
+    pub(crate) fn of_average(values: &[f64]) -> Option<Self> {
         let mut random = fastrand::Rng::with_seed(SEED);
         (values.len() > 1).then(|| Self::of(|| resampled_average(values, &mut random)))
     }
 
     /// The interval of the difference of two averages in percent of the baseline's average; `None` for fewer than two
     /// values, or a baseline of zero.
-    pub fn of_difference_percent(baseline: &[f64], values: &[f64]) -> Option<Self> {
+    pub(crate) fn of_difference_percent(baseline: &[f64], values: &[f64]) -> Option<Self> {
         if baseline.len() < 2 || values.len() < 2 || baseline.iter().all(|&value| value == 0.0) {
             return None;
         }
@@ -102,7 +102,7 @@ pub fn average(values: &[f64]) -> f64 {
 }
 
 /// The percentile of sorted values, with linear interpolation.
-pub fn percentile(sorted: &[f64], percent: f64) -> f64 {
+pub(crate) fn percentile(sorted: &[f64], percent: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
     let place = (last as f64 * percent / 100.0).clamp(0.0, last as f64);
     let index = place.floor() as usize;
@@ -111,7 +111,7 @@ pub fn percentile(sorted: &[f64], percent: f64) -> f64 {
 }
 
 /// How far `value` is above `baseline`, in percent of `baseline`; `None` if `baseline` is zero.
-pub fn difference_percent(baseline: f64, value: f64) -> Option<f64> {
+pub(crate) fn difference_percent(baseline: f64, value: f64) -> Option<f64> {
     (baseline != 0.0).then(|| (value - baseline) / baseline * 100.0)
 }
 

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use sha2::{Digest as _, Sha256};
 
 /// The size of a digest, in bytes.
-pub const DIGEST_BYTES: usize = 32;
+pub(crate) const DIGEST_BYTES: usize = 32;
 
 /// A SHA-256 digest.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

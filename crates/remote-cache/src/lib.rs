@@ -30,7 +30,8 @@ mod verity;
 
 pub use cache::{Cache, CacheOptions, Notice};
 pub use counters::{ByCause, CacheCounts};
-pub use digest::{DIGEST_BYTES, Digest, NoDigest};
+pub(crate) use digest::DIGEST_BYTES;
+pub use digest::{Digest, NoDigest};
 pub use digest_table::{BadTable, DigestTable, OBJECT_BYTES_MAX, PIECE_BYTES, TableRoot};
 pub use entry::BootId;
 pub use fetcher::{Cause, FetchError, FetchFault, REQUEST_BYTES_MAX, RangeFetcher, hand_over};

@@ -71,7 +71,7 @@ impl TrustedDirectory {
     ///
     /// # Errors
     /// It cannot be created or opened, or belongs to another user.
-    pub fn create_below(&self, name: &str) -> io::Result<Self> {
+    pub(crate) fn create_below(&self, name: &str) -> io::Result<Self> {
         Self::enter(&self.directory, &self.path, name, Missing::Created)
     }
 

@@ -8,7 +8,7 @@ use super::{EncodeError, Encoder, Fit, trials::fit_by_trials};
 const FIRST_RATIO: usize = 3;
 
 /// Raw DEFLATE by libdeflate.
-pub struct DeflateEncoder {
+pub(crate) struct DeflateEncoder {
     compressor: Compressor,
     trial: Vec<u8>,
 }
@@ -18,7 +18,7 @@ impl DeflateEncoder {
     ///
     /// # Errors
     /// The level is out of range.
-    pub fn new(level: u8) -> Result<Self, EncodeError> {
+    pub(crate) fn new(level: u8) -> Result<Self, EncodeError> {
         let range = EncodeError::Setting("deflate level must be 1 to 12");
         let level = CompressionLvl::new(i32::from(level)).ok().filter(|_| level > 0).ok_or(range)?;
         Ok(Self { compressor: Compressor::new(level), trial: Vec::new() })

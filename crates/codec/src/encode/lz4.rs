@@ -17,11 +17,11 @@ const RATIO_MAX: usize = 255;
 
 /// LZ4 by liblz4's fast compression.
 #[derive(Debug, Default)]
-pub struct Lz4Encoder {}
+pub(crate) struct Lz4Encoder {}
 
 impl Lz4Encoder {
     /// Creates an encoder without state: liblz4's fits on the stack.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 }
@@ -35,7 +35,7 @@ impl Encoder for Lz4Encoder {
 /// LZ4 by liblz4's high compression (HC).
 ///
 /// Input that fast compression cannot shrink is not searched thoroughly: the search is slowest where it finds nothing.
-pub struct Lz4HighEncoder {
+pub(crate) struct Lz4HighEncoder {
     state: lz4_sys::HighState,
     level: u8,
     /// Whether to try fast compression first: at the beginning of an input, and after input that did not shrink.
@@ -49,7 +49,7 @@ impl Lz4HighEncoder {
     ///
     /// # Errors
     /// The level is out of range.
-    pub fn new(level: u8) -> Result<Self, EncodeError> {
+    pub(crate) fn new(level: u8) -> Result<Self, EncodeError> {
         let level = match level {
             1..=7 | 10..=12 => level,
             8 | 9 => 7,

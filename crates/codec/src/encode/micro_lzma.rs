@@ -6,7 +6,7 @@ use super::{EncodeError, Encoder, Fit, micro_lzma_sys::Stream};
 const OUTPUT_LEN_MIN: usize = 6;
 
 /// MicroLZMA by liblzma.
-pub struct MicroLzmaEncoder {
+pub(crate) struct MicroLzmaEncoder {
     stream: Stream,
 }
 
@@ -16,7 +16,7 @@ impl MicroLzmaEncoder {
     ///
     /// # Errors
     /// The level or the dictionary size is out of range.
-    pub fn new(level: u8, dictionary_bytes: u32) -> Result<Self, EncodeError> {
+    pub(crate) fn new(level: u8, dictionary_bytes: u32) -> Result<Self, EncodeError> {
         if !(4096..=8 << 20).contains(&dictionary_bytes) {
             return Err(EncodeError::Setting("lzma dictionary must be 4096 to 8388608 bytes"));
         }

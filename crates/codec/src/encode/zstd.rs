@@ -36,7 +36,7 @@ const STREAM_ROOM_MIN: usize = 24 << 10;
 const SETTINGS_BYTES: u64 = 256 << 10;
 
 /// Zstandard.
-pub struct ZstdEncoder {
+pub(crate) struct ZstdEncoder {
     context: CCtx<'static>,
     trial: Vec<u8>,
     /// The compression ratio of the last blocks of this input, as input and output bytes.
@@ -48,7 +48,7 @@ impl ZstdEncoder {
     ///
     /// # Errors
     /// The level or the window is out of range.
-    pub fn new(level: u8, window_log2: u8) -> Result<Self, EncodeError> {
+    pub(crate) fn new(level: u8, window_log2: u8) -> Result<Self, EncodeError> {
         if !(1..=22).contains(&level) {
             return Err(EncodeError::Setting("zstd level must be 1 to 22"));
         }

@@ -65,12 +65,12 @@ pub struct Latency {
 
 impl Latency {
     /// The longest wait in nanoseconds; `None` if single waits are unknown.
-    pub fn longest_ns(&self) -> Option<u64> {
+    fn longest_ns(&self) -> Option<u64> {
         self.waits_ns.iter().copied().max()
     }
 
     /// Adds a traced thread.
-    pub fn add_thread(&mut self, thread: &ThreadSchedule) {
+    pub(crate) fn add_thread(&mut self, thread: &ThreadSchedule) {
         self.wake_ns += thread.latency_ns(Some(WaitKind::Wake));
         self.preempt_ns += thread.latency_ns(Some(WaitKind::Preempt));
         self.total_ns = self.wake_ns + self.preempt_ns;
@@ -82,14 +82,14 @@ impl Latency {
     }
 
     /// Adds the kernel's totals of a thread.
-    pub fn add_totals(&mut self, totals: &ThreadTotals) {
+    pub(crate) fn add_totals(&mut self, totals: &ThreadTotals) {
         self.total_ns += totals.waiting_ns;
         self.sleep_count += totals.sleep_count;
         self.running_ns += totals.running_ns;
     }
 
     /// The waits of kernel work items for a worker.
-    pub fn of_work(work: &WorkSchedule) -> Self {
+    pub(crate) fn of_work(work: &WorkSchedule) -> Self {
         let waits_ns: Vec<u64> = work.items.iter().map(crate::sched::WorkItem::latency_ns).collect();
         let total_ns = waits_ns.iter().sum();
         let run = work.items.iter().filter_map(|item| Some(item.end_ns?.saturating_sub(item.start_ns)));
@@ -225,13 +225,13 @@ pub const METRICS: [Metric; 24] = [
 
 impl Metric {
     /// The scheduling latency of the decompressing threads. The published result about workers measures it.
-    pub const LATENCY: &'static Self = &METRICS[0];
+    pub(crate) const LATENCY: &'static Self = &METRICS[0];
     /// The launch time, which users notice.
-    pub const WALL: &'static Self = &METRICS[1];
+    pub(crate) const WALL: &'static Self = &METRICS[1];
     /// The time to allocate pages. The published results about pages measure it.
-    pub const PAGES: &'static Self = &METRICS[2];
+    pub(crate) const PAGES: &'static Self = &METRICS[2];
     /// The 99th percentile of read latency, which prefetch must not increase.
-    pub const READS: &'static Self = &METRICS[3];
+    pub(crate) const READS: &'static Self = &METRICS[3];
 }
 
 /// A stage of Floe's reads.

@@ -128,7 +128,7 @@ impl Variant {
     }
 
     /// The threads whose scheduling latency counts as that of decompression.
-    pub fn decompressors(&self, kind: Option<ImageKind>) -> Decompressors {
+    pub(crate) fn decompressors(&self, kind: Option<ImageKind>) -> Decompressors {
         let has = |wanted| self.options.split(',').any(|option| option == wanted);
         let (is_inline, always_hops) = (has("workers=inline"), has("sync-decompress=never"));
         match (self.reader, kind) {
@@ -160,7 +160,7 @@ impl ImageKind {
     }
 
     /// The kernel's name of the format.
-    pub fn kernel_name(self) -> &'static str {
+    pub(crate) fn kernel_name(self) -> &'static str {
         match self {
             Self::Erofs => "erofs",
             Self::Squashfs => "squashfs",

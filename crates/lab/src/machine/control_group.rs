@@ -36,7 +36,7 @@ pub struct GroupCounts {
 
 impl ControlGroup {
     /// Creates a group with a limit of `limit_bytes`, in the hierarchy that limits memory on this machine.
-    pub fn with_memory_limit(undo: &Undo, limit_bytes: u64) -> Result<Self> {
+    pub(crate) fn with_memory_limit(undo: &Undo, limit_bytes: u64) -> Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").context(|| "cannot read the mounts".to_owned())?;
         let own = fs::read_to_string("/proc/self/cgroup").context(|| "cannot read our control group".to_owned())?;
         let (parent, version) = memory_hierarchy(&mounts, &own)
@@ -66,7 +66,7 @@ impl ControlGroup {
     }
 
     /// Its `cgroup.procs`, open for writing.
-    pub fn entrance(&self) -> Result<fs::File> {
+    pub(crate) fn entrance(&self) -> Result<fs::File> {
         let path = self.path.join("cgroup.procs");
         fs::OpenOptions::new().write(true).open(&path).context(|| format!("cannot open {}", path.shown()))
     }

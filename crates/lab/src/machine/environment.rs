@@ -157,7 +157,7 @@ impl Counts {
     }
 
     /// The changes since then.
-    pub fn until_now(&self) -> During {
+    pub(crate) fn until_now(&self) -> During {
         let now = Self::read();
         let milliseconds_per_tick = 1000 / rustix::param::clock_ticks_per_second().max(1);
         During {
@@ -199,7 +199,7 @@ impl CpuNoise {
 }
 
 /// Spins on each CPU in turn for `duration` and records gaps between clock readings.
-pub fn noise_floor(duration: Duration) -> Vec<CpuNoise> {
+pub(crate) fn noise_floor(duration: Duration) -> Vec<CpuNoise> {
     let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();
     cpus.into_iter()
@@ -270,7 +270,7 @@ impl Drop for Setting {
 }
 
 /// The current value of a setting; `None` if this kernel does not have it.
-pub fn read_setting(path: impl AsRef<Path>) -> Option<String> {
+pub(crate) fn read_setting(path: impl AsRef<Path>) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
 }
 

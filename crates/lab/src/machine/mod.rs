@@ -7,6 +7,7 @@ mod namespace_sys;
 mod undo;
 
 pub use control_group::{ControlGroup, GroupCounts};
-pub use environment::{AUTOGROUP, Counts, CpuNoise, During, Environment, Setting, noise_floor, read_setting};
+pub use environment::{AUTOGROUP, Counts, CpuNoise, During, Environment, Setting};
+pub(crate) use environment::{noise_floor, read_setting};
 pub(crate) use namespace_sys::enter_private_mounts;
 pub use undo::{Change, PendingChange, PrivateDirectory, Undo};

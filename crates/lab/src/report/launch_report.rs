@@ -35,7 +35,7 @@ pub fn launch_text(report: &LaunchReport) -> String {
 }
 
 /// The number of launches and how they were used.
-pub fn launches_line(report: &LaunchReport) -> String {
+fn launches_line(report: &LaunchReport) -> String {
     let count = |test: &dyn Fn(&crate::launch::Launch) -> bool| report.launches.iter().filter(|l| test(l)).count();
     let discarded = count(&|launch| launch.discarded.is_some());
     let mut line = format!(
@@ -56,7 +56,7 @@ pub fn launches_line(report: &LaunchReport) -> String {
 const CONTROLS_MIN: usize = 8;
 
 /// How much longer traced launches took than controls, for each variant.
-pub fn cost_of_tracing(report: &LaunchReport) -> Vec<String> {
+fn cost_of_tracing(report: &LaunchReport) -> Vec<String> {
     let wall = |variant: usize, is_traced: bool| -> Vec<f64> {
         let launches = report.launches.iter().filter(|l| l.variant == variant && l.is_traced == is_traced);
         launches.map(|launch| launch.wall_ns as f64).collect()
@@ -82,7 +82,7 @@ pub fn cost_of_tracing(report: &LaunchReport) -> Vec<String> {
 }
 
 /// The notes below the tables: the measured threads, the machine, and remarks.
-pub fn footnotes(report: &LaunchReport) -> Vec<String> {
+fn footnotes(report: &LaunchReport) -> Vec<String> {
     let mut lines = Vec::new();
     for variant in &report.variants {
         let size = variant.image_bytes >> 10;
@@ -104,7 +104,7 @@ pub fn footnotes(report: &LaunchReport) -> Vec<String> {
 
 /// The losses of a recording: lost records, switches missing from tracing (restored from perf events, or not), and
 /// waits of unknown length for that reason.
-pub fn losses_line(lost: u64, (restored, unexplained): (u64, u64), invalid: u64) -> String {
+pub(crate) fn losses_line(lost: u64, (restored, unexplained): (u64, u64), invalid: u64) -> String {
     let mut line = format!("trace records lost: {lost}");
     if restored > 0 {
         let _ = write!(line, "; switches missing from tracing, restored from perf events: {restored}");

@@ -100,7 +100,7 @@ impl Page {
     }
 
     /// Adds a plot with a caption.
-    pub fn figure(&mut self, caption: &str, plot: &str) {
+    pub(crate) fn figure(&mut self, caption: &str, plot: &str) {
         let _ = write!(self.body, "<figure><figcaption>{}</figcaption>{plot}</figure>", escape(caption));
     }
 

@@ -122,7 +122,7 @@ impl Drawing {
 }
 
 /// Draws each value as a dot on its series' strip, with the median and the 95 % interval of the average.
-pub fn strip_plot(series: &[Series], unit: &str) -> String {
+pub(crate) fn strip_plot(series: &[Series], unit: &str) -> String {
     let all = || series.iter().flat_map(|series| series.values.iter().copied());
     let (low, high) = (all().fold(f64::MAX, f64::min), all().fold(0.0, f64::max));
     let is_wide = low > 0.0 && high / low > 40.0;
@@ -166,7 +166,7 @@ pub fn strip_plot(series: &[Series], unit: &str) -> String {
 }
 
 /// Draws the share of values above each value on logarithmic axes, which magnify the tail.
-pub fn tail_plot(series: &[Series], unit: &str) -> String {
+pub(crate) fn tail_plot(series: &[Series], unit: &str) -> String {
     let sorted: Vec<Vec<f64>> = series.iter().map(|series| sorted(&series.values)).collect();
     let longest = sorted.iter().map(Vec::len).max().unwrap_or(0);
     let decades = (longest.max(10) as f64).log10().ceil();
@@ -254,7 +254,7 @@ pub fn histogram(series: &[Series], unit: &str) -> String {
 }
 
 /// Draws a line for each series over common horizontal positions.
-pub fn line_plot(places: &[f64], series: &[Series], place_title: &str, unit: &str) -> String {
+pub(crate) fn line_plot(places: &[f64], series: &[Series], place_title: &str, unit: &str) -> String {
     let across = Scale::from_zero(places.iter().copied());
     let scale = Scale::from_zero(series.iter().flat_map(|series| series.values.iter().copied()));
     let mut drawing = Drawing::new(300.0, LEFT, &format!("{unit} over {place_title}"));

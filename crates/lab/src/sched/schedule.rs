@@ -120,7 +120,7 @@ impl Schedule {
     }
 
     /// A thread and its descendants.
-    pub fn descendants(&self, tid: i32) -> Vec<i32> {
+    pub(crate) fn descendants(&self, tid: i32) -> Vec<i32> {
         let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
         for (&child, thread) in &self.threads {
             if let Some(parent) = thread.parent_tid {

@@ -115,7 +115,7 @@ impl Collector {
     }
 
     /// Events that this kernel lacks; results that depend on them are missing.
-    pub fn missing_events(&self) -> &[&'static str] {
+    pub(crate) fn missing_events(&self) -> &[&'static str] {
         &self.missing_events
     }
 

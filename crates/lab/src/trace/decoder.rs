@@ -7,7 +7,7 @@ use super::format::{EventFormat, Field};
 use crate::{Error, Result};
 
 /// The events that the collector enables: tracefs group, name, and whether it is required.
-pub const EVENTS: [(&str, &str, bool); 12] = [
+pub(crate) const EVENTS: [(&str, &str, bool); 12] = [
     ("sched", "sched_switch", true),
     ("sched", "sched_waking", true),
     ("sched", "sched_wakeup_new", true),

@@ -12,7 +12,7 @@ mod tracefs;
 
 pub(crate) use collector::boot_time_ns;
 pub use collector::{Collector, CollectorOptions};
-pub use decoder::{Decoder, EVENTS};
+pub use decoder::Decoder;
 pub use event::{Event, EventKind, Name, Switch, Wakeup};
 pub use format::{EventFormat, Field, FieldKind};
 pub use page::{Lost, Page, PageLayout, Records};

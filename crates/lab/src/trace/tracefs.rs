@@ -100,7 +100,7 @@ impl Instance {
     }
 
     /// The path of one of its files for other processes.
-    pub fn shared_file(&self, name: &str) -> PathBuf {
+    pub(crate) fn shared_file(&self, name: &str) -> PathBuf {
         let path = self.file(name);
         let own = format!("/proc/{}", std::process::id());
         path.strip_prefix("/proc/self").map(|rest| Path::new(&own).join(rest)).unwrap_or(path)
@@ -133,7 +133,7 @@ impl Instance {
     }
 
     /// The page layout of this kernel's buffers.
-    pub fn page_layout(&self) -> Result<PageLayout> {
+    pub(crate) fn page_layout(&self) -> Result<PageLayout> {
         PageLayout::parse(&self.read("events/header_page").or_else(|_| self.read("../../events/header_page"))?)
     }
 
