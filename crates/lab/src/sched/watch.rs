@@ -190,8 +190,9 @@ fn watch_counted(
     mut report: SchedReport,
 ) -> Result<SchedReport> {
     report.tier = Tier::Counting;
-    let begin = Instant::now();
+    // The first reading takes long with many processes, and is no part of what is watched.
     let before = totals_of(options);
+    let begin = Instant::now();
     while !is_over(options, begin, interrupt) {
         rest(options, begin, interrupt);
         report.duration_ns = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
