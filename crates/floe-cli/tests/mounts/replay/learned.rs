@@ -122,7 +122,8 @@ fn a_launch_that_leaves_the_profile_ends_the_replay() {
     let profile = scene.folder.path().join("profile");
     let lines: String = (0..50).map(|number| format!("0 5000 /{}/{number}\n", number % 10)).collect();
     fs::write(&profile, format!("# floe profile 1\n{lines}")).expect("ours");
-    for (outside, state) in [(50, "left"), (10, "replayed")] {
+    // A replay that ends counts no further files.
+    for (outside, counted, state) in [(50, 16..=50, "left"), (10, 10..=10, "replayed")] {
         let mut serving = Serving::new(&scene.image, profile_option(&profile));
         // While the keeper is stopped, no names are looked up ahead, so the launch overtakes the replay.
         let keeper = stop_keeper(&serving);
@@ -136,7 +137,7 @@ fn a_launch_that_leaves_the_profile_ends_the_replay() {
         }
         kill_process(keeper, Signal::CONT).expect("it runs");
         let report = wait_for_state(&serving.place, state);
-        assert_eq!(report["outside_files"], outside, "{report}");
+        assert!(report["outside_files"].as_u64().is_some_and(|files| counted.contains(&files)), "{report}");
         assert!(state == "replayed" || report["ranges"].as_u64() < Some(50), "{report}");
         assert_eq!(scene.wrong(&serving.place.path), Vec::<String>::new());
         unmount(&mut serving);
