@@ -182,11 +182,6 @@ impl Engine {
         self.latencies.counts_up_to(stage, bounds_ns)
     }
 
-    /// Forgets the latencies recorded so far.
-    pub fn clear_latencies(&self) {
-        self.latencies.clear();
-    }
-
     /// Why there is no spill file although one was requested.
     pub fn spill_file_refusal(&self) -> Option<&'static str> {
         self.fragments.spill_refusal()
