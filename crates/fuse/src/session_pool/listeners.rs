@@ -65,8 +65,8 @@ impl Listeners {
         }
     }
 
-    /// Notes that the calling thread has finished its request. Returns when the thread should listen: at once if it
-    /// knows that there `is_another`.
+    /// Notes that the calling thread has finished its request. Returns when the thread should listen: at once if there
+    /// `is_another` request already.
     pub(crate) fn end(&self, is_another: bool) {
         self.serving.fetch_sub(1, Relaxed);
         if is_another || self.thread_count == 1 || self.is_crowded() {
