@@ -43,7 +43,7 @@ pub fn without_credentials(image: &Path) -> PathBuf {
 }
 
 /// The deadline of a mount's requests. Unless the user set it, it is not below the time that reads of a remote image may take.
-pub fn raised_deadline(image: &Path, settings: &Settings) -> Option<Duration> {
+pub(crate) fn raised_deadline(image: &Path, settings: &Settings) -> Option<Duration> {
     let deadline = settings.mount.deadline;
     if !is_url(image) || settings.has_deadline {
         return deadline;
@@ -73,7 +73,7 @@ pub fn start(image: &Path, options: &ImageOptions) -> Result<Option<Arc<RemotePr
 }
 
 /// The files of an image that another process fetches.
-pub fn named_files(process: &Arc<RemoteProcess>, options: &OpenOptions) -> NamedFiles {
+pub(crate) fn named_files(process: &Arc<RemoteProcess>, options: &OpenOptions) -> NamedFiles {
     let source: Arc<dyn ImageSource> = Arc::clone(process) as Arc<dyn ImageSource>;
     NamedFiles::of_source(Path::new(&process.about().name), &source, options)
 }

@@ -24,7 +24,7 @@ pub enum TransportChoice {
 
 /// Whether the mount outlives its serving process, which io_uring does not support.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Continuity {
+pub(crate) enum Continuity {
     /// It ends with this process.
     Unneeded,
     /// The service manager can restart it.
@@ -125,7 +125,7 @@ impl TransportPlan {
 
 impl TransportChoice {
     /// Whether a mount with these options may use rings, if the kernel offers them.
-    pub fn may_use_rings(self, options: &MountOptions, continuity: Continuity) -> bool {
+    pub(crate) fn may_use_rings(self, options: &MountOptions, continuity: Continuity) -> bool {
         let is_chosen = matches!((continuity, self), (Continuity::Unneeded, Self::Auto) | (_, Self::Uring));
         is_chosen && !options.kernel.auto_unmount
     }

@@ -26,7 +26,7 @@ impl MovingShare {
     }
 
     /// Notes an event of another weight, of [`MovingShare::WHOLE`]; at most the whole.
-    pub fn note_weighted(&self, weight: u32, is_so: bool) {
+    pub(crate) fn note_weighted(&self, weight: u32, is_so: bool) {
         let (old, weight, whole) = (u64::from(self.share.load(Relaxed)), u64::from(weight), u64::from(Self::WHOLE));
         let target = if is_so { whole } else { 0 };
         // Rounded towards the event, so that equal events lead to the whole or to 0.

@@ -68,12 +68,12 @@ impl State {
     }
 
     /// Whether this version of the program understands the state.
-    pub fn is_understood(&self) -> bool {
+    pub(crate) fn is_understood(&self) -> bool {
         self.schema == SCHEMA
     }
 
     /// Notes changes of options. They replace earlier ones of the same options.
-    pub fn note_tuned(&mut self, changes: &[String]) {
+    pub(crate) fn note_tuned(&mut self, changes: &[String]) {
         for change in changes {
             self.tuned.retain(|earlier| key(earlier) != key(change));
             self.tuned.push(change.clone());

@@ -65,7 +65,7 @@ impl Recorder {
 
     /// Waits until files were read and then nothing was used for `quiet`, until `time_max` has passed since the first read,
     /// or until the recording ends.
-    pub fn wait_until_quiet(&self, quiet: Duration, time_max: Duration) {
+    pub(crate) fn wait_until_quiet(&self, quiet: Duration, time_max: Duration) {
         let nothing = |recording: &mut Recording| !recording.has_read && !recording.is_over;
         let mut recording = self.changed.wait_while(self.lock(), nothing);
         let begun = Instant::now();
@@ -81,7 +81,7 @@ impl Recorder {
     }
 
     /// Whether a file was read.
-    pub fn has_read(&self) -> bool {
+    pub(crate) fn has_read(&self) -> bool {
         self.lock().has_read
     }
 

@@ -34,7 +34,7 @@ impl Settings {
 
     /// The settings after changes that a user made to a running mount with another version of the program. Changes that this
     /// version does not support are left out.
-    pub fn with_tuned(&self, changes: &[String]) -> Self {
+    pub(crate) fn with_tuned(&self, changes: &[String]) -> Self {
         let tuned = |settings: Self, change| settings.tuned(std::slice::from_ref(change)).unwrap_or(settings);
         changes.iter().fold(self.clone(), tuned)
     }

@@ -267,7 +267,7 @@ impl MountSamples<'_> {
     ///
     /// # Errors
     /// The metric has not begun, the sample is a duplicate, or the samples exceed the limit.
-    pub fn sample_of(&mut self, name: &str, suffix: &str, labels: Labels<'_>, value: f64) -> io::Result<()> {
+    pub(crate) fn sample_of(&mut self, name: &str, suffix: &str, labels: Labels<'_>, value: f64) -> io::Result<()> {
         let mut series = format!("{name}{suffix}{{{}", self.labels);
         for (label, text) in labels {
             series += &format!(",{label}=\"{}\"", escaped(text));
