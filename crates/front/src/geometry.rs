@@ -54,6 +54,9 @@ pub(crate) const KEPT_META_BLOCK: u32 = 1;
 /// The first block of the addresses that a kept image gives to the data of small files. All of its own blocks are before it.
 pub(crate) const KEPT_DATA_BLOCK: u32 = 0x1000_0000;
 
+/// The first block of the addresses that a kept image gives to the original itself, up to [`META_BLOCK`].
+pub(crate) const KEPT_PLAIN_BLOCK: u32 = 0x4000_0000;
+
 /// The maximum size of an inode with the data that follows it: 64 bytes of inode, 256 KiB of attributes, and two million chunks.
 pub(crate) const HUGE_BYTES: u64 = 8 << 20;
 

@@ -5,9 +5,13 @@
 //! in the file: small and large files each have a device, on which Floe serves their data. An index leads from the addresses on
 //! these devices back to files of the original.
 //!
+//! The original itself can be a third device ([`PlainSource`]): the kernel then reads data that is stored uncompressed, in whole
+//! blocks, without Floe. Rendering checks that these blocks are in the image. The bytes behind the last whole block of such a file
+//! follow its inode, as far as there is room in the file.
+//!
 //! | bytes | what |
 //! | --- | --- |
-//! | block 0 | the superblock with both devices |
+//! | block 0 | the superblock with the devices |
 //! | block 1 | the header, for Floe alone: version, identity of the original, lengths, checksums |
 //! | from the root on, in block 1 | inodes and directory blocks, a directory after the other in the order of a walk |
 //! | from a block on | shared extended attributes |
@@ -24,6 +28,7 @@ mod header;
 mod metadata_file;
 mod not_kept;
 mod number_set;
+mod plain;
 mod runs;
 mod shared_xattrs;
 mod writing;
@@ -38,6 +43,7 @@ use self::{
 pub use self::{
     header::Identity,
     not_kept::NotKept,
+    plain::PlainSource,
     writing::{Pace, keep},
 };
 
@@ -72,6 +78,11 @@ impl KeptImage {
     /// The file that the kernel mounts.
     pub fn file(&self) -> &File {
         &self.file
+    }
+
+    /// Whether the kernel reads data in the original itself.
+    pub(crate) fn has_plain_data(&self) -> bool {
+        self.header.plain_blocks > 0
     }
 
     /// The index, which takes 16 bytes of memory for each run of file data.

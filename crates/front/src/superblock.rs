@@ -6,15 +6,22 @@ use floe_erofs::{
 };
 use floe_image::FileSystemInfo;
 
-use crate::geometry::{BLOCK_BYTES, BLOCK_LOG2, KEPT_DATA_BLOCK, KEPT_META_BLOCK, LARGE_NAME, META_BLOCK};
+use crate::geometry::{
+    BLOCK_BYTES, BLOCK_LOG2, KEPT_DATA_BLOCK, KEPT_META_BLOCK, KEPT_PLAIN_BLOCK, LARGE_NAME, META_BLOCK,
+};
 
 /// The tag of the device with the data of small files.
 const SMALL_TAG: &str = "small";
+
+/// The tag of the original, if it is a device.
+const ORIGINAL_TAG: &str = "original";
 
 /// What the superblock of a kept image says besides.
 pub(crate) struct KeptAreas {
     /// The number of blocks on the device with the data of small files.
     pub(crate) data_blocks: u32,
+    /// The number of blocks of the original up to the last one that the kernel reads by itself; `None` if it is no device.
+    pub(crate) plain_blocks: Option<u32>,
     /// The first block of shared extended attributes; 0 if there are none.
     pub(crate) xattr_block: u32,
 }
@@ -24,12 +31,15 @@ pub(crate) fn superblock(original: &FileSystemInfo, root_nid: u64, kept: Option<
     // The device has no blocks of its own, so that statfs shows the original's size. Chunks with a device number
     // need only its entry.
     let mut devices = vec![DeviceRecord { tag: LARGE_NAME.into(), blocks: 0, unified_block: 0 }];
-    let kept_data_blocks = kept.map(|kept| u64::from(kept.data_blocks));
-    devices.extend(kept_data_blocks.map(|blocks| DeviceRecord {
-        tag: SMALL_TAG.into(),
-        blocks,
-        unified_block: KEPT_DATA_BLOCK.into(),
+    let plain_blocks = kept.and_then(|kept| kept.plain_blocks);
+    let kept_devices = [
+        (SMALL_TAG, kept.map(|kept| kept.data_blocks), KEPT_DATA_BLOCK),
+        (ORIGINAL_TAG, plain_blocks, KEPT_PLAIN_BLOCK),
+    ];
+    devices.extend(kept_devices.into_iter().filter_map(|(tag, blocks, start)| {
+        Some(DeviceRecord { tag: tag.into(), blocks: blocks?.into(), unified_block: start.into() })
     }));
+    let device_blocks: u64 = devices.iter().map(|device| device.blocks).sum();
     let bytes = original.block_count.saturating_mul(original.block_size.into());
     let mut volume_name = [0; 16];
     for (byte, given) in volume_name.iter_mut().zip(&original.label) {
@@ -44,7 +54,7 @@ pub(crate) fn superblock(original: &FileSystemInfo, root_nid: u64, kept: Option<
         epoch: original.built,
         build_time: 0,
         // `statfs` shows the sum of this number and those of the devices: the size of the original, as far as possible.
-        blocks: bytes.div_ceil(BLOCK_BYTES).min(u32::MAX.into()).saturating_sub(kept_data_blocks.unwrap_or(0)),
+        blocks: bytes.div_ceil(BLOCK_BYTES).min(u32::MAX.into()).saturating_sub(device_blocks),
         metadata_block: if kept.is_some() { KEPT_META_BLOCK } else { META_BLOCK },
         xattr_block: kept.map_or(0, |kept| kept.xattr_block),
         uuid: original.uuid.unwrap_or_default(),

@@ -75,6 +75,7 @@ pub struct VirtualImage {
     keeps_directory_sizes: bool,
     /// The data behind a kept image, if the kernel has mounted one: the files are its devices, and nothing is rendered.
     kept: Option<Arc<KeptRuns>>,
+    has_plain_data: bool,
 }
 
 impl VirtualImage {
@@ -123,7 +124,8 @@ impl VirtualImage {
         let io_error = |error: io::Error| Error::Io { error: Arc::new(error), place: Place::UNKNOWN };
         let (shared, root) = Shared::new(original.as_ref())?;
         let runs = kept.runs().map_err(io_error)?;
-        Self::of_shared(original, reader, non_blocking, shared, &root, Some(Arc::new(runs)))
+        let image = Self::of_shared(original, reader, non_blocking, shared, &root, Some(Arc::new(runs)))?;
+        Ok(Self { has_plain_data: kept.has_plain_data(), ..image })
     }
 
     fn of_shared(
@@ -143,7 +145,8 @@ impl VirtualImage {
         let rendered = reader.add_derived(Arc::new(source))?;
         let keeps_directory_sizes = has_blocks_to_keep(root);
         let root_number = root.number;
-        Ok(Self { view: waiting, views, rendered, root_number, keeps_directory_sizes, kept })
+        let has_plain_data = false;
+        Ok(Self { view: waiting, views, rendered, root_number, keeps_directory_sizes, kept, has_plain_data })
     }
 
     /// Whether directories are as large in the virtual image as in the original.
@@ -159,6 +162,11 @@ impl VirtualImage {
     /// Whether a kept image is mounted, so that the kernel reads no metadata here.
     pub fn is_kept(&self) -> bool {
         self.kept.is_some()
+    }
+
+    /// Whether a kept image is mounted with which the kernel reads plain data in the original itself.
+    pub fn has_plain_data(&self) -> bool {
+        self.has_plain_data
     }
 
     /// The length of the virtual image in bytes, most of which is unused addresses; or that of the data of small files behind a

@@ -266,7 +266,7 @@ fn keeping_a_million_inodes_takes_less_than_32_mib_of_memory_and_100_bytes_a_nam
         most = most.max(ALLOCATOR.live_bytes().saturating_sub(before));
         ControlFlow::Continue(())
     };
-    keep(Grid::new(1000, 1000), &file, &[1; 32], 1 << 30, &mut pace).expect("it is kept");
+    keep(Grid::new(1000, 1000), None, &file, &[1; 32], 1 << 30, &mut pace).expect("it is kept");
     assert!(most < 32 << 20, "{most} bytes");
     let len = file.metadata().expect("it is there").len();
     assert!(len < 100 * 1_001_001, "{len} bytes");

@@ -38,8 +38,9 @@ const LARGE_NAME: &str = "large";
 /// The path of the hidden mount while the front is being mounted, in a private mount namespace.
 const HIDDEN_DIRECTORY: &str = "/.floe";
 
-/// The path of the kept image while the front is being mounted, in the same namespace.
+/// The paths of the kept image and of the original while the front is being mounted, in the same namespace.
 const KEPT_FILE: &str = "/.kept";
+const ORIGINAL_FILE: &str = "/.original";
 
 /// The maximum length of a kernel message that explains an error, in bytes.
 const REASON_BYTES_MAX: usize = 1024;
@@ -56,6 +57,15 @@ encoded! {
         /// Whether CPUs are short, so that the thread that reads ahead is urgent from its start.
         pub cpus_are_short: bool,
     }
+}
+
+/// The files from which the kernel's EROFS can be mounted in front, instead of the one in the hidden mount.
+#[derive(Clone, Copy)]
+pub struct KeptFiles<'a> {
+    /// The kept image.
+    pub metadata: BorrowedFd<'a>,
+    /// The original, if that is a device of the kept image.
+    pub original: Option<BorrowedFd<'a>>,
 }
 
 /// A FUSE mount outside the directory tree. It ends when this is dropped, unless the front uses it.
@@ -103,12 +113,14 @@ impl HiddenMount {
         directory: &Directory,
         options: &KernelOptions,
         front_options: FrontOptions,
-        kept: Option<BorrowedFd<'_>>,
+        kept: Option<KeptFiles<'_>>,
     ) -> io::Result<(Place, Option<(FrontTransfer, FrontReadahead)>)> {
         may_wait_for_mount();
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
         // A mount of another namespace cannot be cloned in the private one.
-        let kept = kept.map(|kept| open_tree(kept, "", flags)).transpose()?;
+        let cloned = |file: BorrowedFd<'_>| open_tree(file, "", flags);
+        let original = kept.and_then(|kept| kept.original).map(cloned).transpose()?;
+        let kept = kept.map(|kept| cloned(kept.metadata)).transpose()?.map(|metadata| (metadata, original));
         let (front, image) = in_private_namespace(|| self.front(options, front_options, kept))?;
         let clone = open_tree(&front, "", flags).ok();
         let transfer = front_transfer(clone.as_ref(), image);
@@ -125,7 +137,7 @@ impl HiddenMount {
         self,
         options: &KernelOptions,
         front_options: FrontOptions,
-        kept: Option<OwnedFd>,
+        kept: Option<(OwnedFd, Option<OwnedFd>)>,
     ) -> io::Result<(OwnedFd, OwnedFd)> {
         let world = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_create(&world)?;
@@ -148,9 +160,12 @@ impl HiddenMount {
         let shown = Path::new("/").join(&source);
         match &kept {
             None => symlink(&hidden_image, shown)?,
-            Some(kept) => {
-                fs::File::create_new(KEPT_FILE)?;
-                move_mount(kept, "", CWD, KEPT_FILE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+            Some((metadata, original)) => {
+                for (mount, path) in [(Some(metadata), KEPT_FILE), (original.as_ref(), ORIGINAL_FILE)] {
+                    let Some(mount) = mount else { continue };
+                    fs::File::create_new(path)?;
+                    move_mount(mount, "", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+                }
                 symlink(KEPT_FILE, shown)?;
             }
         }
@@ -158,9 +173,12 @@ impl HiddenMount {
         let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
         fsconfig_set_string(&context, "source", &source)?;
         fsconfig_set_string(&context, "device", Path::new(HIDDEN_DIRECTORY).join(LARGE_NAME))?;
-        if kept.is_some() {
+        if let Some((_, original)) = &kept {
             // The data of small files, which the file in the hidden mount contains otherwise.
             fsconfig_set_string(&context, "device", &hidden_image)?;
+            if original.is_some() {
+                fsconfig_set_string(&context, "device", ORIGINAL_FILE)?;
+            }
         }
         fsconfig_set_flag(&context, "ro")?;
         if options.front_direct_io {

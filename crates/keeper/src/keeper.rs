@@ -78,7 +78,8 @@ impl Keeper {
         let parent = || Parent::new(mark?).ok().map(Arc::new);
         let served = getpid();
         let directory = mountpoint.as_ref().map(|directory| directory.as_fd().as_raw_fd());
-        let kept_front = settings.kept_front.map(|file| file.as_raw_fd());
+        let kept_front = settings.kept_front.map(|files| [Some(files.metadata), files.original]);
+        let kept_front = kept_front.into_iter().flatten().flatten().map(|file| file.as_raw_fd());
         let kept_fds: Vec<RawFd> = [theirs.as_raw_fd(), noting.as_raw_fd()]
             .into_iter()
             .chain(own.as_ref().map(AsRawFd::as_raw_fd))

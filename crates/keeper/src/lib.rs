@@ -37,7 +37,7 @@ mod unmount;
 pub use caller::is_administrator;
 pub use directory::Directory;
 pub use failure::{FrontRefusal, MountFailure, UnmountError, UnmountReason};
-pub use front::{FrontOptions, can_mount_kept};
+pub use front::{FrontOptions, KeptFiles, can_mount_kept};
 pub use front_transfer::{FrontRange, FrontTransfer};
 pub use fusermount::AutoUnmount;
 pub use keeper::Keeper;

@@ -1,8 +1,8 @@
 //! The settings of a keeper, which limit what it does.
 
-use std::{os::fd::BorrowedFd, path::Path};
+use std::path::Path;
 
-use crate::{directory::Directory, messages::Request, options::KernelOptions, schedule::Schedule};
+use crate::{directory::Directory, front::KeptFiles, messages::Request, options::KernelOptions, schedule::Schedule};
 
 /// Names the processes that use the mount on a directory.
 pub type UsersOf = fn(&Path) -> String;
@@ -24,8 +24,8 @@ pub struct KeeperSettings<'a> {
     pub temporary_directory: Option<&'a Path>,
     /// The device number of the mount that the process takes over from another one, instead of mounting.
     pub adopted: Option<(u32, u32)>,
-    /// The kept image from which the kernel's EROFS may be mounted in front, instead of the file in the hidden mount.
-    pub kept_front: Option<BorrowedFd<'a>>,
+    /// The kept image from which the kernel's EROFS may be mounted in front.
+    pub kept_front: Option<KeptFiles<'a>>,
     /// Whether the kernel's EROFS may be put in front of the mount.
     pub may_have_front: bool,
     /// Whether the mount needs the kernel's EROFS in front.

@@ -207,7 +207,8 @@ impl FrontReport {
             if front == Front::Kernel { Obstacle::Requested.to_string() } else { "the kernel supports it".to_owned() };
         let sizes = (!image.keeps_directory_sizes()).then_some("; sizes of directories differ from the image");
         let kept = image.is_kept().then_some("; with kept metadata");
-        let reason = [Some(cause.as_str()), sizes, kept].into_iter().flatten().collect();
+        let plain = image.has_plain_data().then_some("; the kernel reads plain data in the image");
+        let reason = [Some(cause.as_str()), sizes, kept, plain].into_iter().flatten().collect();
         Self { kind: "kernel".to_owned(), reason }
     }
 

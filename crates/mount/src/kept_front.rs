@@ -4,7 +4,7 @@ use std::{
     fs, io,
     ops::ControlFlow,
     os::{
-        fd::{AsFd, BorrowedFd},
+        fd::AsFd,
         unix::fs::{FileExt, MetadataExt},
     },
     path::{Path, PathBuf},
@@ -18,16 +18,24 @@ use std::{
 };
 
 use floe::Offset;
-use floe_front::{Identity, KeptImage, NotKept, VirtualImage, keep};
+use floe_front::{Identity, KeptImage, NotKept, PlainSource, VirtualImage, keep};
 use floe_fuse::RequestCounts;
 use floe_image::{FileSystem, ShownName};
-use floe_keeper::can_mount_kept;
+use floe_keeper::{KeptFiles, can_mount_kept};
 use floe_remote_cache::{CacheOptions, TrustedDirectory};
 use floe_sandbox::{Access, Policy};
-use rustix::process::{Resource, geteuid, getrlimit, setpriority_process};
+use rustix::{
+    fs::fstatfs,
+    process::{Resource, geteuid, getrlimit, setpriority_process},
+};
 use sha2::{Digest, Sha256};
 
-use crate::{front::Front, log::MountLog, options::Settings, remote};
+use crate::{
+    front::Front,
+    log::MountLog,
+    options::{ProfileChoice, Settings},
+    remote,
+};
 
 /// The directory of kept metadata in the cache directory.
 const DIRECTORY: &str = "fronts";
@@ -43,6 +51,13 @@ const BYTES_MAX: u64 = 128 << 20;
 
 /// The maximum size of the kept metadata of all images. The least recently used are removed.
 const ALL_BYTES_MAX: u64 = 1 << 30;
+
+/// The permissions of users other than the owner to change a file.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// The file systems in which the kernel may read an image by itself, as statfs(2) numbers them: ext2 to ext4, XFS, Btrfs, F2FS,
+/// bcachefs and tmpfs.
+const NEAR_FILE_SYSTEMS: [u32; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45_1a4e, 0x0102_1994];
 
 /// An image that changed less than this ago could change again without another time.
 const STAMP_AGE_MIN: Duration = Duration::from_millis(100);
@@ -82,6 +97,8 @@ pub(crate) struct KeptFront {
     identity: Identity,
     image: PathBuf,
     stamp: Stamp,
+    /// The image, if the kernel may read plain data in it by itself.
+    plain: Option<PlainSource>,
     /// What an earlier mount kept, verified.
     kept: Option<KeptImage>,
     /// Whether the kernel mounts it.
@@ -108,8 +125,8 @@ pub(crate) struct Keeping {
 
 impl KeptFront {
     /// Finds or creates the place for an image, and verifies what is there. `None` if nothing is to be kept, or the image or the
-    /// directory do not permit it.
-    pub(crate) fn find(image: &Path, settings: &Settings, log: &MountLog) -> Option<Self> {
+    /// directory do not permit it. A mount with an `idle` time must see all reads.
+    pub(crate) fn find(image: &Path, idle: Option<Duration>, settings: &Settings, log: &MountLog) -> Option<Self> {
         let open = &settings.open;
         let is_whole_file = open.offset == Offset::None && open.devices.is_empty() && open.device_directory.is_none();
         if settings.renders_front
@@ -126,14 +143,15 @@ impl KeptFront {
         }
         let refused =
             |error: io::Error| log.event(&format!("the metadata of the kernel's EROFS in front is not kept: {error}"));
-        Self::place(image, settings).map_err(refused).ok()?
+        Self::place(image, idle, settings).map_err(refused).ok()?
     }
 
-    fn place(image: &Path, settings: &Settings) -> io::Result<Option<Self>> {
+    fn place(image: &Path, idle: Option<Duration>, settings: &Settings) -> io::Result<Option<Self>> {
         let image = image.canonicalize()?;
         let stamp = Stamp::of(&image)?;
         let Some(stamp) = stamp.filter(Stamp::is_settled) else { return Ok(None) };
-        let identity = identity_of(&image, &stamp, settings)?;
+        let plain = plain_source(&image, &stamp, settings).filter(|_| idle.is_none());
+        let identity = identity_of(&image, &stamp, settings, plain.is_some())?;
         let cache = settings.open.remote.cache_directory.clone().or_else(CacheOptions::default_directory);
         let Some(cache) = cache else { return Ok(None) };
         let name: String = identity.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -145,12 +163,14 @@ impl KeptFront {
             None => remove_least_recently_used(&cache.join(DIRECTORY), &name),
         }
         let is_mountable = kept.as_ref().is_some_and(|kept| can_mount_kept(kept.file().as_fd()));
-        Ok(Some(Self { directory, identity, image, stamp, kept, is_mountable }))
+        Ok(Some(Self { directory, identity, image, stamp, plain, kept, is_mountable }))
     }
 
-    /// The kept image for the kernel.
-    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.kept.as_ref().filter(|_| self.is_mountable).map(|kept| kept.file().as_fd())
+    /// The kept image for the kernel, and its device.
+    pub(crate) fn files(&self) -> Option<KeptFiles<'_>> {
+        let original = self.plain.as_ref().map(|plain| plain.file().as_fd());
+        let kept = self.kept.as_ref().filter(|_| self.is_mountable);
+        kept.map(|kept| KeptFiles { metadata: kept.file().as_fd(), original })
     }
 
     /// What an earlier mount kept, if the image is still the same.
@@ -213,7 +233,8 @@ impl KeptFront {
             if ended.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let (unfinished, file) = self.directory.new_file()?;
-        let written = keep(original, &file, &self.identity, BYTES_MAX, &mut pace).and_then(|()| {
+        let kept = keep(original, self.plain.as_ref(), &file, &self.identity, BYTES_MAX, &mut pace);
+        let written = kept.and_then(|()| {
             if !self.is_unchanged() {
                 return Err(NotKept::Ended);
             }
@@ -241,14 +262,17 @@ impl Drop for Keeping {
 impl Stamp {
     /// The stamp of a regular file; `None` for others, which can change without a sign.
     fn of(path: &Path) -> io::Result<Option<Self>> {
-        let file = fs::metadata(path)?;
-        Ok(file.is_file().then(|| Self {
+        Ok(Self::of_file(&fs::metadata(path)?))
+    }
+
+    fn of_file(file: &fs::Metadata) -> Option<Self> {
+        file.is_file().then(|| Self {
             device: file.dev(),
             inode: file.ino(),
             len: file.len(),
             modified: (file.mtime(), file.mtime_nsec()),
             changed: (file.ctime(), file.ctime_nsec()),
-        }))
+        })
     }
 
     /// Whether any further change gives another stamp.
@@ -294,8 +318,26 @@ fn age_min() -> Option<Duration> {
     }
 }
 
-fn identity_of(image: &Path, stamp: &Stamp, settings: &Settings) -> io::Result<Identity> {
-    let mut digest = Sha256::new().chain_update(env!("CARGO_PKG_VERSION"));
+/// The image, if the kernel may read plain data in it by itself, past Floe.
+///
+/// Other users must not be able to change or truncate it: the kernel shows whatever is behind its end as zeros. Its file system
+/// must store it on a disk or in memory of this machine, because Floe's time limit for reads does not apply; and the kernel must
+/// not need many steps to read it, as from an image in another image. An image whose bytes are to be verified is read by Floe
+/// alone, and while a launch is recorded, Floe must see each read.
+fn plain_source(image: &Path, stamp: &Stamp, settings: &Settings) -> Option<PlainSource> {
+    if settings.open.remote.require_verified || settings.profile == ProfileChoice::Learn {
+        return None;
+    }
+    let file = fs::File::open(image).ok()?;
+    let metadata = file.metadata().ok()?;
+    let is_roots = metadata.uid() == 0 && metadata.mode() & OTHERS_WRITE == 0;
+    let is_near = fstatfs(&file).is_ok_and(|found| NEAR_FILE_SYSTEMS.contains(&(found.f_type as u32)));
+    let is_image = Stamp::of_file(&metadata).as_ref() == Some(stamp);
+    if is_roots && is_near && is_image { PlainSource::new(file).ok() } else { None }
+}
+
+fn identity_of(image: &Path, stamp: &Stamp, settings: &Settings, has_plain_data: bool) -> io::Result<Identity> {
+    let mut digest = Sha256::new().chain_update(env!("CARGO_PKG_VERSION")).chain_update([u8::from(has_plain_data)]);
     let Stamp { device, inode, len, modified, changed } = *stamp;
     let owners = [settings.mount.uid, settings.mount.gid].map(|id| id.map_or(u64::MAX, u64::from));
     for number in [device, inode, len].into_iter().chain(owners) {

@@ -3,7 +3,6 @@
 use std::{
     fs::{self, File},
     io,
-    os::fd::BorrowedFd,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,7 +11,7 @@ use floe::{OpenOptions, remote::RemoteProcess};
 use floe_engine::{Priority, reschedule_this_thread, schedule_started_thread, schedule_this_thread};
 use floe_fuse::{MountHandles, MountHooks, MountOptions, MountSetup};
 use floe_image::ShownName;
-use floe_keeper::{Keeper, KeeperSettings, KeeperThread, KernelOptions, Relay, Schedule};
+use floe_keeper::{Keeper, KeeperSettings, KeeperThread, KeptFiles, KernelOptions, Relay, Schedule};
 use floe_sandbox::{Access, Calls, Capability, Mode, Policy};
 
 use crate::{
@@ -87,8 +86,9 @@ impl Request {
             SpillDirectory::create(&request.image, settings.open.engine.clone(), &log);
         let is_confined = settings.sandbox != Mode::Off;
         let relays = if is_confined { relays(&mut log, manager.as_mut())? } else { Vec::new() };
-        let kept_front = target.taken().is_none().then(|| KeptFront::find(&request.image, &settings, &log)).flatten();
-        let kept = kept_front.as_ref().and_then(KeptFront::file);
+        let find = || KeptFront::find(&request.image, request.idle, &settings, &log);
+        let kept_front = target.taken().is_none().then(find).flatten();
+        let kept = kept_front.as_ref().and_then(KeptFront::files);
         let keeper = start_keeper(&settings, &target, continuity, spill_directory.as_ref(), kept, relays)?;
         let held = Held {
             image: remote::without_credentials(&request.image),
@@ -148,7 +148,7 @@ fn start_keeper(
     target: &Target,
     continuity: Continuity,
     spill_directory: Option<&SpillDirectory>,
-    kept_front: Option<BorrowedFd<'_>>,
+    kept_front: Option<KeptFiles<'_>>,
     relays: Vec<Relay>,
 ) -> Result<Arc<Keeper>, Failure> {
     let Settings { mount: options, front, transport, profile, .. } = settings;

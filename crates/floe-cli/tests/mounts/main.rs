@@ -35,6 +35,7 @@ mod fronts {
     mod front;
     mod kept;
     mod numbers;
+    mod plain;
     mod trouble;
 }
 

@@ -38,6 +38,11 @@ pub(crate) struct Scene {
 impl Scene {
     /// An image of text files with these names and lengths.
     pub(crate) fn new(files: &[(&str, usize)]) -> Self {
+        Self::made(files, &["--compress", "lz4", "-C65536"])
+    }
+
+    /// The same, made with these options.
+    pub(crate) fn made(files: &[(&str, usize)], options: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a directory");
         let tree = folder.path().join("tree");
         let mut random = Random::new(7);
@@ -50,7 +55,7 @@ impl Scene {
             contents.insert(PathBuf::from(name), text);
         }
         let image = folder.path().join("image.erofs");
-        made(floe().args(["mkfs", "--compress", "lz4", "-C65536"]).arg(&image).arg(tree));
+        made(floe().arg("mkfs").args(options).arg(&image).arg(tree));
         Self { folder, image, contents }
     }
 

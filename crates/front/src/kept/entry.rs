@@ -5,6 +5,7 @@ use floe_erofs::{
     write::{InodeData, InodeRules},
 };
 
+use super::plain::PlainFile;
 use crate::{
     geometry::BLOCK_BYTES,
     node::{CHUNK_INDEX_BYTES, ChunkMap, Node, large_format},
@@ -20,6 +21,8 @@ pub(super) enum EntryData {
     Large,
     /// Runs of chunks on the device of small files.
     Chunks(ChunkMap),
+    /// Blocks of the original, and a copy of what follows them.
+    Plain(PlainFile),
     /// The target of a symbolic link.
     Target(Vec<u8>),
 }
@@ -45,6 +48,7 @@ impl Entry {
         let body_len = inode_len + xattrs.len() as u64;
         let (tail_start, tail_len) = match &data {
             EntryData::Device(_) | EntryData::Small => (body_len, 0),
+            EntryData::Plain(plain) => (body_len, plain.tail.len() as u64),
             EntryData::Large => (body_len.next_multiple_of(CHUNK_INDEX_BYTES), CHUNK_INDEX_BYTES),
             EntryData::Chunks(map) => (body_len, map.count * BLOCK_MAP_ENTRY_SIZE),
             EntryData::Target(target) if body_len + target.len() as u64 <= BLOCK_BYTES => {
@@ -70,7 +74,7 @@ impl EntryData {
             Self::Device(number) => InodeData::Device(*number),
             Self::Large => InodeData::Chunked { format: large_format(size) },
             Self::Chunks(map) => InodeData::Chunked { format: map.format() },
-            Self::Small | Self::Target(_) => InodeData::Flat { start_block: None, inline: false },
+            Self::Small | Self::Plain(_) | Self::Target(_) => InodeData::Flat { start_block: None, inline: false },
         }
     }
 }

@@ -14,11 +14,11 @@ pub(super) const HEADER_BYTES: usize = NUMBERS_START + 8 * NUMBER_COUNT + 8;
 const MAGIC: [u8; 8] = *b"floekept";
 
 /// The version of this format and of all that the crate renders. Kept images of other versions are not used.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// The offset in the header of the numbers behind the identity, and their count.
 const NUMBERS_START: usize = MAGIC.len() + 8 + size_of::<Identity>();
-const NUMBER_COUNT: usize = 7;
+const NUMBER_COUNT: usize = 8;
 
 /// Identifies an original, and the options that its rendering depends on: a digest.
 pub type Identity = [u8; 32];
@@ -30,6 +30,8 @@ pub(super) struct Header {
     /// The length of the file.
     pub(super) len: u64,
     pub(super) checksum: u64,
+    /// The number of blocks of the original up to the last one that the kernel reads by itself.
+    pub(super) plain_blocks: u32,
     pub(super) index: IndexPlace,
 }
 
@@ -39,7 +41,8 @@ impl Header {
         let mut bytes = [MAGIC.as_slice(), &VERSION.to_le_bytes(), &self.identity].concat();
         let IndexPlace { start, image_runs, large_runs, offsets, image_free, large_free } = self.index;
         let free = u64::from(large_free) << 32 | u64::from(image_free);
-        let numbers: [u64; NUMBER_COUNT] = [self.len, self.checksum, start, image_runs, large_runs, offsets, free];
+        let numbers: [u64; NUMBER_COUNT] =
+            [self.len, self.checksum, start, image_runs, large_runs, offsets, free, self.plain_blocks.into()];
         bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
         bytes.extend(xxh64(&bytes, 0).to_le_bytes());
         bytes
@@ -66,7 +69,8 @@ impl Header {
             large_free: (free >> 32) as u32,
         };
         let identity = bytes.get(MAGIC.len() + 8..NUMBERS_START)?.try_into().ok()?;
-        Some(Self { identity, len: nth(0)?, checksum: nth(1)?, index })
+        let plain_blocks = u32::try_from(nth(7)?).ok()?;
+        Some(Self { identity, len: nth(0)?, checksum: nth(1)?, plain_blocks, index })
     }
 }
 
@@ -80,6 +84,7 @@ mod tests {
             identity: [7; 32],
             len: 1 << 43,
             checksum: u64::MAX,
+            plain_blocks: 8,
             index: IndexPlace {
                 start: 1 << 33,
                 image_runs: 5,

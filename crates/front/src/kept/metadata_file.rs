@@ -1,6 +1,6 @@
 //! The file of a kept image while it is written.
 
-use std::{fs::File, io, os::unix::fs::FileExt};
+use std::{collections::VecDeque, fs::File, io, os::unix::fs::FileExt};
 
 use floe_erofs::format::INODE_SLOT_SIZE;
 
@@ -10,6 +10,9 @@ use crate::geometry::BLOCK_BYTES;
 /// The number of bytes at the end of the file that are collected before they are written.
 const COLLECTED_BYTES_MAX: usize = 1 << 18;
 
+/// The number of the last gaps that are remembered: what fills them stays close to its neighbours.
+const GAPS_MAX: usize = 32;
+
 /// The file of a kept image. Its bytes are taken from the beginning to the end, in slots of inodes, and written at any time.
 pub(super) struct MetadataFile<'a> {
     file: &'a File,
@@ -17,6 +20,8 @@ pub(super) struct MetadataFile<'a> {
     end: u64,
     /// How many bytes may be taken.
     end_max: u64,
+    /// The ends of blocks that are not taken: their offsets and lengths.
+    gaps: VecDeque<(u64, u64)>,
     /// The last bytes, not yet written, from an offset on.
     collected: Vec<u8>,
     collected_start: u64,
@@ -25,7 +30,7 @@ pub(super) struct MetadataFile<'a> {
 impl<'a> MetadataFile<'a> {
     /// The file, whose first `start` bytes are written by others.
     pub(super) fn new(file: &'a File, start: u64, end_max: u64) -> Self {
-        Self { file, end: start, end_max, collected: Vec::new(), collected_start: start }
+        Self { file, end: start, end_max, gaps: VecDeque::new(), collected: Vec::new(), collected_start: start }
     }
 
     /// The offset of the first byte that is not taken.
@@ -50,7 +55,24 @@ impl<'a> MetadataFile<'a> {
 
     /// Continues with the next block.
     pub(super) fn align(&mut self) -> Result<(), NotKept> {
-        self.advance(self.end.next_multiple_of(BLOCK_BYTES))
+        let gap = (self.end, self.room());
+        self.advance(self.end.next_multiple_of(BLOCK_BYTES))?;
+        if gap.1 > 0 {
+            self.gaps.push_back(gap);
+        }
+        if self.gaps.len() > GAPS_MAX {
+            self.gaps.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Takes `len` bytes in the smallest gap with room for them. Returns the offset of the first.
+    pub(super) fn take_gap(&mut self, len: u64) -> Option<u64> {
+        let len = len.checked_next_multiple_of(INODE_SLOT_SIZE)?;
+        let (start, room) = self.gaps.iter_mut().filter(|(_, room)| *room >= len).min_by_key(|(_, room)| *room)?;
+        *room -= len;
+        *start += len;
+        Some(*start - len)
     }
 
     /// Takes the next `len` bytes. Returns the offset of the first.
@@ -104,6 +126,20 @@ impl<'a> MetadataFile<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_smallest_gap_with_room_is_filled() {
+        let file = tempfile::tempfile().expect("a file");
+        let mut metadata = MetadataFile::new(&file, 4000, 1 << 20);
+        metadata.align().expect("room");
+        assert_eq!(metadata.take(4064).expect("room"), 4096);
+        metadata.align().expect("room");
+        assert_eq!(
+            (metadata.take_gap(97), metadata.take_gap(32), metadata.take_gap(32)),
+            (None, Some(8160), Some(4000))
+        );
+        assert_eq!((metadata.take_gap(33), metadata.take_gap(33), metadata.end()), (Some(4032), None, 8192));
+    }
 
     #[test]
     fn bytes_are_taken_in_order_and_written_in_any() {

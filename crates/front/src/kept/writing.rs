@@ -1,5 +1,7 @@
 //! Writes kept images.
 
+mod file_data;
+
 use std::{collections::HashMap, fs::File, ops::ControlFlow, os::unix::fs::FileExt, sync::Arc};
 
 use floe_erofs::{
@@ -15,23 +17,20 @@ use super::{
     metadata_file::MetadataFile,
     not_kept::NotKept,
     number_set::NumberSet,
+    plain::PlainSource,
     runs::KeptRuns,
     shared_xattrs::SharedXattrs,
 };
 use crate::{
     fault::lasting,
     geometry::{BLOCK_BYTES, KEPT_DATA_BLOCK},
-    node::{ChunkMap, Node, Xattrs, large_chunk},
-    render::HOLE,
+    node::{Node, Xattrs, large_chunk},
     superblock::{KeptAreas, superblock},
     view::{Shared, View},
 };
 
 /// The number of directory entries after which the pace is asked again.
 const ENTRIES_STEP: u64 = 64;
-
-/// The number of chunks of a file with holes that are mapped at a time.
-const CHUNKS_STEP: u64 = 1024;
 
 /// The nid of the root, as in the virtual image.
 const ROOT_NID: u64 = 36;
@@ -48,6 +47,12 @@ struct Writing<'a> {
     rules: InodeRules,
     metadata: MetadataFile<'a>,
     bytes_max: u64,
+    /// The original as a device of the kept image.
+    plain: Option<&'a PlainSource>,
+    /// The number of its blocks up to the last one that was used.
+    plain_blocks: u32,
+    /// The number of inodes that have no place yet.
+    inodes_left: u64,
     runs: KeptRuns,
     xattrs: SharedXattrs,
     /// The numbers of all inodes that were named.
@@ -89,7 +94,7 @@ enum Target {
 }
 
 /// Writes the metadata of `original` to `file`, which is empty, as the kept image with this identity. It takes at most
-/// `bytes_max` bytes there.
+/// `bytes_max` bytes there. With `plain`, that is a device of the kept image.
 ///
 /// The file becomes valid with the last write. Memory is limited by the number of inodes that fit in the file: about 16 bytes per
 /// file, some more for those with several names, and 32 per directory whose turn has not come.
@@ -98,6 +103,7 @@ enum Target {
 /// The image is not kept.
 pub fn keep(
     original: Arc<dyn FileSystem>,
+    plain: Option<&PlainSource>,
     file: &File,
     identity: &Identity,
     bytes_max: u64,
@@ -107,7 +113,11 @@ pub fn keep(
     let (shared, node) = Shared::new(original.as_ref()).map_err(NotKept::Original)?;
     // The kernel's sum of the epoch and the age of a compact inode is the time of the epoch itself without the 48-bit layout.
     let rules = InodeRules { epoch: original.info().built, wide: false, form: InodeForm::Smallest };
+    let inodes_left = original.info().inode_count;
     let mut writing = Writing {
+        plain,
+        plain_blocks: 0,
+        inodes_left,
         view: View { file_system: original, shared: Arc::new(shared), may_wait: true, non_blocking: None },
         rules,
         metadata: MetadataFile::new(file, ROOT_START, bytes_max),
@@ -220,11 +230,17 @@ impl Writing<'_> {
             return Ok((Target::Inode(*nid), file_type));
         }
         let entry = self.entry(&node)?;
-        self.place(places, Some(entry.unit))?;
-        if !self.metadata.fits(entry.unit) {
-            self.metadata.align()?;
-        }
-        let start = self.metadata.take(entry.len)?;
+        self.inodes_left = self.inodes_left.saturating_sub(1);
+        let start = match self.metadata.take_gap(entry.len) {
+            Some(start) => start,
+            None => {
+                self.place(places, Some(entry.unit))?;
+                if !self.metadata.fits(entry.unit) {
+                    self.metadata.align()?;
+                }
+                self.metadata.take(entry.len)?
+            }
+        };
         self.write(&node, &entry, start)?;
         let nid = nid_at(start);
         if node.attr().link_count > 1 {
@@ -255,11 +271,16 @@ impl Writing<'_> {
     fn entry(&mut self, node: &Node) -> Result<Entry, NotKept> {
         let attr = node.attr();
         let data = match attr.file_type {
-            FileType::Regular => match node.chunk_map() {
-                Some(map) => EntryData::Chunks(map),
-                None if node.is_large() => EntryData::Large,
-                None => EntryData::Small,
-            },
+            FileType::Regular => {
+                let data = match node.chunk_map() {
+                    Some(map) => EntryData::Chunks(map),
+                    None if node.is_large() => EntryData::Large,
+                    None => EntryData::Small,
+                };
+                let xattrs = self.xattrs.body(body(node));
+                let data = self.plain_data(node, xattrs.len() as u64)?.unwrap_or(data);
+                return Ok(Entry::new(node, data, xattrs, &self.rules));
+            }
             FileType::Symlink => {
                 let target = sound(self.view.file_system.read_link(node.nid))?;
                 EntryData::Target(
@@ -282,6 +303,12 @@ impl Writing<'_> {
             EntryData::Small => {
                 let first = self.runs.assign(node.nid, front_nid, 0, size).ok_or(NotKept::TooLarge)?;
                 flat(Some(u64::from(KEPT_DATA_BLOCK) + u64::from(first)))
+            }
+            EntryData::Plain(plain) => {
+                let blocks = size - plain.tail.len() as u64;
+                let address = |block: u32| self.plain_address(block, blocks.div_ceil(BLOCK_BYTES)).into();
+                tail.clone_from(&plain.tail);
+                InodeData::Flat { start_block: plain.start_block.map(address), inline: !tail.is_empty() }
             }
             EntryData::Large => {
                 let first = self.runs.assign_large(node.nid, front_nid, size).ok_or(NotKept::TooLarge)?;
@@ -311,34 +338,6 @@ impl Writing<'_> {
         Ok(self.metadata.put(start, &bytes)?)
     }
 
-    /// Writes the chunk map of a file with holes at `start`, and gives addresses to the data between them.
-    fn write_chunks(&mut self, node: &Node, map: ChunkMap, front_nid: u32, start: u64) -> Result<(), NotKept> {
-        let size = node.attr().size;
-        let mut position = 0;
-        while position < map.count {
-            if (self.pace)().is_break() {
-                return Err(NotKept::Ended);
-            }
-            let end = map.count.min(position + CHUNKS_STEP);
-            let mut addresses = vec![HOLE; (end - position) as usize];
-            for run in sound(self.view.data_runs(node, map, position..end))? {
-                let offset = run.start << map.chunk_log2;
-                let run_size = size.min(run.end << map.chunk_log2) - offset;
-                let first = self.runs.assign(node.nid, front_nid, offset, run_size).ok_or(NotKept::TooLarge)?;
-                for chunk in run.clone() {
-                    let distance = ((chunk - run.start) << map.chunk_log2) / BLOCK_BYTES;
-                    if let Some(address) = addresses.get_mut((chunk - position) as usize) {
-                        *address = (u64::from(KEPT_DATA_BLOCK) + u64::from(first) + distance) as u32;
-                    }
-                }
-            }
-            let bytes: Vec<u8> = addresses.iter().flat_map(|address| address.to_le_bytes()).collect();
-            self.metadata.put(start + position * size_of::<u32>() as u64, &bytes)?;
-            position = end;
-        }
-        Ok(())
-    }
-
     fn node(&self, nid: Nid) -> Result<Node, NotKept> {
         let node = sound(self.view.node(nid))?;
         if node.xattrs == Xattrs::Broken { Err(NotKept::Broken) } else { Ok(node) }
@@ -359,11 +358,13 @@ impl Writing<'_> {
         let index = self.runs.write(file, index_start)?;
         let areas = KeptAreas {
             data_blocks: self.runs.image_block_count(),
+            plain_blocks: self.plain.map(|_| self.plain_blocks),
             xattr_block: if table.is_empty() { 0 } else { (table_start / BLOCK_BYTES) as u32 },
         };
         file.write_all_at(&superblock(&self.view.file_system.info(), ROOT_NID, Some(&areas)), 0)?;
         file.set_len(len)?;
-        let header = Header { identity: *identity, len, checksum: checksum(file, len)?, index };
+        let plain_blocks = self.plain_blocks;
+        let header = Header { identity: *identity, len, checksum: checksum(file, len)?, plain_blocks, index };
         Ok(file.write_all_at(&header.to_bytes(), HEADER_START)?)
     }
 }

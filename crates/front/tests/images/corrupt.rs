@@ -146,8 +146,9 @@ fn a_corrupt_image_is_not_kept_or_shows_the_same() {
             let bytes = corpus.corrupt_bytes(image);
             let Ok(front) = Front::of_bytes(bytes.clone(), image.format()) else { return Vec::new() };
             let folder = tempfile::tempdir().expect("a directory");
-            let path = folder.path().join("kept");
-            let Ok(kept) = kept(&front, &path) else {
+            let (path, file) = (folder.path().join("kept"), folder.path().join("image"));
+            fs::write(&file, &bytes).expect("there is room");
+            let Ok(kept) = kept(&front, &path, Some(&file)) else {
                 outcomes[0].fetch_add(1, Relaxed);
                 return Vec::new();
             };
@@ -155,7 +156,7 @@ fn a_corrupt_image_is_not_kept_or_shows_the_same() {
             let compare = || -> Result<Vec<String>, String> {
                 let sources = vec![Arc::new(MemorySource::new(bytes.clone())) as _];
                 let behind = Front::of_kept(sources, image.format(), &kept).map_err(|error| error.to_string())?;
-                let behind = KernelFront::of_kept(behind, &path)?;
+                let behind = KernelFront::of_kept(behind, &path, Some(&file))?;
                 let rendered = KernelFront::new(front, "")?;
                 let told = |mount: &KernelFront| {
                     let root = mount.path().display().to_string();

@@ -4,14 +4,14 @@ use std::{
     fs::{self, File},
     ops::ControlFlow,
     os::unix::fs::FileExt,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
 
-use floe_front::{Identity, KeptImage, NotKept, keep};
+use floe_front::{Identity, KeptImage, NotKept, PlainSource, keep};
 use floe_image::ByteRange;
 use floe_testkit::{
     check_rows,
@@ -35,10 +35,12 @@ fn new_file(path: &Path) -> File {
     File::options().read(true).write(true).create_new(true).open(path).expect("it is created")
 }
 
-/// Keeps the metadata of `front` in a file at `path`.
-pub(crate) fn kept(front: &Front, path: &Path) -> Result<KeptImage, NotKept> {
+/// Keeps the metadata of `front` in a file at `path`. A file with the image is a device of it.
+pub(crate) fn kept(front: &Front, path: &Path, image: Option<&Path>) -> Result<KeptImage, NotKept> {
+    let plain = image.map(|image| PlainSource::new(File::open(image).expect("it is there")).expect("it has a length"));
     let original = Arc::clone(&front.original);
-    keep(original, &new_file(path), &IDENTITY, BYTES_MAX, &mut || ControlFlow::Continue(()))?;
+    let mut pace = || ControlFlow::Continue(());
+    keep(original, plain.as_ref(), &new_file(path), &IDENTITY, BYTES_MAX, &mut pace)?;
     let file = File::open(path).expect("it is there");
     Ok(KeptImage::verify(file, &IDENTITY).expect("it was written whole"))
 }
@@ -51,22 +53,31 @@ fn without_numbers(mut manifest: Manifest) -> Manifest {
     manifest
 }
 
-/// Checks that most images are kept.
+/// A file with the image.
+fn image_file(corpus: &Corpus, image: &ImageRecord, folder: &Path) -> PathBuf {
+    let path = folder.join("image");
+    fs::write(&path, corpus.bytes(&image.image).split_off(image.offset as usize)).expect("there is room");
+    path
+}
+
+/// Checks that most images are kept, without and with the image as a device.
 fn check_count(kept: &AtomicUsize, images: &[ImageRecord]) {
     let kept = kept.load(Relaxed);
-    assert!(kept * 10 >= images.len() * 9, "{kept} of {} images are kept", images.len());
+    assert!(kept * 10 >= images.len() * 2 * 9, "{kept} of {} images are kept", images.len() * 2);
 }
 
 /// A walk with Floe's reader.
-fn walked(front: &Front, metadata: Option<&Path>) -> floe_image::Result<Manifest> {
+fn walked(front: &Front, metadata: Option<(&Path, Option<&Path>)>) -> floe_image::Result<Manifest> {
     let mut sources: Vec<Arc<dyn floe_image::ImageSource>> = Vec::new();
     match metadata {
-        Some(path) => {
-            let file = File::open(path).expect("it is there");
-            let len = file.metadata().expect("it is there").len();
-            sources.push(Arc::new(KeptFile { file, len }));
-            sources.push(front.large_source());
-            sources.push(front.source());
+        Some((path, image)) => {
+            let source = |path: &Path| {
+                let file = File::open(path).expect("it is there");
+                let len = file.metadata().expect("it is there").len();
+                Arc::new(WholeFile { file, len })
+            };
+            sources.extend([source(path) as _, front.large_source() as _, front.source() as _]);
+            sources.extend(image.map(|image| source(image) as _));
         }
         None => sources.extend([front.source() as _, front.large_source() as _]),
     }
@@ -80,12 +91,12 @@ fn room(mount: &Path) -> (i64, u64) {
     (shown.f_bsize, shown.f_files)
 }
 
-struct KeptFile {
+struct WholeFile {
     file: File,
     len: u64,
 }
 
-impl floe_image::ImageSource for KeptFile {
+impl floe_image::ImageSource for WholeFile {
     fn len(&self) -> u64 {
         self.len
     }
@@ -98,7 +109,7 @@ impl floe_image::ImageSource for KeptFile {
 #[test]
 fn a_kept_image_has_what_is_rendered() {
     let corpus = Corpus::locate_or_fixtures();
-    let (images, count) = (images(&corpus), AtomicUsize::new(0));
+    let (images, [count, plain_count]) = (images(&corpus), [const { AtomicUsize::new(0) }; 2]);
     check_rows(
         &images,
         |image| image.name.clone(),
@@ -107,19 +118,27 @@ fn a_kept_image_has_what_is_rendered() {
             let path = folder.path().join("kept");
             let compare = || -> floe_image::Result<Vec<String>> {
                 let front = Front::of_record(&corpus, image)?;
-                let kept = match kept(&front, &path) {
-                    Ok(kept) => kept,
-                    Err(error) => return Ok(vec![format!("not kept: {error}")]),
-                };
-                count.fetch_add(1, Relaxed);
-                let behind = Front::of_kept(sources_of(&corpus, image), image.format, &kept)?;
-                let (expected, found) = (walked(&front, None)?, walked(&behind, Some(&path))?);
-                Ok(differences(&expected, &found, &Comparison::default()))
+                let (expected, image_file) = (walked(&front, None)?, image_file(&corpus, image, folder.path()));
+                let mut told = Vec::new();
+                for device in [None, Some(image_file.as_path())] {
+                    let kept = match kept(&front, &path, device) {
+                        Ok(kept) => kept,
+                        Err(error) => return Ok(vec![format!("not kept: {error}")]),
+                    };
+                    count.fetch_add(1, Relaxed);
+                    let behind = Front::of_kept(sources_of(&corpus, image), image.format, &kept)?;
+                    plain_count.fetch_add(usize::from(behind.image.has_plain_data()), Relaxed);
+                    let found = walked(&behind, Some((&path, device)))?;
+                    told.extend(differences(&expected, &found, &Comparison::default()));
+                    fs::remove_file(&path).expect("ours");
+                }
+                Ok(told)
             };
             compare().unwrap_or_else(|error| vec![error.to_string()])
         },
     );
     check_count(&count, &images);
+    assert!(plain_count.load(Relaxed) > 0);
 }
 
 #[test]
@@ -134,23 +153,31 @@ fn the_kernel_shows_the_same_of_both() {
         |image| image.name.clone(),
         |image| {
             let folder = tempfile::tempdir().expect("a directory");
-            let path = folder.path().join("kept");
             let compare = || -> Result<Vec<String>, String> {
                 let front = Front::of_record(&corpus, image).map_err(|error| error.to_string())?;
-                let kept = kept(&front, &path).map_err(|error| format!("not kept: {error}"))?;
-                count.fetch_add(1, Relaxed);
-                let behind = Front::of_kept(sources_of(&corpus, image), image.format, &kept);
-                let behind = KernelFront::of_kept(behind.map_err(|error| error.to_string())?, &path)?;
+                let image_file = image_file(&corpus, image, folder.path());
+                let devices = [None, Some(image_file.as_path())];
+                let images = devices.map(|device| {
+                    let path = folder.path().join(if device.is_some() { "kept with a device" } else { "kept" });
+                    let kept = kept(&front, &path, device).map_err(|error| format!("not kept: {error}"))?;
+                    count.fetch_add(1, Relaxed);
+                    let behind = Front::of_kept(sources_of(&corpus, image), image.format, &kept);
+                    KernelFront::of_kept(behind.map_err(|error| error.to_string())?, &path, device)
+                });
                 let rendered = KernelFront::new(front, "")?;
                 let walk = |mount: &KernelFront| {
                     let walk = DirectoryWalk { numbers: true, segments: true, metadata_only: false };
                     let walked = walk::directory(&mount.path(), walk).map_err(|error| error.to_string())?;
                     Ok::<_, String>((without_numbers(walked), room(&mount.path())))
                 };
-                let ((expected, expected_room), (found, found_room)) = (walk(&rendered)?, walk(&behind)?);
-                let mut told = differences(&expected, &found, &Comparison::default());
-                if expected_room != found_room {
-                    told.push(format!("statfs shows {found_room:?} instead of {expected_room:?}"));
+                let (expected, expected_room) = walk(&rendered)?;
+                let mut told = Vec::new();
+                for behind in images {
+                    let (found, found_room) = walk(&behind?)?;
+                    told.extend(differences(&expected, &found, &Comparison::default()));
+                    if expected_room != found_room {
+                        told.push(format!("statfs shows {found_room:?} instead of {expected_room:?}"));
+                    }
                 }
                 Ok(told)
             };
@@ -168,7 +195,7 @@ fn a_file_that_is_not_whole_is_refused() {
     let folder = tempfile::tempdir().expect("a directory");
     let front = Front::of_record(&corpus, &image).expect("it is opened");
     let path = folder.path().join("kept");
-    drop(kept(&front, &path).expect("it is kept"));
+    drop(kept(&front, &path, None).expect("it is kept"));
     let open = || File::open(&path).expect("it is there");
     assert!(KeptImage::verify(open(), &[4; 32]).is_err(), "the identity of another image");
 
@@ -192,7 +219,7 @@ fn a_file_that_is_not_whole_is_refused() {
         file.set_len(len).expect("lengthened");
         assert_eq!(KeptImage::verify(open(), &IDENTITY).is_ok(), wrong >= len - 1, "{wrong} bytes and zeros");
         fs::remove_file(&path).expect("removed");
-        drop(kept(&front, &path).expect("it is kept"));
+        drop(kept(&front, &path, None).expect("it is kept"));
         assert!(KeptImage::verify(open(), &IDENTITY).is_ok());
     }
 }
@@ -209,11 +236,11 @@ fn work_that_ends_early_leaves_nothing_valid() {
         if steps_left < 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let ended = folder.path().join("ended");
-    let result = keep(Arc::clone(&front.original), &new_file(&ended), &IDENTITY, BYTES_MAX, &mut pace);
+    let result = keep(Arc::clone(&front.original), None, &new_file(&ended), &IDENTITY, BYTES_MAX, &mut pace);
     assert!(matches!(result, Err(NotKept::Ended)), "{result:?}");
     let small = folder.path().join("small");
     let mut pace = || ControlFlow::Continue(());
-    let result = keep(Arc::clone(&front.original), &new_file(&small), &IDENTITY, 8192, &mut pace);
+    let result = keep(Arc::clone(&front.original), None, &new_file(&small), &IDENTITY, 8192, &mut pace);
     assert!(matches!(result, Err(NotKept::TooLarge)), "{result:?}");
     for path in [ended, small] {
         assert!(KeptImage::verify(File::open(path).expect("it is there"), &IDENTITY).is_err());
@@ -228,12 +255,12 @@ fn another_rendering_has_another_version() {
     let front = Front::of_bytes(demo, Format::Erofs).expect("it is opened");
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join("kept");
-    drop(kept(&front, &path).expect("it is kept"));
+    drop(kept(&front, &path, None).expect("it is kept"));
     let number = |at: u64| {
         let mut bytes = [0; 8];
         File::open(&path).expect("it is there").read_exact_at(&mut bytes, 4096 + at).expect("read");
         u64::from_le_bytes(bytes)
     };
     // The version and the checksum in the header.
-    assert_eq!((number(8), number(56)), (2, 11_183_121_334_116_688_660));
+    assert_eq!((number(8), number(56)), (3, 11_183_121_334_116_688_660));
 }

@@ -1,11 +1,12 @@
 //! Kept metadata of mutated images: it shows the same as Floe's reader of the image, and the kernel mounts it without a message.
+//! The image is a device of it, so the kernel also reads plain data.
 
 use std::{
     collections::BTreeMap,
     env,
     ffi::OsString,
     fs::{self, File},
-    io,
+    io::{self, Read},
     ops::ControlFlow,
     os::unix::{
         ffi::{OsStrExt, OsStringExt},
@@ -18,8 +19,8 @@ use std::{
     },
 };
 
-use floe_front::{KeptImage, keep};
-use floe_image::{Attr, DirectoryCursor, FileSystem, FileType, ImageSource, Nid, Timestamp};
+use floe_front::{PlainSource, keep};
+use floe_image::{Attr, BlockReader, ByteRange, DirectoryCursor, FileSystem, FileType, ImageSource, Nid, Timestamp};
 use floe_testkit::{
     DirectReader, MemorySource, Random, check_rows,
     corpus::{Corpus, Format, ImageRecord},
@@ -27,7 +28,7 @@ use floe_testkit::{
 };
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::support::{KernelLog, kernel_complaints, open};
+use crate::support::{BLOCK, KernelLog, kernel_complaints, open};
 
 /// The number of mutated images; `FLOE_MUTATED` is another.
 const MUTATED_COUNT: usize = 400;
@@ -37,6 +38,18 @@ const IMAGE_BYTES_MAX: u64 = 8 << 20;
 
 /// The limit of a kept image, and thereby of the walks.
 const BYTES_MAX: u64 = 1 << 20;
+
+/// How many bytes of each file are read.
+const DATA_BYTES_MAX: u64 = 64 << 10;
+
+/// The length of the devices that Floe would serve: the kernel reads zeros there.
+const DEVICE_BYTES: u64 = 8 << 40;
+
+/// An image in memory.
+struct Original {
+    reader: Arc<DirectReader>,
+    file_system: Arc<dyn FileSystem>,
+}
 
 /// The superblock is not changed: its checksum would refuse most changes.
 const SUPERBLOCK_END: u64 = 4096;
@@ -58,15 +71,25 @@ impl ImageSource for ReadBytes {
     }
 }
 
-fn opened(source: Arc<dyn ImageSource>, format: Format) -> floe_image::Result<Arc<dyn FileSystem>> {
-    open(Arc::new(DirectReader::new(vec![source])), format)
-}
+impl Original {
+    fn open(source: Arc<dyn ImageSource>, format: Format) -> floe_image::Result<Self> {
+        let reader = Arc::new(DirectReader::new(vec![source]));
+        let file_system = open(Arc::clone(&reader) as Arc<dyn BlockReader>, format)?;
+        Ok(Self { reader, file_system })
+    }
 
-/// Keeps an image in a new file.
-fn kept(original: &Arc<dyn FileSystem>, path: &Path) -> Option<KeptImage> {
-    let file = File::options().read(true).write(true).create(true).truncate(true).open(path).expect("a file");
-    keep(Arc::clone(original), &file, &[9; 32], BYTES_MAX, &mut || ControlFlow::Continue(())).ok()?;
-    Some(KeptImage::verify(file, &[9; 32]).expect("it is whole"))
+    /// Keeps the metadata in `kept`, which is a new file. The image is also in the file `image`.
+    fn keep(&self, kept: &Path, image: &Path) -> bool {
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(kept).expect("a file");
+        let plain = PlainSource::new(File::open(image).expect("it is there")).expect("it has a length");
+        let mut pace = || ControlFlow::Continue(());
+        keep(Arc::clone(&self.file_system), Some(&plain), &file, &[9; 32], BYTES_MAX, &mut pace).is_ok()
+    }
+
+    /// Bytes of a file; `None` if they cannot be read.
+    fn data(&self, nid: Nid, range: ByteRange) -> Option<Vec<u8>> {
+        self.reader.read_file(self.file_system.as_ref(), nid, range).ok()
+    }
 }
 
 /// Changes a few of the bytes that are read when the image is kept.
@@ -92,9 +115,11 @@ fn mutate(bytes: &mut [u8], ranges: &[(u64, u64)], random: &mut Random) {
 /// What a program sees of an inode. Directories can have other sizes.
 type Shown = (u32, u64, u64, u32, u32, (i64, i64), Option<OsString>, Vec<(Vec<u8>, Vec<u8>)>);
 
-/// All inodes of an image, by path.
-fn inodes_of(original: &dyn FileSystem) -> floe_image::Result<BTreeMap<Vec<u8>, Shown>> {
-    let mut shown = BTreeMap::new();
+/// All inodes of an image, by path, and the numbers of its regular files.
+type Inodes = (BTreeMap<Vec<u8>, Shown>, BTreeMap<Vec<u8>, Nid>);
+
+fn inodes_of(original: &dyn FileSystem) -> floe_image::Result<Inodes> {
+    let (mut shown, mut files) = (BTreeMap::new(), BTreeMap::new());
     let mut pending = vec![(Vec::new(), original.root())];
     while let Some((path, nid)) = pending.pop() {
         let attr = original.attr(nid)?;
@@ -107,11 +132,12 @@ fn inodes_of(original: &dyn FileSystem) -> floe_image::Result<BTreeMap<Vec<u8>, 
                 ControlFlow::Continue(())
             })?,
             FileType::Symlink => target = Some(OsString::from_vec(original.read_link(nid)?)),
+            FileType::Regular => drop(files.insert(path.clone(), nid)),
             _ => {}
         }
         shown.insert(path, shown_of(&attr, target, xattrs_of(original, nid)?));
     }
-    Ok(shown)
+    Ok((shown, files))
 }
 
 fn shown_of(attr: &Attr, target: Option<OsString>, xattrs: Vec<(Vec<u8>, Vec<u8>)>) -> Shown {
@@ -173,16 +199,39 @@ fn inodes_in(root: &Path) -> io::Result<BTreeMap<Vec<u8>, Shown>> {
     Ok(shown)
 }
 
-/// Mounts a kept image without data, and compares what it shows.
-fn wrong(original: &dyn FileSystem, kept: &Path, folder: &Path) -> Result<Vec<String>, String> {
-    let (nothing, root) = (folder.join("nothing"), folder.join("mount"));
-    let options = std::ffi::CString::new(format!("device={0},device={0}", nothing.display())).expect("no zero byte");
+/// Compares the data of files in a mount, whose pages are zeros if Floe would serve them. Returns the number of other pages.
+fn compare_data(original: &Original, files: &BTreeMap<Vec<u8>, Nid>, root: &Path) -> Result<usize, String> {
+    let mut plain_count = 0;
+    for (path, nid) in files {
+        let place = root.join(std::ffi::OsStr::from_bytes(path.strip_prefix(b"/").unwrap_or(path)));
+        let mut found = Vec::new();
+        let read = File::open(&place).and_then(|file| file.take(DATA_BYTES_MAX).read_to_end(&mut found));
+        read.map_err(|error| format!("{}: {error}", path.escape_ascii()))?;
+        for (index, page) in found.chunks(BLOCK).enumerate().filter(|(_, page)| page.iter().any(|byte| *byte != 0)) {
+            plain_count += 1;
+            let range = ByteRange::new((index * BLOCK) as u64, page.len() as u64);
+            if original.data(*nid, range).as_deref() != Some(page) {
+                return Err(format!("{}: page {index} differs", path.escape_ascii()));
+            }
+        }
+    }
+    Ok(plain_count)
+}
+
+/// Mounts a kept image, and compares what it shows. Adds the number of pages that the kernel reads in the image to `plain_count`.
+fn wrong(original: &Original, kept: &Path, folder: &Path, plain_count: &AtomicUsize) -> Result<Vec<String>, String> {
+    let (nothing, image, root) = (folder.join("nothing"), folder.join("image"), folder.join("mount"));
+    let options = format!("device={0},device={0},device={1}", nothing.display(), image.display());
+    let options = std::ffi::CString::new(options).expect("no zero byte");
     let mounted = mount(kept, &root, "erofs", MountFlags::RDONLY, options.as_c_str());
     mounted.map_err(|error| format!("the kernel does not mount it: {error}"))?;
+    let expected = inodes_of(original.file_system.as_ref()).map_err(|error| error.to_string());
     let found = inodes_in(&root);
+    let data = expected.as_ref().map(|(_, files)| compare_data(original, files, &root));
     unmount(&root, UnmountFlags::DETACH).map_err(|error| error.to_string())?;
     let found = found.map_err(|error| error.to_string())?;
-    let expected = inodes_of(original).map_err(|error| error.to_string())?;
+    plain_count.fetch_add(data.map_err(String::clone)??, Relaxed);
+    let (expected, _) = expected?;
     let differs = |path: &&Vec<u8>| match (expected.get(*path), found.get(*path)) {
         (Some(expected), Some(found)) => {
             // Links and devices cannot have `user.` attributes in programs' eyes.
@@ -211,7 +260,7 @@ fn what_is_kept_of_mutated_images_shows_the_same_without_kernel_messages() {
     let is_usable = |image: &ImageRecord| !image.huge && image.devices.is_empty();
     let images: Vec<ImageRecord> = corpus.sample().into_iter().filter(is_usable).collect();
     let log = KernelLog::from_now().expect("root reads the kernel's log");
-    let [all_kept, all] = [const { AtomicUsize::new(0) }; 2];
+    let [all_kept, all, plain] = [const { AtomicUsize::new(0) }; 3];
     let per_image = count.div_ceil(images.len().max(1));
     check_rows(
         &images,
@@ -224,10 +273,13 @@ fn what_is_kept_of_mutated_images_shows_the_same_without_kernel_messages() {
             let folder = tempfile::tempdir().expect("a directory");
             let path = folder.path().join("kept");
             fs::create_dir(folder.path().join("mount")).expect("ours");
-            fs::write(folder.path().join("nothing"), []).expect("ours");
+            let nothing = File::create(folder.path().join("nothing")).expect("ours");
+            nothing.set_len(DEVICE_BYTES).expect("the file system has such files");
+            let image_file = folder.path().join("image");
+            fs::write(&image_file, &bytes).expect("ours");
             let source = Arc::new(ReadBytes { inner: MemorySource::new(bytes.clone()), ranges: Mutex::default() });
-            let Ok(original) = opened(Arc::clone(&source) as _, image.format) else { return Vec::new() };
-            drop(kept(&original, &path));
+            let Ok(original) = Original::open(Arc::clone(&source) as _, image.format) else { return Vec::new() };
+            original.keep(&path, &image_file);
             let mut ranges = std::mem::take(&mut *source.ranges.lock().expect("no panic while held"));
             ranges.retain(|(start, end)| *start >= SUPERBLOCK_END && start < end);
             let mut random = Random::new(image.name.bytes().fold(7, |sum, byte| sum * 31 % 65_537 + u64::from(byte)));
@@ -236,12 +288,14 @@ fn what_is_kept_of_mutated_images_shows_the_same_without_kernel_messages() {
                 let mut mutated = bytes.clone();
                 mutate(&mut mutated, &ranges, &mut random);
                 all.fetch_add(1, Relaxed);
-                let Ok(original) = opened(Arc::new(MemorySource::new(mutated)), image.format) else { continue };
-                if kept(&original, &path).is_none() {
+                fs::write(&image_file, &mutated).expect("ours");
+                let source = Arc::new(MemorySource::new(mutated));
+                let Ok(original) = Original::open(source, image.format) else { continue };
+                if !original.keep(&path, &image_file) {
                     continue;
                 }
                 all_kept.fetch_add(1, Relaxed);
-                let wrong = wrong(original.as_ref(), &path, folder.path()).unwrap_or_else(|error| vec![error]);
+                let wrong = wrong(&original, &path, folder.path(), &plain).unwrap_or_else(|error| vec![error]);
                 told.extend(wrong.into_iter().map(|words| format!("mutation {number}: {words}")));
             }
             told
@@ -250,5 +304,6 @@ fn what_is_kept_of_mutated_images_shows_the_same_without_kernel_messages() {
     assert_eq!(kernel_complaints(&log), Vec::<String>::new());
     let (all_kept, all) = (all_kept.into_inner(), all.into_inner());
     assert!(all_kept * 10 > all, "{all_kept} of {all} mutated images are kept");
+    assert!(plain.load(Relaxed) > 0, "the kernel reads no page of the images");
     println!("{all_kept} of {all} mutated images are kept");
 }

@@ -218,8 +218,8 @@ fn split_at_blocks(offset: u64, output: &mut [u8]) -> impl Iterator<Item = &mut 
 pub(crate) struct KernelFront {
     directory: tempfile::TempDir,
     mount: Option<Mount>,
-    /// The kept image that is mounted instead of the rendered one.
-    kept: Option<PathBuf>,
+    /// The kept image that is mounted instead of the rendered one, and the image if that is a device of it.
+    kept: Option<(PathBuf, Option<PathBuf>)>,
     pub(crate) front: Front,
 }
 
@@ -243,21 +243,23 @@ impl KernelFront {
         Ok(Self { directory, mount: Some(mounted.map_err(|error| error.to_string())?), kept: None, front })
     }
 
-    /// Serves the data behind a kept image and lets the kernel mount that image, which is at `path`.
-    pub(crate) fn of_kept(front: Front, path: &Path) -> std::result::Result<Self, String> {
+    /// Serves the data behind a kept image and lets the kernel mount that image, which is at `path`, with `image` as a device.
+    pub(crate) fn of_kept(front: Front, path: &Path, image: Option<&Path>) -> std::result::Result<Self, String> {
         let mut served = Self::served(front)?;
-        served.kept = Some(path.to_owned());
+        served.kept = Some((path.to_owned(), image.map(Path::to_owned)));
         served.mount_front("")?;
         Ok(served)
     }
 
     fn mount_front(&self, options: &str) -> std::result::Result<(), String> {
         let mut options = format!("device={},{options}", self.large_file().display());
-        if self.kept.is_some() {
-            options = format!("device={},device={}", self.large_file().display(), self.virtual_file().display());
+        if let Some((_, image)) = &self.kept {
+            let (large, small) = (self.large_file(), self.virtual_file());
+            let devices = [Some(&large), Some(&small), image.as_ref()].into_iter().flatten();
+            options = devices.map(|device| format!("device={}", device.display())).collect::<Vec<_>>().join(",");
         }
         let options = std::ffi::CString::new(options).expect("options without a zero byte");
-        let source = self.kept.clone().unwrap_or_else(|| self.virtual_file());
+        let source = self.kept.as_ref().map_or_else(|| self.virtual_file(), |(kept, _)| kept.clone());
         mount(&source, self.path(), "erofs", MountFlags::RDONLY, options.as_c_str())
             .map_err(|error| format!("the kernel does not mount {}: {error}", source.display()))
     }

@@ -28,21 +28,21 @@ const SETTLED: Duration = Duration::from_millis(200);
 const IMAGES_STEP: usize = 10;
 
 /// A cache directory.
-struct Cache {
+pub(super) struct Cache {
     folder: tempfile::TempDir,
 }
 
 impl Cache {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         thread::sleep(SETTLED);
         Self { folder: tempfile::tempdir().expect("a directory") }
     }
 
-    fn mount(&self, image: &Path) -> Serving {
+    pub(super) fn mount(&self, image: &Path) -> Serving {
         self.mount_with(image, "")
     }
 
-    fn mount_with(&self, image: &Path, options: &str) -> Serving {
+    pub(super) fn mount_with(&self, image: &Path, options: &str) -> Serving {
         let place = Place::new();
         let mut command = floe();
         command.arg("mount").arg(image).arg(&place.path).env("FLOE_TEST_KEEP_AFTER_MS", "500");
@@ -59,8 +59,12 @@ impl Cache {
 
     /// Mounts an image until its metadata is kept. Returns the file.
     fn keep(&self, image: &Path) -> PathBuf {
+        self.keep_with(image, "")
+    }
+
+    pub(super) fn keep_with(&self, image: &Path, options: &str) -> PathBuf {
         let before = self.files();
-        let serving = self.mount(image);
+        let serving = self.mount_with(image, options);
         walked(&serving);
         let new = || self.files().into_iter().find(|file| !before.contains(file));
         until("the metadata is kept", || new().is_some());
