@@ -48,6 +48,8 @@ pub(crate) struct Controller {
     data: Density,
     metadata: Density,
     clusters: Density,
+    /// Small reads by file.
+    files: Density,
     decoded: DropBehind,
     miss_cost: MissCost,
     /// The budget of all prefetched bytes that were not used yet.
@@ -116,6 +118,7 @@ impl Controller {
             data: Density::new(NEAR_READS),
             metadata: Density::new(NEAR_READS),
             clusters: Density::new(CLUSTER_MEMORY_READS),
+            files: Density::new(FILE_MEMORY_READS),
             decoded: DropBehind::new(),
             miss_cost: MissCost::default(),
             budget: Arc::default(),
@@ -305,6 +308,13 @@ impl Controller {
         let is_worthwhile = is_shared || decode_cost >= PUSHED_ALWAYS_DECODE || self.data_is_dense();
         let when = if decode_cost >= PUSHED_SOON_DECODE { PushRest::Soon } else { PushRest::Later };
         is_worthwhile.then_some(when)
+    }
+
+    /// Notes a small read of a file, and returns whether it is probably the only one: recent small reads were the first of their
+    /// file, and so is this one.
+    pub(crate) fn is_only_read(&self, nid: Nid) -> bool {
+        let visit = self.files.note(Window { owner: nid.0, number: 0 });
+        visit.reads == 1 && self.files.near_share() < READ_AGAIN_SHARE_MIN
     }
 
     /// Notes a small read of bytes that may be part of a cluster; returns the cluster around it, if that is to be pushed.

@@ -85,6 +85,11 @@ pub(crate) const WATCHED_BYTES: u64 = 128 << 10;
 pub(crate) const PUSHED_SOON_DECODE: Duration = Duration::from_micros(25);
 pub(crate) const PUSHED_ALWAYS_DECODE: Duration = Duration::from_micros(100);
 
+/// Rest of block: nothing is pushed after the first small read of a file while less than this share of small reads were in files
+/// that had been read from before. The second number is the number of further reads after which a read is forgotten.
+pub(crate) const READ_AGAIN_SHARE_MIN: u32 = MovingShare::WHOLE / 4;
+pub(crate) const FILE_MEMORY_READS: u64 = 1 << 14;
+
 /// Rest of block: the maximum size in bytes of reads that have it pushed even if the block was decoded before. Larger reads
 /// come from readahead, which continues anyway.
 pub(crate) const SMALL_READ_BYTES_MAX: u64 = 32 << 10;

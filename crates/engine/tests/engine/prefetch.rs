@@ -14,7 +14,7 @@ use std::{
 use floe_engine::{Engine, EngineOptions, ListedFile, PrefetchKind, PrefetchSet, Reader, Sink};
 use floe_image::{ByteRange, ImageSource, Nid};
 
-use crate::patchwork::Patchwork;
+use crate::patchwork::{COSTLY_BLOCK_BYTES, Patchwork};
 
 /// A page cache that counts what is pushed into it.
 struct Taking(Arc<AtomicU64>);
@@ -232,4 +232,35 @@ fn a_far_source_is_asked_for_windows_of_what_a_miss_costs() {
         assert!(far.largest_asked() >= asked_min, "{prefetch}: {}", far.largest_asked());
         assert!(waits < alone_waits / 2, "{prefetch}: {waits} of {alone_waits}");
     }
+}
+
+/// The number of files read from after which readers count as reading little of each file.
+const LEARNT_FILES: u64 = 200;
+
+#[test]
+fn the_rest_of_a_block_follows_only_further_reads_of_a_file_while_files_are_read_once() {
+    let patchwork = Arc::new(Patchwork::costly(65, 8));
+    let options = EngineOptions { prefetch: "rest-of-block".parse().expect("a set"), ..EngineOptions::default() };
+    let engine = Engine::new(vec![patchwork.source()], &options).expect("an engine");
+    let reader = Reader::new(engine, Arc::clone(&patchwork) as _);
+    let stored = Arc::new(AtomicU64::new(0));
+    reader.set_sink(Box::new(Taking(Arc::clone(&stored))));
+    let read = |files: std::ops::Range<u64>, page: u64| {
+        for nid in files {
+            read_one(&reader, nid, nid % 8 * u64::from(COSTLY_BLOCK_BYTES) + page * 4096, 4096);
+        }
+        // What is pushed arrives after the reply.
+        thread::sleep(Duration::from_millis(100));
+        stored.load(Relaxed)
+    };
+    let before = read(0..LEARNT_FILES, 3);
+    assert!(before > 0, "at first, nothing is known");
+    assert_eq!(read(LEARNT_FILES..2 * LEARNT_FILES, 3), before, "these files are read once");
+    let again = LEARNT_FILES + 8..LEARNT_FILES + 16;
+    read(again, 5);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while stored.load(Relaxed) <= before && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(stored.load(Relaxed) > before, "their next reads show that more follow");
 }

@@ -54,6 +54,8 @@ impl Neighbours {
         // The kernel's readahead did not include a small read. Without this, each further page of its block would be a
         // separate request.
         let is_small = range.len() <= SMALL_READ_BYTES_MAX;
+        // Programs that read a little of each of many files never read the rest of these blocks.
+        let is_only = is_small && prefetch.is_only_read(nid);
         let was_cached = |block: &StoredBlock| {
             steps.iter().find_map(|step| match &step.source {
                 BlockSource::Lead { block: other, .. } if other == block => Some(false),
@@ -72,12 +74,12 @@ impl Neighbours {
                 // A large read of a program comes from the kernel's readahead, which continues anyway: the rest of the
                 // block would split its windows. No readahead continues a large read of prefetch.
                 let follows_large = (is_fragment || is_prefetch) && cost >= PUSHED_ALWAYS_DECODE;
-                let is_wanted = has_more && (is_small || follows_large);
+                let is_kept = is_fragment && engine.fragments.is_kept(cost);
+                let is_wanted = has_more && (is_small || follows_large) && (is_kept || !is_only);
                 let has_rest = !is_clustered || extent.range.len() >= RESTED_BYTES_MIN;
                 let is_wanted = is_wanted && has_rest && !cluster.is_some_and(|cluster| cluster.contains(extent.range));
                 let was_cached = was_cached(&block).filter(|_| is_wanted)?;
                 let when = prefetch.push_rest(cost, is_fragment || was_cached)?;
-                let is_kept = is_fragment && engine.fragments.is_kept(cost);
                 Some(Neighbour { block, range: extent.range, skip, is_fragment, is_kept, when })
             }
             _ => None,
