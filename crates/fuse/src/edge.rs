@@ -364,7 +364,7 @@ impl AcceptedRequest<'_> {
         if let Some(sink) = self.accesses() {
             sink(ImageAccess::Read(nid, ByteRange::new(offset, len.into())));
         }
-        let turn = self.thread.begin(self.header.pid, NextRequest::Any);
+        let turn = self.thread.begin(self.header.pid, NextRequest::after_read(len));
         let pending = turn.watch(self.reply);
         let (served, is_readahead) = (Arc::clone(&edge.served), edge.is_readahead(nid, len));
         let is_prefetch = self.header.pid != 0 && self.header.pid == edge.prefetch_thread.load(Relaxed);
@@ -487,7 +487,7 @@ impl AcceptedRequest<'_> {
         work: impl Fn(&Served, &dyn FileSystem) -> Result<T, Refusal> + Send + 'static,
         send: impl FnOnce(Reply, T) + Send + 'static,
     ) {
-        let turn = self.thread.begin(self.header.pid, NextRequest::Any);
+        let turn = self.thread.begin(self.header.pid, NextRequest::AfterReply);
         self.edge.answer(turn.watch(self.reply), work, send);
     }
 }

@@ -4,6 +4,7 @@ mod busy_polling;
 pub(crate) mod gate;
 mod interrupt_sys;
 mod listeners;
+mod lone_caller;
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use floe_fuse_wire::Reply;
 use floe_keeper::mark_serving_thread;
 
 pub(crate) use self::busy_polling::NextRequest;
-use self::{busy_polling::BusyPolling, gate::Gate, listeners::Listeners};
+use self::{busy_polling::BusyPolling, gate::Gate, listeners::Listeners, lone_caller::LoneCaller};
 use crate::{
     MountOptions,
     connection::Pending,
@@ -26,6 +27,7 @@ pub(crate) struct SessionPool {
     deadlines: Arc<Deadlines>,
     pending: Arc<Pending>,
     busy_polling: BusyPolling,
+    lone_caller: Arc<LoneCaller>,
     listeners: Arc<Listeners>,
     gate: Arc<Gate>,
     /// The number of threads that take requests from `/dev/fuse`. The numbers of those with rings follow.
@@ -44,14 +46,15 @@ impl SessionPool {
         let listeners = Arc::new(Listeners::new(thread_count, Arc::clone(&pending)));
         let gate = Arc::new(Gate::new(thread_count, gate_is_closed));
         let (device_threads, closes_image) = (thread_count, options.closes_image);
-        Self { reader, deadlines, pending, busy_polling, listeners, gate, device_threads, closes_image }
+        let lone_caller = Arc::default();
+        Self { reader, deadlines, pending, busy_polling, lone_caller, listeners, gate, device_threads, closes_image }
     }
 
     /// Permits half of the threads to block on the source at the same time. Threads with rings must not block: no other
     /// thread would take the requests of their CPU.
     pub(crate) fn permit_blocking(&self) {
-        let promoting = Arc::clone(&self.listeners);
-        self.reader.engine().permit_blocking(self.device_threads / 2, move || promoting.promote());
+        let (promoting, lone_caller) = (Arc::clone(&self.listeners), Arc::clone(&self.lone_caller));
+        self.reader.engine().permit_blocking(self.device_threads / 2, move || promoting.promote(&lone_caller));
     }
 
     /// Lets no thread rest any more, because the connection has ended, and closes the image if the options say so.
@@ -105,7 +108,7 @@ impl SessionThread<'_> {
         let working = self.adopted.work();
         let listener = (self.number < pool.device_threads).then(|| {
             pool.listeners.begin();
-            Listener { is_alone: pool.busy_polling.note(caller), next }
+            Listener { is_alone: pool.lone_caller.note(caller, next == NextRequest::AfterReply), next }
         });
         Turn { pool, busy, working: Some(working), listener }
     }

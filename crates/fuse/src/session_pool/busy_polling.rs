@@ -26,13 +26,25 @@ const SKIPPED_POLLS: u32 = 32;
 /// 200 names.
 const LISTING_FACTOR: u32 = 4;
 
+/// The maximum size in bytes of a read that is not one of several that the kernel's readahead sends at once.
+const SMALL_READ_BYTES_MAX: u32 = 32 << 10;
+
 /// The likely next request of a caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NextRequest {
     /// Anything.
     Any,
+    /// Anything, but only after the reply: this request is small, and not one of the kernel's readahead.
+    AfterReply,
     /// The next part of a directory, once it has used the names of this one.
     OfListing,
+}
+
+impl NextRequest {
+    /// The next request after a read of `len` bytes.
+    pub(crate) fn after_read(len: u32) -> Self {
+        if len <= SMALL_READ_BYTES_MAX { Self::AfterReply } else { Self::Any }
+    }
 }
 
 /// Lets the thread that replied to a request poll for the next one for a short time.
@@ -48,7 +60,6 @@ pub(crate) struct BusyPolling {
     /// Whether other work of this process needs a CPU.
     is_cpu_wanted: Box<dyn Fn() -> bool + Send + Sync>,
     pending: Arc<Pending>,
-    last_caller: AtomicU32,
     is_polling: AtomicBool,
     found_share: MovingShare,
     skipped: AtomicU32,
@@ -67,20 +78,10 @@ impl BusyPolling {
             time_max: time_max.filter(|_| has_cpus),
             is_cpu_wanted: Box::new(is_cpu_wanted),
             pending,
-            last_caller: AtomicU32::new(0),
             is_polling: AtomicBool::new(false),
             found_share: MovingShare::new(AVERAGED_POLLS, MovingShare::WHOLE),
             skipped: AtomicU32::new(0),
         }
-    }
-
-    /// Notes a request of the thread `caller`. Returns whether the previous request came from the same thread.
-    pub(crate) fn note(&self, caller: u32) -> bool {
-        let is_alone = self.last_caller.load(Relaxed) == caller;
-        if !is_alone {
-            self.last_caller.store(caller, Relaxed);
-        }
-        is_alone
     }
 
     /// Polls for the `next` request if that is likely to succeed. Returns whether there is one.
@@ -90,7 +91,7 @@ impl BusyPolling {
             return false;
         }
         let time_max = match next {
-            NextRequest::Any => time_max,
+            NextRequest::Any | NextRequest::AfterReply => time_max,
             NextRequest::OfListing => time_max * LISTING_FACTOR,
         };
         let until = Instant::now() + time_max;
@@ -127,12 +128,6 @@ mod tests {
         let (ours, theirs) = rustix::pipe::pipe().expect("a pipe");
         pending.look_at(Channel::new(ours));
         (polling, theirs)
-    }
-
-    #[test]
-    fn polling_serves_only_one_caller() {
-        let (polling, _writer) = busy_polling(Duration::ZERO);
-        assert_eq!([7, 7, 8, 7].map(|caller| polling.note(caller)), [false, true, false, false]);
     }
 
     #[test]

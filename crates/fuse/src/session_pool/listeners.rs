@@ -11,16 +11,20 @@ use std::{
 use floe_engine::MovingShare;
 use floe_sync::{Condvar, Mutex};
 
+use super::lone_caller::LoneCaller;
 use crate::connection::Pending;
 
 /// A resting thread listens again after this time at the latest. Resting therefore cannot lose a request, and in an
 /// idle mount all threads listen.
 const REST: Duration = Duration::from_millis(50);
 
-/// The number of requests over which the moving average of [`Listeners::note`] extends.
-const AVERAGED_REQUESTS: u32 = 32;
+/// One request in this many looks whether others wait behind it, which takes a system call.
+const LOOK_INTERVAL: usize = 4;
 
-/// All threads listen once at least this share of requests had others waiting behind them.
+/// The number of looks over which the moving average of [`Listeners::note`] extends.
+const AVERAGED_LOOKS: u32 = 16;
+
+/// All threads listen once at least this share of the looked at requests had others waiting behind them.
 const CROWDED: u32 = MovingShare::WHOLE / 2;
 
 /// Lets one session thread listen as long as one is enough, and all of them if requests queue up.
@@ -32,6 +36,7 @@ pub(crate) struct Listeners {
     thread_count: usize,
     pending: Arc<Pending>,
     serving: AtomicUsize,
+    begun: AtomicUsize,
     resting: Mutex<usize>,
     needed: Condvar,
     /// Set once the connection has ended. Changes only while `resting` is locked.
@@ -47,11 +52,12 @@ impl Listeners {
             thread_count,
             pending,
             serving: AtomicUsize::new(0),
+            begun: AtomicUsize::new(0),
             resting: Mutex::new(0),
             needed: Condvar::new(),
             is_over: AtomicBool::new(false),
             rest: REST,
-            crowded_share: MovingShare::new(AVERAGED_REQUESTS, 0),
+            crowded_share: MovingShare::new(AVERAGED_LOOKS, 0),
         }
     }
 
@@ -59,6 +65,7 @@ impl Listeners {
     pub(crate) fn begin(&self) {
         self.serving.fetch_add(1, Relaxed);
         if self.thread_count > 1
+            && self.begun.fetch_add(1, Relaxed).is_multiple_of(LOOK_INTERVAL)
             && let Some(others_wait) = self.pending.is_readable()
         {
             self.note(others_wait);
@@ -85,7 +92,13 @@ impl Listeners {
 
     /// Wakes a resting thread to listen, if no thread listens. Called by a thread that serves a request and is about to
     /// block on the source.
-    pub(crate) fn promote(&self) {
+    ///
+    /// While a lone caller waits, no thread is woken: it would find nothing to do, and from then on the kernel would wake it for
+    /// each request of the caller. If another caller comes meanwhile, a resting thread takes its request after its rest.
+    pub(crate) fn promote(&self, lone_caller: &LoneCaller) {
+        if lone_caller.is_waiting() {
+            return;
+        }
         let resting = *self.resting.lock();
         if resting > 0 && self.serving.load(Relaxed) + resting >= self.thread_count {
             self.needed.notify_one();
@@ -163,13 +176,13 @@ mod tests {
         let listeners = listeners(3);
         let rests = rest(&listeners);
         listeners.begin();
-        listeners.promote();
+        listeners.promote(&LoneCaller::default());
         assert!(rests.join().expect("no panic") >= REST, "the third one listens");
         // Again, but now the third thread serves too.
         for _ in 0..20 {
             let rests = self::rest(&listeners);
             listeners.begin();
-            listeners.promote();
+            listeners.promote(&LoneCaller::default());
             let rested = rests.join().expect("no panic");
             listeners.end(true);
             if rested < REST {
@@ -180,10 +193,20 @@ mod tests {
     }
 
     #[test]
+    fn a_lone_caller_that_waits_wakes_no_resting_thread() {
+        let (listeners, lone_caller) = (listeners(2), LoneCaller::default());
+        assert!((0..100).all(|request| lone_caller.note(7, true) == (request > 0)));
+        let rests = rest(&listeners);
+        listeners.begin();
+        listeners.promote(&lone_caller);
+        assert!(rests.join().expect("no panic") >= REST, "it has nothing to do");
+    }
+
+    #[test]
     fn under_load_no_thread_rests_and_resting_ones_are_woken() {
         let listeners = listeners(3);
         let rests = rest(&listeners);
-        (0..AVERAGED_REQUESTS).for_each(|_| listeners.note(true));
+        (0..AVERAGED_LOOKS).for_each(|_| listeners.note(true));
         rests.join().expect("no panic");
         let began = Instant::now();
         for _ in 0..1000 {
@@ -191,7 +214,7 @@ mod tests {
             listeners.end(false);
         }
         assert!(began.elapsed() < REST * 100, "none of them rested");
-        (0..AVERAGED_REQUESTS).for_each(|_| listeners.note(false));
+        (0..AVERAGED_LOOKS).for_each(|_| listeners.note(false));
         assert!(!listeners.is_crowded());
     }
 
