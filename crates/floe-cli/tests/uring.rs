@@ -18,7 +18,10 @@ use floe_testkit::{
     skip::{Need, ready, skipped},
     walk::{self, DirectoryWalk},
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    fs::{FlockOperation, flock},
+    process::{Pid, Signal, kill_process},
+};
 use support::front;
 use support::program::{Place, Running, Serving, children_of, demo, floe, is_running, run, told, until, within};
 
@@ -200,7 +203,11 @@ fn a_missing_kernel_feature_is_reported() {
     let Some(_disabled) = Parameter::set("N") else { return };
     let place = Place::new();
     let mount = |options: &str| run(floe().arg("mount").arg(demo()).arg(&place.path).args(["-o", options]));
+    // Another program keeps the mount from changing the parameter.
+    let locked = fs::File::open(PARAMETER).expect("it is there");
+    flock(&locked, FlockOperation::NonBlockingLockExclusive).expect("it is free");
     let (code, errors) = told(&mount("front=fuse,transport=uring"));
+    drop(locked);
     assert_eq!((code, errors.lines().count()), (Some(1), 1), "{errors}");
     assert!(errors.contains("the kernel does not offer it") && errors.contains("transport=dev"), "{errors}");
     assert!(!place.is_mounted());
@@ -210,7 +217,7 @@ fn a_missing_kernel_feature_is_reported() {
 }
 
 #[test]
-fn a_front_is_permitted_rings_that_other_mounts_are_not() {
+fn a_front_and_a_mount_that_asks_for_rings_are_permitted_what_other_mounts_are_not() {
     let Some(_disabled) = Parameter::set("N") else { return };
     if !front::ready() {
         return;
@@ -227,6 +234,14 @@ fn a_front_is_permitted_rings_that_other_mounts_are_not() {
         assert_eq!(transport(&front), "uring (permitted to this mount alone)");
         assert!(fs::read(front.place.file("README.txt")).is_ok());
         unmount(front);
+    }
+    for arguments in [&["-o", "front=fuse,transport=uring"][..], &["-o", "front=fuse,transport=uring", "--sandbox=off"]]
+    {
+        let asked = Serving::new(&demo(), arguments);
+        assert_eq!(fs::read_to_string(PARAMETER).expect("it is there").trim(), "N");
+        assert_eq!(transport(&asked), "uring (requested by an option)");
+        assert!(fs::read(asked.place.file("README.txt")).is_ok());
+        unmount(asked);
     }
     let device = serve("front=kernel,transport=dev");
     assert_eq!(transport(&device), "dev (requested by an option)");

@@ -123,22 +123,25 @@ impl Keeper {
         }
     }
 
-    /// Asks the keeper to mount on the directory of its settings, which is `directory`. The keeper mounts only once.
+    /// Asks the keeper to mount on the directory of its settings, which is `directory`. The keeper mounts only once. With
+    /// `has_rings`, the kernel permits rings until the next request, for 30 s at most. Returns the mount, and whether rings are
+    /// permitted.
     ///
     /// # Errors
     /// The mount is refused, or the keeper has ended.
-    pub fn mount(&self, directory: &Path) -> Result<Mounted, MountFailure> {
+    pub fn mount(&self, directory: &Path, has_rings: bool) -> Result<(Mounted, bool), MountFailure> {
         let refused = |error| MountFailure::Refused { error };
-        let (answer, descriptors) = self.ask(Request::Mount).map_err(refused)?;
+        let (answer, descriptors) = self.ask(Request::Mount { has_rings }).map_err(refused)?;
         match answer {
-            Answer::Mounted { mount_id } => {
+            Answer::Mounted { mount_id, rings_are_permitted } => {
                 let mut descriptors = descriptors.into_iter();
                 let Some(device) = descriptors.next() else {
                     let _ = self.unmount(directory, Detach::Lazily);
                     return Err(refused(too_many_files()));
                 };
                 let auto_unmount = descriptors.next().map(AutoUnmount::new);
-                Ok(Mounted { device, auto_unmount, place: Place::with_id(mount_id, directory) })
+                let place = Place::with_id(mount_id, directory);
+                Ok((Mounted { device, auto_unmount, place }, rings_are_permitted))
             }
             Answer::MountFailed { failure } => Err(failure),
             answer => Err(refused(answer.into_error())),
@@ -152,7 +155,7 @@ impl Keeper {
     /// The mount is gone, or the keeper has ended.
     pub fn adopt(&self, directory: &Path) -> io::Result<Place> {
         match self.ask(Request::Adopt)?.0 {
-            Answer::Mounted { mount_id } => Ok(Place::with_id(mount_id, directory)),
+            Answer::Mounted { mount_id, .. } => Ok(Place::with_id(mount_id, directory)),
             answer => Err(answer.into_error()),
         }
     }

@@ -13,7 +13,10 @@ encoded! {
     /// A request to the keeper. It names no path: the settings of the keeper do.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) enum Request {
-        1 => Mount,
+        1 => Mount {
+            /// Whether its connection is to use rings, so that the kernel must permit that.
+            has_rings: bool,
+        },
         /// Take over the mount that another process has made on the directory.
         2 => Adopt,
         /// Create the hidden FUSE mount.
@@ -49,6 +52,7 @@ encoded! {
         3 => Mounted {
             /// The mount ID in mountinfo; `None` without /proc.
             mount_id: Option<u32>,
+            rings_are_permitted: bool,
         },
         4 => MountFailed { failure: MountFailure },
         /// The hidden mount was created. The device comes as ancillary data (`SCM_RIGHTS`).
@@ -132,7 +136,8 @@ mod tests {
     fn messages_survive_their_bytes() {
         use Request::*;
         let options = FrontOptions { is_kept: true, has_acls: false, cpus_are_short: true };
-        check([Mount, Adopt, MountFront { options }, ConfirmMount, SetReadahead, Walk, FindUsers, End]);
+        check([Adopt, MountFront { options }, ConfirmMount, SetReadahead, Walk, FindUsers, End]);
+        check([false, true].map(|has_rings| Mount { has_rings }));
         check([false, true].map(|has_rings| MountHidden { has_rings }));
         check([false, true].map(|is_lazy| Unmount { is_lazy }));
         check([0, u32::MAX].map(|thread| IsAdministrator { thread }));
@@ -140,7 +145,7 @@ mod tests {
         let error = || io::Error::from_raw_os_error(libc::ENODEV);
         let other = || io::Error::other("a text, \u{fc}ber\u{fc}");
         check([Answer::Done, Answer::Failed { error: error() }, Answer::Failed { error: other() }]);
-        check([None, Some(0), Some(u32::MAX)].map(|mount_id| Answer::Mounted { mount_id }));
+        check([None, Some(0), Some(u32::MAX)].map(|mount_id| Answer::Mounted { mount_id, rings_are_permitted: true }));
         check([None, Some(7)].map(|thread| Answer::InFront { mount_id: Some(3), thread }));
         check([false, true].map(|rings_are_permitted| Answer::Hidden { rings_are_permitted }));
         check([false, true].map(|is_administrator| Answer::Administrator { is_administrator }));

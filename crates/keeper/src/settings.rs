@@ -30,7 +30,7 @@ pub struct KeeperSettings<'a> {
     pub may_have_front: bool,
     /// Whether the mount needs the kernel's EROFS in front.
     pub must_have_front: bool,
-    /// Whether the kernel may be made to permit rings to a front.
+    /// Whether the kernel may be made to permit rings to the mount.
     pub may_permit_rings: bool,
     /// Whether the names of a launch may be looked up.
     pub may_walk: bool,
@@ -41,7 +41,12 @@ impl KeeperSettings<'_> {
     pub(crate) fn permits(&self, request: Request) -> bool {
         let has_directory = self.directory.is_some();
         match request {
-            Request::Mount => has_directory && self.adopted.is_none() && !self.must_have_front,
+            Request::Mount { has_rings } => {
+                has_directory
+                    && self.adopted.is_none()
+                    && !self.must_have_front
+                    && (!has_rings || self.may_permit_rings)
+            }
             Request::Adopt => has_directory && self.adopted.is_some(),
             Request::MountHidden { has_rings } => {
                 has_directory && self.may_have_front && (!has_rings || self.may_permit_rings)

@@ -67,7 +67,9 @@ impl TransportPlan {
         let is_excluded = !choice.may_use_rings(options, continuity);
         // Asking may wait for other mounts.
         let is_general = !is_excluded && RingPermission::general().is_some();
-        let is_offered = is_general || (front != Front::Fuse && RingPermission::can_be_given());
+        // Otherwise a mount with front=fuse stays on /dev/fuse, so that it can be handed over.
+        let is_wanted = front != Front::Fuse || choice == TransportChoice::Uring;
+        let is_offered = is_general || (is_wanted && RingPermission::can_be_given());
         let mut rings = None;
         let obstacle = match (continuity, choice) {
             (_, TransportChoice::Device) => Some("requested by an option".to_owned()),

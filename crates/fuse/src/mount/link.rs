@@ -66,18 +66,21 @@ pub(super) fn connect(start: MountStart, setup: &MountSetup) -> Result<Connected
     let new = |device| Connected { link: Link::new(device), place: None, auto_unmount: None, front_directory: None };
     match start {
         MountStart::Mountpoint(mountpoint) => {
-            // Only a hidden mount gets a permission of its own.
-            permit_rings(false);
             let directory = match mountpoint {
-                Mountpoint::Descriptor(device) => return Ok(new(device)),
+                Mountpoint::Descriptor(device) => {
+                    permit_rings(false);
+                    return Ok(new(device));
+                }
                 Mountpoint::Directory(directory) => directory,
             };
             let mounted = match &handles.keeper {
-                Some(keeper) => keeper.mount(directory.path()),
-                None => Mounted::on(&directory, &options.kernel),
+                Some(keeper) => keeper.mount(directory.path(), handles.rings.is_some()),
+                // Only a keeper gives a permission to this mount alone.
+                None => Mounted::on(&directory, &options.kernel).map(|mounted| (mounted, false)),
             };
-            let Mounted { device, auto_unmount, place } =
+            let (Mounted { device, auto_unmount, place }, has_permission) =
                 mounted.map_err(|failure| MountError::of(directory.path(), failure))?;
+            permit_rings(has_permission);
             Ok(Connected { place: Some(place), auto_unmount, ..new(device) })
         }
         MountStart::Inherited(Inherited { devices, auto_unmount, directory, terms }) => {

@@ -57,7 +57,7 @@ pub(super) struct Service {
     /// The directory to mount on. It is closed once it has a mount: its file system would be busy.
     mountpoint: Option<Directory>,
     hidden: Option<HiddenMount>,
-    /// Held until the hidden mount is served.
+    /// Held until the mount, or the hidden mount of a front, is served.
     ring_permission: Option<RingPermission>,
     mounted: Option<Place>,
     /// Whether the mount is a front.
@@ -154,7 +154,7 @@ impl Service {
         // The process serves the hidden mount before it sends another request, so the permission is no longer needed.
         self.ring_permission = None;
         let answer = match request {
-            Request::Mount => return self.mount(settings),
+            Request::Mount { has_rings } => return self.mount(settings, has_rings),
             Request::MountHidden { has_rings } => return self.mount_hidden(has_rings),
             Request::MountFront { options } => return self.mount_front(settings, options),
             Request::Walk => {
@@ -198,15 +198,18 @@ impl Service {
         (answer, Vec::new())
     }
 
-    fn mount(&mut self, settings: KeeperSettings<'_>) -> Reply {
+    fn mount(&mut self, settings: KeeperSettings<'_>, has_rings: bool) -> Reply {
         let Some(mountpoint) = self.mountpoint.take().filter(|_| self.mounted.is_none()) else {
             return (Answer::refused(libc::EBUSY), Vec::new());
         };
+        let permission = has_rings.then(RingPermission::give).flatten();
         match Mounted::on(&mountpoint, settings.options) {
             Ok(Mounted { device, auto_unmount, place }) => {
-                self.is_unconfirmed = true;
+                let rings_are_permitted = permission.is_some();
+                (self.is_unconfirmed, self.ring_permission) = (true, permission);
                 let auto_unmount = auto_unmount.map(AutoUnmount::into_socket);
-                (self.watch_mount(place), [device].into_iter().chain(auto_unmount).collect())
+                let mount_id = self.watch_mount(place);
+                (Answer::Mounted { mount_id, rings_are_permitted }, [device].into_iter().chain(auto_unmount).collect())
             }
             Err(failure) => (Answer::MountFailed { failure }, Vec::new()),
         }
@@ -218,7 +221,8 @@ impl Service {
         let entry = table.on(directory).filter(|entry| entry.is_served() && entry.device == device);
         let Some(entry) = entry else { return Answer::refused(libc::ENOTCONN) };
         self.is_front = entry.is_front();
-        self.watch_mount(Place::of(entry))
+        let mount_id = self.watch_mount(Place::of(entry));
+        Answer::Mounted { mount_id, rings_are_permitted: false }
     }
 
     fn mount_hidden(&mut self, has_rings: bool) -> Reply {
@@ -276,12 +280,12 @@ impl Service {
         Ok((socket, thread))
     }
 
-    /// Notes the FUSE mount at a place, and watches the process that serves it.
-    fn watch_mount(&mut self, place: Place) -> Answer {
+    /// Notes the FUSE mount at a place, and watches the process that serves it. Returns its mount ID.
+    fn watch_mount(&mut self, place: Place) -> Option<u32> {
         let (mount_id, device) = (place.mount_id(), place.device());
         self.note_mount(place);
         self.abort_when_stuck(device);
-        Answer::Mounted { mount_id }
+        mount_id
     }
 
     /// Notes the mount at a place, and tells the standby.
@@ -389,10 +393,12 @@ mod tests {
         let rings: Change = |settings| settings.may_permit_rings = true;
         let front_with_rings: Change = |settings| (settings.may_have_front, settings.may_permit_rings) = (true, true);
         let rows = [
-            (&plain, nothing, Request::Mount, true),
-            (&plain, elsewhere, Request::Mount, false),
-            (&plain, adopted, Request::Mount, false),
-            (&plain, only_front, Request::Mount, false),
+            (&plain, nothing, Request::Mount { has_rings: false }, true),
+            (&plain, nothing, Request::Mount { has_rings: true }, false),
+            (&plain, rings, Request::Mount { has_rings: true }, true),
+            (&plain, elsewhere, Request::Mount { has_rings: false }, false),
+            (&plain, adopted, Request::Mount { has_rings: false }, false),
+            (&plain, only_front, Request::Mount { has_rings: false }, false),
             (&plain, nothing, Request::Adopt, false),
             (&plain, adopted, Request::Adopt, true),
             (&plain, nothing, Request::MountHidden { has_rings: false }, false),

@@ -32,9 +32,9 @@ pub(super) const MOUNT: &[OptionRow] = &[
     row(
         "transport",
         text("auto|dev|uring", |to, value| put(&mut to.transport, value)),
-        "how requests come from the kernel: over /dev/fuse, or over io_uring, which is faster but excludes floe upgrade; \
-         auto: over io_uring with the kernel's EROFS in front, and where root has set the kernel's parameter \
-         fuse.enable_uring (Linux 6.14)",
+        "how requests come from the kernel: over /dev/fuse, or over io_uring (Linux 6.14; for root, and where root has set the \
+         kernel's parameter fuse.enable_uring), which is faster but excludes floe upgrade; auto: over io_uring with the kernel's \
+         EROFS in front, and where the parameter is set",
     )
     .default("auto")
     .shown(|now| now.transport.to_string()),
