@@ -194,7 +194,7 @@ fn uring(facts: &Facts) -> Advice {
             let remedy = "echo Y > /sys/module/fuse/parameters/enable_uring (as root), then mount again";
             // Such a mount sets the parameter for itself.
             let finding = if kernel_front(facts).state == Good {
-                "mounts with the kernel's EROFS in front use it, and those with transport=uring; others use the slower /dev/fuse"
+                "only mounts with the kernel's EROFS in front or transport=uring use it; others use /dev/fuse, which is slower"
             } else {
                 "is switched off, so mounts use /dev/fuse, which is slower"
             };
