@@ -28,5 +28,5 @@ pub use file_system::{
 pub use finding::{Finding, Severity};
 pub use metrics::{Metric, MetricKind, Metrics};
 pub use range::{ByteRange, ByteRangeSet};
-pub use reader::{BlockReader, DecodedBlock, ImageSource};
+pub use reader::{BlockReader, DecodedBlock, ImageSource, SourceIdentity, SourceOrigin};
 pub use shown::{Shown, ShownName, harmless, json_name};

@@ -81,6 +81,12 @@ pub trait ImageSource: Send + Sync {
         self.read_at(offset, output).map(|()| true)
     }
 
+    /// What tells the bytes of this source from those of all others; `None` if that is not known. An engine caches the bytes of
+    /// sources with equal identities once.
+    fn identity(&self) -> Option<SourceIdentity> {
+        None
+    }
+
     /// Hints that the `len` bytes from `offset` on will be read soon. Never blocks or fails.
     fn will_need(&self, offset: u64, len: u64) {
         let _ = (offset, len);
@@ -91,4 +97,33 @@ pub trait ImageSource: Send + Sync {
     fn dont_need(&self, offset: u64, len: u64) {
         let _ = (offset, len);
     }
+}
+
+/// What tells the bytes of a source from those of all others. Sources with equal identities have equal bytes.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct SourceIdentity {
+    /// What contains the bytes of the source.
+    pub origin: SourceOrigin,
+    /// The offset of the source in it, in bytes.
+    pub offset: u64,
+    /// The length of the source in bytes.
+    pub len: u64,
+}
+
+/// What contains the bytes of a source.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum SourceOrigin {
+    /// A regular file, as it was when it was opened.
+    File {
+        /// The device number of its file system.
+        device: u64,
+        /// Its inode number.
+        inode: u64,
+        /// Its size in bytes.
+        len: u64,
+        /// When its content or its inode changed last, in seconds and nanoseconds.
+        changed: (i64, i64),
+    },
+    /// Content of which every byte that is read is verified with this digest.
+    Digest(String),
 }

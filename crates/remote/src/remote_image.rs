@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, sync::Arc};
 
-use floe_image::{ImageSource, ShownName, metrics};
+use floe_image::{ImageSource, ShownName, SourceIdentity, SourceOrigin, metrics};
 use floe_remote_cache::{
     Cache, CacheCounts, CacheOptions, CachedSource, DigestTable, FetchError, FetchFault, RangeFetcher, SourceOptions,
     TableRoot, Trust,
@@ -39,6 +39,14 @@ pub struct ImageAbout {
     pub is_recalled: bool,
     /// Whether a launch bundle is being fetched.
     pub has_launch_bundle: bool,
+}
+
+impl ImageAbout {
+    /// What tells the image from all others; `None` if its bytes are not verified.
+    pub(crate) fn identity(&self) -> Option<SourceIdentity> {
+        let origin = SourceOrigin::Digest(self.verified_by.clone()?);
+        Some(SourceIdentity { origin, offset: 0, len: self.len })
+    }
 }
 
 metrics! {
@@ -175,6 +183,10 @@ impl ImageSource for RemoteImage {
             Some(launch) => launch.try_read_at(&self.source, offset, output),
             None => self.source.try_read_at(offset, output),
         }
+    }
+
+    fn identity(&self) -> Option<SourceIdentity> {
+        self.about.identity()
     }
 
     fn will_need(&self, offset: u64, len: u64) {

@@ -4,11 +4,11 @@ use std::{
     fs::{self, File},
     io::{self, IoSliceMut, Seek, SeekFrom},
     num::NonZeroU64,
-    os::unix::fs::{FileExt, FileTypeExt},
+    os::unix::fs::{FileExt, FileTypeExt, MetadataExt},
     path::Path,
 };
 
-use floe_image::ImageSource;
+use floe_image::{ImageSource, SourceIdentity, SourceOrigin};
 use rustix::{
     fs::{Advice, fadvise, fstatfs},
     io::{Errno, ReadWriteFlags, preadv2},
@@ -28,6 +28,8 @@ pub struct FileSource {
     offset: u64,
     len: u64,
     nowait_reads: NowaitReads,
+    /// `None` for block devices, which do not say when their content changes.
+    origin: Option<SourceOrigin>,
 }
 
 /// How the source determines whether it can read bytes without blocking.
@@ -76,7 +78,13 @@ impl FileSource {
             return Err(past_end(file_len));
         }
         let nowait_reads = NowaitReads::of(&file);
-        Ok(Self { file, offset, len, nowait_reads })
+        let origin = metadata.is_file().then(|| SourceOrigin::File {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            len: metadata.len(),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        });
+        Ok(Self { file, offset, len, nowait_reads, origin })
     }
 
     /// The offset of the source within the file, in bytes.
@@ -134,6 +142,10 @@ impl ImageSource for FileSource {
                 Ok(true)
             }
         }
+    }
+
+    fn identity(&self) -> Option<SourceIdentity> {
+        Some(SourceIdentity { origin: self.origin.clone()?, offset: self.offset, len: self.len })
     }
 
     fn will_need(&self, offset: u64, len: u64) {

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_image::{ImageSource, start_error};
+use floe_image::{ImageSource, SourceIdentity, start_error};
 use floe_sync::{Condvar, Mutex};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
@@ -192,6 +192,10 @@ impl ImageSource for RemoteProcess {
             Some(mut lane) if output.len() <= READ_BYTES_MAX => lane.read(Verb::TryRead, offset, output),
             _ => Ok(false),
         }
+    }
+
+    fn identity(&self) -> Option<SourceIdentity> {
+        self.about.identity()
     }
 
     fn will_need(&self, offset: u64, len: u64) {
