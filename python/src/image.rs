@@ -153,7 +153,7 @@ impl Image {
             let source: Arc<dyn ImageSource> = Arc::new(source);
             py.detach(|| {
                 let files = ImageFiles::of_source(&name, &source, &options)?;
-                floe::Image::of(files, &options.engine)
+                floe::Image::of(files, &options)
             })
         } else {
             return Err(PyTypeError::new_err("the image must be a path, or an object with read and seek"));

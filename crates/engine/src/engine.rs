@@ -1,55 +1,46 @@
-//! The engine of one image: its sources and everything that its reads share.
+//! The engine of a process: everything that reads of all its volumes share.
 
 pub(crate) mod adopted_thread;
+pub(crate) mod content;
 pub(crate) mod counters;
 mod growth;
-mod metadata_reader;
-mod switches;
 pub(crate) mod tuning;
+pub(crate) mod volume;
 
-use std::{
-    fs::File,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Instant,
-};
+use std::{fs::File, sync::Arc, time::Duration};
 
-use floe_image::{
-    BlockReader, Bytes, DecodeError, DecodedBlock, Decompressor, DeviceId, Error, ImageSource, Place, Result,
-    StoredBlock, StoredLen, start_error,
-};
+use floe_image::{Bytes, DecodedBlock, Error, ImageSource, Result, StoredBlock, start_error};
 use floe_sync::Mutex;
 
 use crate::{
-    Blocking, Counters, EngineOptions, LatencySummary, MetadataCacheDesign, Stage, WorkerStatus,
+    Counters, EngineOptions, LatencySummary, MetadataCacheDesign, Stage, Volume, VolumeOptions, WorkerStatus,
     cache::{
-        block_cache::{BlockCache, Key},
+        block_cache::BlockCache,
         fragment_cache::FragmentCache,
+        key::{Key, SourceId},
         metadata_cache::MetadataCache,
     },
     decode::{costs::DecodeCosts, decoders::Decoders, windows::Windows},
-    fetch::sources::Sources,
-    memory::{admission::Admission, byte_budget::ByteBudget, page_pool::PagePool},
-    metrics::{decode_marks::DecodeMarks, gauge::Gauge, latency::Latencies},
+    memory::{admission::Admission, byte_budget::ByteBudget, page_pool::PagePool, prefetch_budget::PrefetchBudget},
+    metrics::{decode_marks::DecodeMarks, latency::Latencies},
     options::METADATA_BLOCK_BYTES,
-    prefetch::controller::Controller,
-    threads::{real_time, workers::Workers},
+    threads::{task_queue::Work, workers::Workers},
+    turns::Flow,
 };
 
-use self::{growth::GrowthWatch, metadata_reader::MetadataReader, switches::Switches, tuning::cache_size};
+use self::{
+    content::Contents,
+    growth::GrowthWatch,
+    tuning::{cache_size, prefetch_bytes},
+};
 
 /// The budget for stored metadata, in bytes. It is smaller if the budget for decoded metadata is.
 const STORED_METADATA_BYTES: usize = 8 << 20;
 
-/// The most bytes that a block decodes to in either format: EROFS limits a decoded physical cluster to 12 MiB.
-pub(crate) const DECODED_BYTES_MAX: u32 = 12 << 20;
-
-/// The engine of one image: its sources and everything that its reads share.
+/// The engine of a process: memory, caches and threads, which the reads of all its volumes share.
+///
+/// An image is attached as a [`Volume`], at any time, and detached by dropping that.
 pub struct Engine {
-    pub(crate) sources: Sources,
-    pub(crate) prefetch: Arc<Controller>,
     pub(crate) pool: PagePool,
     pub(crate) blocks: Arc<BlockCache>,
     pub(crate) growth: GrowthWatch,
@@ -59,51 +50,46 @@ pub struct Engine {
     /// admitted, the other half (`decode_budget`) for their stored bytes and decoded blocks.
     pub(crate) admission: Arc<Admission>,
     pub(crate) decode_budget: Arc<ByteBudget>,
-    pub(crate) stored_metadata: MetadataCache<(DeviceId, u64), Bytes>,
+    pub(crate) prefetch_budget: Arc<PrefetchBudget>,
+    pub(crate) stored_metadata: MetadataCache<(SourceId, u64), Bytes>,
     pub(crate) decoded_metadata: MetadataCache<Key, DecodedBlock>,
     pub(crate) workers: Workers,
     pub(crate) latencies: Arc<Latencies>,
     pub(crate) costs: DecodeCosts,
     decode_marks: DecodeMarks,
     windows: Windows,
-    pub(crate) switches: Switches,
     pub(crate) options: Mutex<EngineOptions>,
-    /// Requests that left the session thread because their bytes were not in memory.
-    pub(crate) outstanding: Gauge,
-    decodes: AtomicU64,
-    decoded_bytes: AtomicU64,
+    contents: Contents,
 }
 
 impl Engine {
-    /// Creates an engine over an image (device 0) and its extra devices.
+    /// Creates an engine without volumes.
     ///
     /// # Errors
     /// `NoMemory` if the reserve of pages cannot be allocated, `Threads` if a thread cannot be started.
-    pub fn new(sources: Vec<Arc<dyn ImageSource>>, options: &EngineOptions) -> Result<Arc<Self>> {
+    pub fn new(options: &EngineOptions) -> Result<Arc<Self>> {
         let latencies = Arc::new(Latencies::new());
         let pool = PagePool::new(options.reserved_pages, cache_size(options), Arc::clone(&latencies));
         let pool = pool.map_err(|_| Error::NoMemory)?;
         let workers = Workers::start(options.workers, options.priority, Arc::clone(&latencies));
         let workers = workers.map_err(|error| Error::Threads { error: Arc::new(start_error(error)) })?;
-        let prefetch = Arc::new(Controller::new(options));
+        let prefetch_budget = Arc::<PrefetchBudget>::default();
+        prefetch_budget.set_max(prefetch_bytes(options));
         Ok(Arc::new(Self {
-            sources: Sources::new(sources, Arc::clone(&prefetch)),
-            prefetch,
             workers,
             latencies,
             costs: DecodeCosts::new(),
             decode_marks: DecodeMarks::default(),
             windows: Windows::default(),
-            switches: Switches::new(options),
             options: Mutex::new(options.clone()),
-            outstanding: Gauge::default(),
             blocks: Arc::new(BlockCache::new(&pool, options.cache_growth_bytes)),
             growth: GrowthWatch::default(),
             fragments: FragmentCache::new(options.spill_file_bytes, options.spill_file_directory.as_deref()),
             pool,
             decoders: Decoders::new(options.decoder_bytes),
             admission: Arc::new(Admission::new(options.read_bytes / 2)),
-            decode_budget: ByteBudget::new(options.read_bytes / 2),
+            decode_budget: ByteBudget::divided(options.read_bytes / 2),
+            prefetch_budget,
             stored_metadata: MetadataCache::sharded(stored_metadata_bytes(options.metadata_cache)),
             decoded_metadata: match options.metadata_cache {
                 MetadataCacheDesign::Sharded { block_count } => {
@@ -111,34 +97,13 @@ impl Engine {
                 }
                 MetadataCacheDesign::SingleLock { entry_count } => MetadataCache::single_lock(entry_count),
             },
-            decodes: AtomicU64::new(0),
-            decoded_bytes: AtomicU64::new(0),
+            contents: Contents::default(),
         }))
     }
 
-    /// Adds the next extra device.
-    pub fn add_device(&self, source: Arc<dyn ImageSource>) {
-        self.sources.add_device(source);
-    }
-
-    /// Returns the source of a device, or a source that a format derived from others.
-    ///
-    /// # Errors
-    /// `Corrupt` if there is no such device.
-    pub fn source(&self, device: DeviceId) -> Result<Arc<dyn ImageSource>> {
-        self.sources.source(device)
-    }
-
-    /// Closes the files of the image and its spill file, so that their file systems can be unmounted. Later reads find only
-    /// bytes that are in the caches; all others fail. Reads in progress keep their files open until they end.
-    pub fn close(&self) {
-        self.sources.close();
-        self.fragments.close();
-    }
-
-    /// Returns the reader with which a format is opened: metadata through the engine's caches.
-    pub fn block_reader(self: &Arc<Self>, blocking: Blocking) -> Arc<dyn BlockReader> {
-        Arc::new(MetadataReader { engine: Arc::clone(self), blocking })
+    /// Attaches an image (device 0) with its extra devices as a volume.
+    pub fn attach(self: &Arc<Self>, sources: Vec<Arc<dyn ImageSource>>, options: &VolumeOptions) -> Arc<Volume> {
+        Arc::new(Volume::new(self, sources, options))
     }
 
     /// Writes a line to `file` after each decode from now on: `floe_decode`, its duration in nanoseconds, its decoded
@@ -148,22 +113,10 @@ impl Engine {
         self.decode_marks.begin(file)
     }
 
-    /// Permits `count` session threads to block on a source at the same time, which saves each of their misses two
-    /// thread switches. The other session threads continue to serve requests whose bytes are in memory. A thread calls
-    /// `before_blocking` before it blocks, so that another thread listens in its place.
-    pub fn permit_blocking(&self, count: usize, before_blocking: impl Fn() + Send + Sync + 'static) {
-        self.workers.blocking_permits.give(count, before_blocking);
-    }
-
-    /// Looks whether CPUs are short, and returns the answer. The threads that serve requests are then scheduled accordingly
-    /// before the next request.
-    pub fn look_at_cpus(&self) -> bool {
+    /// Looks whether CPUs are short, and returns the answer.
+    pub(crate) fn look_at_cpus(&self) -> bool {
         drop(self.workers.work());
-        let cpus_are_short = self.workers.cpus_are_short();
-        if let Some(sink) = self.prefetch.sink() {
-            sink.follow_load(cpus_are_short);
-        }
-        cpus_are_short
+        self.workers.cpus_are_short()
     }
 
     /// Returns the requested and actual scheduling of each thread of the engine, and its counters.
@@ -187,74 +140,40 @@ impl Engine {
         self.fragments.spill_refusal()
     }
 
-    /// Returns the counters of the engine.
+    /// Returns the counters of the engine. Those of its volumes are zero.
     pub fn counters(&self) -> Counters {
-        let (fetches, fetched_bytes) = self.sources.fetches_and_bytes();
         Counters {
             pages: self.pool.counters(),
             blocks: self.blocks.counters(&self.pool),
             spill_file: self.fragments.spill_counters(),
             stored_metadata: self.stored_metadata.counters(),
             decoded_metadata: self.decoded_metadata.counters(),
-            fetches,
-            fetched_bytes,
-            decodes: self.decodes.load(Relaxed),
-            decoded_bytes: self.decoded_bytes.load(Relaxed),
             windows: self.windows.counters(),
             decoders: self.decoders.counters(),
             decoding: self.decode_budget.counters(),
             admission: self.admission.counters(),
-            outstanding: self.outstanding.now(),
-            outstanding_max: self.outstanding.max(),
+            ..Counters::default()
         }
     }
 
-    /// Fills `output` with bytes of a source, for file data.
-    ///
-    /// # Errors
-    /// The source fails or ends early; `WouldBlock` if the source would have to be waited for and `blocking` forbids
-    /// it.
-    pub(crate) fn fetch(&self, device: DeviceId, offset: u64, output: &mut [u8], blocking: Blocking) -> Result<()> {
-        let fetch = || self.sources.fetch_data(device, offset, output, blocking);
-        if let Some(droppable) = self.latencies.time(Stage::Fetch, fetch)? {
-            self.workers.run_around(Box::new(move || droppable.release()));
-        }
-        Ok(())
+    /// Executes `work` of the engine itself on the thread that reads around. Drops `work` and returns `false` if that thread
+    /// cannot be started now.
+    pub(crate) fn run_around(&self, work: Work) -> bool {
+        self.workers.run_around(Flow::ENGINE, work)
     }
 
-    /// Decodes `block` from its stored bytes into `output`, without the first `skip` decoded bytes. Returns the number
-    /// of bytes written.
-    pub(crate) fn decode(&self, block: &StoredBlock, stored: &[u8], skip: usize, output: &mut [u8]) -> Result<usize> {
-        real_time::check(self.costs.estimate(block));
-        let (decoded, latency, temporary_bytes) = self.decoders.with(&block.encoding, block.decoded_len, |decoder| {
-            let started = Instant::now();
-            let decoded = decoder.decode(&block.encoding, block.decoded_len, stored, skip, output);
-            (decoded, started.elapsed(), decoder.temporary_bytes_last())
-        });
+    /// Notes that a block was decoded into `len` bytes from `skip` on.
+    fn note_decode(&self, block: &StoredBlock, skip: usize, len: usize, latency: Duration, temporary_bytes: usize) {
         self.latencies.record(Stage::Decode, latency);
-        self.decode_marks.mark(latency, output.len());
-        self.costs.learn(&block.encoding, skip.saturating_add(output.len()), latency);
+        self.decode_marks.mark(latency, len);
+        self.costs.learn(&block.encoding, skip.saturating_add(len), latency);
         self.windows.note(&block.encoding, temporary_bytes);
-        self.decodes.fetch_add(1, Relaxed);
-        self.decoded_bytes.fetch_add(output.len() as u64, Relaxed);
-        decoded.map_err(|error| decode_error(error, block))
     }
 
-    /// Rejects a block that no valid image contains, before memory is allocated for it.
-    pub(crate) fn check_bounds(&self, block: &StoredBlock) -> Result<()> {
-        let place = Place { nid: None, device: block.device, offset: Some(block.offset) };
-        if block.decoded_len.bytes() > DECODED_BYTES_MAX {
-            return Err(Error::corrupt("block decodes to more than 12 MiB", place));
-        }
-        let stored_len = match block.stored_len {
-            StoredLen::Known(len) => u64::from(len),
-            StoredLen::Prefixed => 2,
-        };
-        let end = block.offset.checked_add(stored_len);
-        if end.is_none_or(|end| end > self.sources.device_len(block.device).unwrap_or(0)) {
-            return Err(Error::corrupt("block past the end of the image", place));
-        }
-        Ok(())
+    /// Removes the metadata of a volume or content from the caches.
+    fn forget_metadata(&self, owner: u64) {
+        self.stored_metadata.forget_all(|(source, _)| source.owner() == owner);
+        self.decoded_metadata.forget_all(|key| key.source().owner() == owner);
     }
 }
 
@@ -264,8 +183,4 @@ pub(crate) fn stored_metadata_bytes(decoded: MetadataCacheDesign) -> usize {
         MetadataCacheDesign::Sharded { block_count } => STORED_METADATA_BYTES.min(block_count * METADATA_BLOCK_BYTES),
         MetadataCacheDesign::SingleLock { .. } => STORED_METADATA_BYTES,
     }
-}
-
-pub(crate) fn decode_error(error: DecodeError, block: &StoredBlock) -> Error {
-    error.at(Place { nid: None, device: block.device, offset: Some(block.offset) })
 }

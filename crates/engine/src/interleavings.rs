@@ -12,17 +12,22 @@ use shuttle::thread;
 use crate::{
     Blocking, PAGE_BYTES,
     cache::{
-        block_cache::{BlockCache, BlockLookup, CachedBlock},
+        block_cache::{BlockCache, BlockLookup},
+        cached_block::CachedBlock,
         flight::{Flight, FlightCounters},
+        key::SourceNumbers,
         metadata_cache::MetadataCache,
+        volume_blocks::VolumeBlocks,
     },
     memory::{
         arenas::Arenas,
+        byte_budget::ByteBudget,
         page_pool::{CacheSize, Effort, PagePool},
         page_run_sys::Arena,
     },
     metrics::latency::Latencies,
-    threads::task_queue::{Task, TaskQueue},
+    threads::task_queue::{FlowLimit, Task, TaskQueue},
+    turns::Flow,
 };
 
 /// The number of interleavings that each test tries.
@@ -89,7 +94,9 @@ fn a_queue_loses_no_work_and_lets_its_threads_end() {
             .map(|_| {
                 let queue = Arc::clone(&queue);
                 thread::spawn(move || {
-                    while let Some(task) = queue.pop(|| {}) {
+                    let mut ended = None;
+                    while let Some(task) = queue.pop(ended, || {}) {
+                        ended = Some(task.flow);
                         (task.work)();
                     }
                 })
@@ -99,15 +106,71 @@ fn a_queue_loses_no_work_and_lets_its_threads_end() {
             let done = Arc::clone(&done);
             assert!(
                 queue
-                    .push(Task::new(Box::new(move || {
-                        done.fetch_add(1, SeqCst);
-                    })))
+                    .push(Task::new(
+                        Flow::ENGINE,
+                        Box::new(move || {
+                            done.fetch_add(1, SeqCst);
+                        })
+                    ))
                     .is_ok()
             );
         }
         let left = queue.close().len();
         workers.into_iter().for_each(|worker| worker.join().expect("no panic"));
         assert_eq!(done.load(SeqCst) + left, 3);
+    });
+}
+
+#[test]
+fn a_queue_with_a_limit_loses_no_work() {
+    for limit in [FlowLimit::One, FlowLimit::Left(2)] {
+        try_orders(move || {
+            let (queue, done) = (Arc::new(TaskQueue::with_limit(limit)), Arc::new(AtomicUsize::new(0)));
+            let workers: Vec<_> = (0..2)
+                .map(|_| {
+                    let queue = Arc::clone(&queue);
+                    thread::spawn(move || {
+                        let mut ended = None;
+                        while let Some(task) = queue.pop(ended, || {}) {
+                            ended = Some(task.flow);
+                            (task.work)();
+                        }
+                    })
+                })
+                .collect();
+            for flow in [1, 1, 2, 1] {
+                let done = Arc::clone(&done);
+                let work = move || {
+                    thread::yield_now();
+                    done.fetch_add(1, SeqCst);
+                };
+                assert!(queue.push(Task::new(Flow(flow), Box::new(work))).is_ok());
+            }
+            while done.load(SeqCst) < 4 {
+                thread::yield_now();
+            }
+            assert!(queue.close().is_empty());
+            workers.into_iter().for_each(|worker| worker.join().expect("no panic"));
+        });
+    }
+}
+
+#[test]
+fn shares_of_a_budget_lose_no_waiter() {
+    try_orders(|| {
+        let budget = ByteBudget::divided(10);
+        let shares = [budget.share(), budget.share()];
+        let takers: Vec<_> = (0..3)
+            .map(|taker| {
+                let share = Arc::clone(&shares[taker % 2]);
+                thread::spawn(move || {
+                    drop(share.take_now(6));
+                    drop(share.take(6));
+                })
+            })
+            .collect();
+        takers.into_iter().for_each(|taker| taker.join().expect("no panic"));
+        assert_eq!(budget.used_bytes(), 0);
     });
 }
 
@@ -149,6 +212,7 @@ fn a_block_is_decoded_once_and_a_lead_that_is_dropped_frees_the_others() {
     try_orders(|| {
         let pool = Arc::new(PagePool::new(0, cache_of(8), Arc::new(Latencies::new())).expect("a small pool"));
         let (cache, decoded) = (Arc::new(BlockCache::new(&pool, 0)), Arc::new(AtomicUsize::new(0)));
+        let cache = Arc::new(VolumeBlocks::new(&cache, &cache.share(), &Arc::new(SourceNumbers::new(1, 2))));
         let block = StoredBlock {
             device: DeviceId(0),
             offset: 0,

@@ -1,10 +1,10 @@
-//! The read engine: fetches, decodes and caches the stored bytes of one image.
+//! The read engine: fetches, decodes and caches the stored bytes of images.
 //!
-//! An [`Engine`] owns the sources of the image and everything that its reads share: the page pool, the cache of decoded
-//! blocks, the metadata caches and the threads. [`Engine::block_reader`] returns the
-//! [`BlockReader`](floe_image::BlockReader) with which a format is opened; through it, the format reads its metadata. A
-//! [`Reader`] combines an engine and a format: the format maps a range of a file to extents, and the engine reads them. The
-//! engine knows neither formats nor FUSE.
+//! An [`Engine`] owns everything that the reads of a process share: the page pool, the cache of decoded blocks, the metadata
+//! caches and the threads. An image is attached to it as a [`Volume`], which has the sources of the image, the state of its
+//! prefetch and its counters. [`Volume::block_reader`] returns the [`BlockReader`](floe_image::BlockReader) with which a
+//! format is opened; through it, the format reads its metadata. A [`Reader`] combines a volume and a format: the format maps a
+//! range of a file to extents, and the engine reads them. The engine knows neither formats nor FUSE.
 //!
 //! ARCHITECTURE.md follows a read through the modules of this crate; `xtask/rooms.toml` lists what each module may import.
 
@@ -20,6 +20,7 @@ mod prefetch;
 mod read;
 mod sync;
 mod threads;
+mod turns;
 
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings;
@@ -29,7 +30,7 @@ pub use cache::{
     block_cache::BlockCacheCounters, metadata_cache::MetadataCacheCounters, spill_file::SpillFileCounters,
 };
 pub use decode::windows::WindowCounters;
-pub use engine::{Engine, adopted_thread::AdoptedThread, counters::Counters, tuning::TuneError};
+pub use engine::{Engine, adopted_thread::AdoptedThread, counters::Counters, tuning::TuneError, volume::Volume};
 pub use memory::{
     byte_budget::BudgetCounters,
     page_pool::PagePoolCounters,
@@ -42,7 +43,7 @@ pub use metrics::{
 };
 pub use options::{
     BadValue, EngineOptions, MetadataCacheDesign, PrefetchKind, PrefetchSet, Priority, ReadaheadAlloc, SyncDecompress,
-    WorkerMode,
+    VolumeOptions, WorkerMode,
 };
 pub use prefetch::{counters::ReadAroundCounters, detectors::directory::ListedFile, sink::Sink};
 pub use read::reader::Reader;

@@ -10,7 +10,7 @@ pub(crate) const METADATA_BLOCK_BYTES: usize = 8 << 10;
 /// The largest budget for decoded metadata, in blocks of 8 KiB: 8 GiB.
 const METADATA_BLOCKS_MAX: usize = 1 << 20;
 
-/// The options of an engine.
+/// The options of an engine: memory and threads, which all its volumes share.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EngineOptions {
     /// The budget of the cache of decoded blocks, in bytes.
@@ -32,6 +32,17 @@ pub struct EngineOptions {
     pub workers: WorkerMode,
     /// How the threads that decompress are scheduled.
     pub priority: Priority,
+    /// The size of the spill file in bytes. It holds decoded blocks that do not fit into the cache, that many files
+    /// share, and that are costly to decode. Zero, the default, disables it, because such a file puts plain text of the
+    /// image on a disk. Only engines that serve a page cache of the kernel use it.
+    pub spill_file_bytes: u64,
+    /// The directory of the spill file. A directory on a file system in memory is refused.
+    pub spill_file_directory: Option<PathBuf>,
+}
+
+/// The options of a volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeOptions {
     /// Where blocks are decoded.
     pub sync_decompress: SyncDecompress,
     /// Whether to read more than was requested. If false, fault-around and all kinds of prefetch except
@@ -44,12 +55,6 @@ pub struct EngineOptions {
     /// Fault-around: a read that misses memory fetches at least the aligned window of this many bytes around it. Zero
     /// disables fault-around.
     pub fetch_around_bytes: u64,
-    /// The size of the spill file in bytes. It holds decoded blocks that do not fit into the cache, that many files
-    /// share, and that are costly to decode. Zero, the default, disables it, because such a file puts plain text of the
-    /// image on a disk. Only engines that serve a page cache of the kernel use it.
-    pub spill_file_bytes: u64,
-    /// The directory of the spill file. A directory on a file system in memory is refused.
-    pub spill_file_directory: Option<PathBuf>,
 }
 
 /// The block cache takes at most one part in `CACHE_PART` of the available memory, including its growth.
@@ -106,13 +111,20 @@ impl Default for EngineOptions {
             metadata_cache: MetadataCacheDesign::Sharded { block_count: 1024 },
             workers: WorkerMode::PerCpu,
             priority: Priority::Auto,
+            spill_file_bytes: 0,
+            spill_file_directory: None,
+        }
+    }
+}
+
+impl Default for VolumeOptions {
+    fn default() -> Self {
+        Self {
             sync_decompress: SyncDecompress::Auto,
             read_around: true,
             prefetch: PrefetchSet::ALL,
             readahead_alloc: ReadaheadAlloc::BestEffort,
             fetch_around_bytes: 128 << 10,
-            spill_file_bytes: 0,
-            spill_file_directory: None,
         }
     }
 }

@@ -12,10 +12,10 @@ use std::{
     time::Duration,
 };
 
-use floe_engine::{Engine, EngineOptions, Reader, SyncDecompress, WorkerMode};
+use floe_engine::{EngineOptions, Reader, SyncDecompress, VolumeOptions, WorkerMode};
 use floe_image::{ImageSource, Nid};
 use floe_testkit::{AllocationCounts, CountingAllocator, SlowSource};
-use patchwork::Patchwork;
+use patchwork::{Options, Patchwork};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
@@ -46,19 +46,18 @@ fn warm_reads_allocate_nothing_large() {
     let patchwork = Arc::new(Patchwork::new(51, 4 << 20));
     let memory = || patchwork.source();
     let slow = || Arc::new(SlowSource::new(patchwork.source(), Duration::ZERO)) as Arc<dyn ImageSource>;
-    let at_hand = EngineOptions { sync_decompress: SyncDecompress::Always, ..EngineOptions::default() };
+    let decompress = |sync_decompress| Options::from(VolumeOptions { sync_decompress, ..VolumeOptions::default() });
     let inline = EngineOptions { workers: WorkerMode::Inline, ..EngineOptions::default() };
-    let never = EngineOptions { sync_decompress: SyncDecompress::Never, ..EngineOptions::default() };
     let cacheless = EngineOptions { cache_bytes: 0, ..EngineOptions::default() };
     for (name, options, source, small_max_each) in [
-        ("at hand", at_hand, memory(), 1),
-        ("inline", inline, memory(), 1),
-        ("on the workers", never, memory(), 10),
-        ("from a source that is waited for", EngineOptions::default(), slow(), 10),
-        ("without a cache", cacheless, slow(), 10),
+        ("at hand", decompress(SyncDecompress::Always), memory(), 1),
+        ("inline", inline.into(), memory(), 1),
+        ("on the workers", decompress(SyncDecompress::Never), memory(), 10),
+        ("from a source that is waited for", Options::default(), slow(), 10),
+        ("without a cache", cacheless.into(), slow(), 10),
     ] {
-        let options = EngineOptions { read_around: false, ..options };
-        let reader = Reader::new(Engine::new(vec![source], &options).expect("an engine"), Arc::clone(&patchwork) as _);
+        let volume = VolumeOptions { read_around: false, ..options.volume };
+        let reader = Options { volume, ..options }.reader(&patchwork, source);
         let requests = patchwork.random_requests(52, 400);
         // Twice, to warm up the workspaces of threads that started late.
         allocations(&reader, &requests);

@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-use floe_engine::{Engine, EngineOptions, Reader, SyncDecompress};
+use floe_engine::{EngineOptions, SyncDecompress, VolumeOptions};
 use floe_image::Nid;
 use floe_testkit::SlowSource;
-use patchwork::Patchwork;
+use patchwork::{Options, Patchwork};
 
 const BLOCK_BYTES: u64 = 1 << 20;
 
@@ -35,12 +35,11 @@ fn many_readers_of_blocks_with_large_dictionaries_stay_in_their_budgets() {
         reserved_pages: 64,
         decoder_bytes: 2 << 20,
         read_bytes: 16 << 20,
-        sync_decompress: SyncDecompress::Always,
         ..EngineOptions::default()
     };
     let source = Arc::new(SlowSource::new(patchwork.source(), Duration::from_millis(2)));
-    let engine = Engine::new(vec![source], &options).expect("an engine");
-    let reader = Reader::new(Arc::clone(&engine), Arc::clone(&patchwork) as _);
+    let volume = VolumeOptions { sync_decompress: SyncDecompress::Always, ..VolumeOptions::default() };
+    let reader = Options { engine: options.clone(), volume }.reader(&patchwork, source);
     let resident_before = resident_bytes_max();
     let (sender, answers) = mpsc::channel();
     // Whole blocks, parts of blocks, and parts of their ends, of all blocks at once.
@@ -62,7 +61,7 @@ fn many_readers_of_blocks_with_large_dictionaries_stay_in_their_budgets() {
     for (offset, is_right) in answers {
         assert!(is_right.unwrap_or_else(|error| panic!("{offset}: {error}")), "{offset}");
     }
-    let counters = engine.counters();
+    let counters = reader.engine().counters();
     for (name, budget) in
         [("decoders", counters.decoders), ("reads", counters.admission), ("decoding", counters.decoding)]
     {

@@ -10,9 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_engine::{Engine, EngineOptions, Reader, SyncDecompress};
+use floe_engine::{EngineOptions, SyncDecompress, VolumeOptions};
 use floe_image::Nid;
-use patchwork::{COSTLY_BLOCK_BYTES, Patchwork};
+use patchwork::{COSTLY_BLOCK_BYTES, Options, Patchwork};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// The address space that is left: less than the stack of a thread.
@@ -43,14 +43,12 @@ fn without_threads<T>(work: impl FnOnce() -> T) -> T {
 #[test]
 fn pages_are_backed_ahead_once_a_thread_can_be_started() {
     let patchwork = Arc::new(Patchwork::costly(1, 64));
-    let options = EngineOptions {
-        cache_bytes: 8 << 20,
-        reserved_pages: 256,
-        sync_decompress: SyncDecompress::Always,
-        ..EngineOptions::default()
+    let options = Options {
+        engine: EngineOptions { cache_bytes: 8 << 20, reserved_pages: 256, ..EngineOptions::default() },
+        volume: VolumeOptions { sync_decompress: SyncDecompress::Always, ..VolumeOptions::default() },
     };
-    let engine = Engine::new(vec![patchwork.source()], &options).expect("an engine");
-    let reader = Reader::new(Arc::clone(&engine), Arc::clone(&patchwork) as _);
+    let reader = options.reader(&patchwork, patchwork.source());
+    let engine = reader.engine();
     let read = |block: u64| {
         let (offset, mut bytes) = (block * u64::from(COSTLY_BLOCK_BYTES) + 100, [0; 500]);
         assert_eq!(reader.read(Nid(0), offset, &mut bytes).ok(), Some(bytes.len()), "block {block}");

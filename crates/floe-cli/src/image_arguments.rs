@@ -41,7 +41,7 @@ impl ImageArguments {
     /// Opens the image and confines the process to reading it.
     pub(crate) fn open(&self) -> Result<Image, Fail> {
         let options = self.open_options();
-        Ok(Image::of(self.open_files(confinement::reading())??, &options.engine)?)
+        Ok(Image::of(self.open_files(confinement::reading())??, &options)?)
     }
 
     /// Opens the files of the image and confines the process to `policy`. The outer error is the sandbox's.
@@ -56,17 +56,15 @@ impl ImageArguments {
 
     /// The options for opening the image, for a command that reads on its own threads.
     pub(crate) fn open_options(&self) -> OpenOptions {
-        let engine = EngineOptions {
-            workers: floe::WorkerMode::Inline,
-            reserved_pages: 0,
-            read_around: false,
-            ..OpenOptions::default().engine
-        };
+        let engine =
+            EngineOptions { workers: floe::WorkerMode::Inline, reserved_pages: 0, ..OpenOptions::default().engine };
+        let volume = floe::VolumeOptions { read_around: false, ..Default::default() };
         OpenOptions {
             offset: self.offset.unwrap_or_default(),
             devices: self.devices.clone(),
             device_directory: self.device_directory.clone(),
             engine,
+            volume,
             remote: self.remote.options(),
             ..OpenOptions::default()
         }

@@ -13,7 +13,7 @@ use std::{
     thread,
 };
 
-use floe_engine::{Blocking, Engine, EngineOptions, WorkerMode};
+use floe_engine::{Blocking, EngineOptions, Volume, VolumeOptions, WorkerMode};
 use floe_erofs::check::{Check, DataRun};
 use floe_image::{Encoding, Finding, ImageSource, Severity, StoredBlock, StoredLen, start_error};
 use floe_squashfs::{Squashfs, check};
@@ -91,8 +91,8 @@ pub fn check_files(
 ) -> Result<CheckSummary, OpenError> {
     let ImageFiles { path, source, format, devices: added, .. } = files;
     // A check needs each block once, so it reads metadata on this thread alone, and data without the engine's caches.
-    let engine_options =
-        EngineOptions { workers: WorkerMode::Inline, reserved_pages: 0, read_around: false, ..engine_options.clone() };
+    let engine_options = EngineOptions { workers: WorkerMode::Inline, reserved_pages: 0, ..engine_options.clone() };
+    let volume_options = VolumeOptions { read_around: false, ..VolumeOptions::default() };
     let mut devices = vec![source];
     // If the device table breaks the format, the check reports it as a finding.
     if let Ok(added) = added {
@@ -101,9 +101,9 @@ pub fn check_files(
         }
         devices.extend(added.sources);
     }
-    let engine =
-        Engine::new(devices, &engine_options).map_err(|error| OpenError::Image { path: path.clone(), error })?;
-    let run = Run { engine, options, tell, cancel, tally: Tally::default() };
+    let volume = Volume::alone(devices, &engine_options, &volume_options)
+        .map_err(|error| OpenError::Image { path: path.clone(), error })?;
+    let run = Run { volume, options, tell, cancel, tally: Tally::default() };
     let inodes = match format {
         Format::Erofs => check_erofs(&run),
         Format::Squashfs => check_squashfs(&run),
@@ -123,7 +123,7 @@ pub fn check_files(
 
 /// One check, shared by its threads.
 struct Run<'a> {
-    engine: Arc<Engine>,
+    volume: Arc<Volume>,
     options: &'a CheckOptions,
     tell: &'a (dyn Fn(&Finding) + Sync),
     cancel: &'a AtomicBool,
@@ -164,7 +164,7 @@ impl Run<'_> {
     ) -> io::Result<T> {
         thread::scope(|scope| {
             for index in 0..threads_within_limit(self.options.jobs) {
-                let run = || work(&mut CheckedBytes::new(&self.engine, &self.tally));
+                let run = || work(&mut CheckedBytes::new(&self.volume, &self.tally));
                 let builder = thread::Builder::new().name(format!("floe-check-{index}"));
                 let started = check_thread_start().and_then(|()| builder.spawn_scoped(scope, run));
                 // With fewer threads than requested, the check takes longer.
@@ -185,7 +185,7 @@ const BLOCK_SIZE_LOG2_OFFSET: u64 = 1024 + 12;
 /// # Errors
 /// No thread could be started.
 fn check_erofs(run: &Run<'_>) -> io::Result<u64> {
-    let reader = run.engine.block_reader(Blocking::Allowed);
+    let reader = run.volume.block_reader(Blocking::Allowed);
     let check = match Check::open(reader) {
         Ok(check) => check,
         Err(error) => {
@@ -230,7 +230,7 @@ const BATCH_COUNT: usize = 16;
 /// # Errors
 /// No thread could be started.
 fn check_squashfs(run: &Run<'_>) -> io::Result<u64> {
-    let reader = run.engine.block_reader(Blocking::Allowed);
+    let reader = run.volume.block_reader(Blocking::Allowed);
     let squashfs = match Squashfs::open(reader) {
         Ok(squashfs) => squashfs,
         Err(error) => {

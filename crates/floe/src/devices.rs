@@ -8,9 +8,10 @@ use std::{
     sync::Arc,
 };
 
-use floe_engine::{Blocking, Engine};
 use floe_erofs::{DeviceSlot, extra_devices};
-use floe_image::ImageSource;
+use floe_image::{
+    BlockReader, Bytes, DecodedBlock, DeviceId, Error, ImageSource, Place, Result as ImageResult, StoredBlock,
+};
 use floe_source::FileSource;
 use rustix::fs::{Mode, OFlags, open};
 
@@ -27,19 +28,19 @@ pub(crate) struct AddedDevices {
     pub(crate) paths: Vec<PathBuf>,
 }
 
-/// Adds the extra devices of an image to its engine: the named files for the first slots of the device table, and files from
-/// the named directory for the others. With neither, adds none, since the devices may be part of the image file. Floe never opens
+/// Opens the extra devices of an image: the named files for the first slots of the device table, and files from
+/// the named directory for the others. With neither, opens none, since the devices may be part of the image file. Floe never opens
 /// another file just because an image names it.
 ///
 /// # Errors
 /// There are more or fewer files than the image has devices, a file could not be opened, or the image breaks the format.
 pub(crate) fn add_devices(
-    engine: &Arc<Engine>,
+    source: &dyn ImageSource,
     named: NamedFiles,
     options: &OpenOptions,
 ) -> Result<AddedDevices, OpenError> {
     let NamedFiles { name: path, devices: given, device_directory, .. } = named;
-    let slots = extra_devices(engine.block_reader(Blocking::Allowed).as_ref(), options.superblock_checksum)
+    let slots = extra_devices(&StoredBytes(source), options.superblock_checksum)
         .map_err(|error| OpenError::Image { path: path.clone(), error })?;
     if given.len() > slots.len() {
         let (given_count, expected_count) = (given.len(), slots.len());
@@ -70,11 +71,38 @@ pub(crate) fn add_devices(
             let (image, slot, path) = (path.clone(), slot_number(index), place.clone());
             OpenError::Device { image, slot, path, error }
         })?;
-        engine.add_device(Arc::clone(&source));
         added.sources.push(source);
         added.paths.push(place);
     }
     Ok(AddedDevices { slots, ..added })
+}
+
+/// The stored bytes of an image that has no engine yet.
+struct StoredBytes<'source>(&'source dyn ImageSource);
+
+impl BlockReader for StoredBytes<'_> {
+    fn device_count(&self) -> u16 {
+        1
+    }
+
+    fn device_len(&self, _: DeviceId) -> ImageResult<u64> {
+        Ok(self.0.len())
+    }
+
+    fn stored(&self, device: DeviceId, offset: u64, len: usize) -> ImageResult<Bytes> {
+        let end = u64::try_from(len).ok().and_then(|len| offset.checked_add(len));
+        if len > <dyn BlockReader>::STORED_LEN_MAX || end.is_none_or(|end| end > self.0.len()) {
+            let place = Place { nid: None, device, offset: Some(offset) };
+            return Err(Error::corrupt("metadata past the end of the image", place));
+        }
+        let mut bytes = vec![0; len];
+        self.0.read_at(offset, &mut bytes).map_err(|error| Error::io(device, offset, error))?;
+        Ok(bytes.into())
+    }
+
+    fn decoded(&self, _: &StoredBlock) -> ImageResult<DecodedBlock> {
+        Err(Error::unsupported("compressed device tables"))
+    }
 }
 
 /// Opens the file in `directory` whose name is a device's tag. The tag comes from the image, so it must be a single

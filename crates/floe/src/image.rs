@@ -5,9 +5,11 @@ use std::{
     sync::Arc,
 };
 
-use floe_engine::{Blocking, Engine, EngineOptions, Reader};
+use floe_engine::{Blocking, Engine, Reader, Volume};
 use floe_erofs::{Erofs, SuperblockChecksum};
-use floe_image::{Attr, BlockReader, ByteRange, DeviceId, ExtentData, FileSystem, FileType, Nid, Result, StoredLen};
+use floe_image::{
+    Attr, BlockReader, ByteRange, DeviceId, ExtentData, FileSystem, FileType, ImageSource, Nid, Result, StoredLen,
+};
 use floe_source::ImageFormat;
 use floe_squashfs::Squashfs;
 
@@ -52,7 +54,26 @@ impl Image {
     /// The file cannot be read, is not an EROFS or SquashFS image, is broken, uses unsupported features, or needs an extra
     /// device that is missing.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, OpenError> {
-        Self::of(ImageFiles::open(path.as_ref(), options)?, &options.engine)
+        Self::of(ImageFiles::open(path.as_ref(), options)?, options)
+    }
+
+    /// Like [`Image::open`], in an engine that several images share: its memory, caches and threads. Images of equal content
+    /// share what is cached, and the others are served fairly.
+    ///
+    /// ```
+    /// use floe::{Engine, EngineOptions, Image, OpenOptions};
+    ///
+    /// # let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/demo.erofs");
+    /// let engine = Engine::new(&EngineOptions::default())?;
+    /// let images = [demo, demo].map(|path| Image::open_in(&engine, path, &OpenOptions::default()));
+    /// # assert!(images.iter().all(Result::is_ok));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Image::open`].
+    pub fn open_in(engine: &Arc<Engine>, path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self, OpenError> {
+        Self::of_in(engine, ImageFiles::open(path.as_ref(), options)?, options)
     }
 
     /// Opens the image at a URL: `https://…`, `s3://bucket/key`, `gs://…`, `az://…` or `oci://registry/repository`.
@@ -67,38 +88,53 @@ impl Image {
         let remote = remote.map_err(|error| OpenError::Remote { error })?;
         let name = PathBuf::from(&remote.about().name);
         let source: Arc<dyn floe_image::ImageSource> = Arc::new(remote);
-        Self::of(ImageFiles::of_source(&name, &source, options)?, &options.engine)
+        Self::of(ImageFiles::of_source(&name, &source, options)?, options)
     }
 
     /// Opens an image in files that are already open. Opens no further files.
     ///
     /// # Errors
     /// The image is broken, uses unsupported features, or an extra device is missing.
-    pub fn of(files: ImageFiles, options: &EngineOptions) -> Result<Self, OpenError> {
+    pub fn of(files: ImageFiles, options: &OpenOptions) -> Result<Self, OpenError> {
+        let mut engine_options = options.engine.clone();
+        if engine_options.spill_file_bytes > 0 && engine_options.spill_file_directory.is_none() {
+            // The decoded data then stays on the disk of the image and shares its properties: encrypted, shared or
+            // removable.
+            engine_options.spill_file_directory = directory_of(&files.path);
+        }
+        Self::opened(files, |sources| Volume::alone(sources, &engine_options, &options.volume))
+    }
+
+    /// Like [`Image::of`], in an engine that several images share.
+    ///
+    /// # Errors
+    /// As [`Image::of`].
+    pub fn of_in(engine: &Arc<Engine>, files: ImageFiles, options: &OpenOptions) -> Result<Self, OpenError> {
+        Self::opened(files, |sources| Ok(engine.attach(sources, &options.volume)))
+    }
+
+    fn opened(
+        files: ImageFiles,
+        attach: impl FnOnce(Vec<Arc<dyn ImageSource>>) -> Result<Arc<Volume>>,
+    ) -> Result<Self, OpenError> {
         let ImageFiles { path, source, offset, format, superblock_checksum, devices } = files;
         let devices = devices?;
         let failed = |error| OpenError::Image { path: path.clone(), error };
-        let mut options = options.clone();
-        if options.spill_file_bytes > 0 && options.spill_file_directory.is_none() {
-            // The decoded data then stays on the disk of the image and shares its properties: encrypted, shared or
-            // removable.
-            options.spill_file_directory = directory_of(&path);
-        }
         let device_paths = devices.paths;
         let image_len = source.len();
         let sources = std::iter::once(source).chain(devices.sources).collect();
-        let engine = Engine::new(sources, &options).map_err(failed)?;
-        let blocks = engine.block_reader(Blocking::Allowed);
+        let volume = attach(sources).map_err(failed)?;
+        let blocks = volume.block_reader(Blocking::Allowed);
         let is_alone = blocks.device_count() == 1;
         let format_image = FormatImage::open(format, blocks, superblock_checksum).map_err(failed)?;
         let file_system = format_image.file_system();
         if is_alone {
             check_flat(&path, &devices.slots, image_len, file_system.info().block_size)?;
         }
-        Ok(Self { reader: Reader::new(engine, file_system), format_image, offset, device_paths })
+        Ok(Self { reader: Reader::new(volume, file_system), format_image, offset, device_paths })
     }
 
-    /// The reader, which combines the engine and the format.
+    /// The reader, which combines the volume and the format.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }
@@ -122,7 +158,7 @@ impl Image {
     /// wait. Entries that cannot be resolved are skipped.
     pub fn read_ahead_of_launch(&self) {
         let FormatImage::Erofs(erofs) = &self.format_image else { return };
-        let Ok(source) = self.reader.engine().source(DeviceId(0)) else { return };
+        let Ok(source) = self.reader.volume().source(DeviceId(0)) else { return };
         for run in self.stored_runs(&erofs.launch_list().unwrap_or_default(), GAP_MAX) {
             source.will_need(run.offset(), run.len());
         }
@@ -161,7 +197,7 @@ impl Image {
             return Err(PathError::NotADirectory { path: path.to_vec() });
         }
         let file_system = Arc::new(Subdirectory { inner: Arc::clone(self.file_system()), root });
-        let reader = Reader::new(Arc::clone(self.reader.engine()), file_system);
+        let reader = Reader::new(Arc::clone(self.reader.volume()), file_system);
         Ok(Self { reader, ..self.clone() })
     }
 

@@ -6,9 +6,8 @@ use std::{
     sync::Arc,
 };
 
-use floe_engine::{Engine, EngineOptions, WorkerMode};
 use floe_erofs::SuperblockChecksum;
-use floe_image::ImageSource;
+use floe_image::{ImageSource, SourceIdentity};
 use floe_source::{ImageFormat, locate};
 
 use crate::{
@@ -58,7 +57,7 @@ impl ImageFiles {
         let (source, offset, format) = image_in(&named.name, &named.image, options.offset)?;
         let path = named.name.clone();
         let devices = match format {
-            Format::Erofs => find_devices(&source, named, options),
+            Format::Erofs => add_devices(source.as_ref(), named, options),
             Format::Squashfs if named.devices.is_empty() => Ok(AddedDevices::default()),
             Format::Squashfs => {
                 let given_count = named.devices.len();
@@ -73,24 +72,6 @@ impl ImageFiles {
             }
         }
     }
-}
-
-/// Reads the device table on this thread, and adds the devices.
-fn find_devices(
-    source: &Arc<dyn ImageSource>,
-    named: NamedFiles,
-    options: &OpenOptions,
-) -> Result<AddedDevices, OpenError> {
-    let options_of_engine = EngineOptions {
-        workers: WorkerMode::Inline,
-        reserved_pages: 0,
-        read_around: false,
-        spill_file_bytes: 0,
-        ..options.engine.clone()
-    };
-    let engine = Engine::new(vec![Arc::clone(source)], &options_of_engine)
-        .map_err(|error| OpenError::Image { path: named.name.clone(), error })?;
-    add_devices(&engine, named, options)
 }
 
 /// Finds the image in a source; errors call it `name`. Returns the image's bytes, its offset in the source, and its format.
@@ -184,6 +165,11 @@ impl ImageSource for PartSource {
 
     fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
         self.whole.try_read_at(self.place(offset, output.len())?, output)
+    }
+
+    fn identity(&self) -> Option<SourceIdentity> {
+        let whole = self.whole.identity()?;
+        Some(SourceIdentity { offset: whole.offset + self.offset, len: self.len, ..whole })
     }
 
     fn will_need(&self, offset: u64, len: u64) {

@@ -19,6 +19,7 @@
 //!
 //! | to | use |
 //! | --- | --- |
+//! | read many images with the threads and caches of one | [`Engine`], [`Image::open_in`] |
 //! | find a path | [`Image::resolve`] |
 //! | visit a tree | [`Image::walk`] |
 //! | list a directory | [`Image::read_dir`] |
@@ -36,8 +37,8 @@
 //!
 //! # Threads
 //!
-//! An open image has one decompression thread for each CPU. With [`WorkerMode::Inline`] it has none, and the calling thread
-//! decompresses. Calls block; there is no async interface. A program that runs where the address space is limited
+//! An open image has one decompression thread for each CPU, unless it is opened in an [`Engine`] that it shares with others.
+//! With [`WorkerMode::Inline`] it has none, and the calling thread decompresses. Calls block; there is no async interface. A program that runs where the address space is limited
 //! (`ulimit -v`) calls [`keep_address_space`] first.
 //!
 //! # Features
@@ -71,8 +72,8 @@ pub use extract::{
     ExtractTarget, ExtractWarning, ExtractWarningCause, Parts, XattrFilter, XattrSelection, extract,
 };
 pub use floe_engine::{
-    BadValue, Counters, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, Reader, SyncDecompress,
-    WorkerMode,
+    BadValue, Counters, Engine, EngineOptions, MetadataCacheDesign, Priority, ReadaheadAlloc, Reader, SyncDecompress,
+    VolumeOptions, WorkerMode,
 };
 pub use floe_erofs::SuperblockChecksum;
 pub use floe_image::{

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use floe_engine::EngineOptions;
+use floe_engine::{EngineOptions, VolumeOptions};
 use floe_erofs::SuperblockChecksum;
 
 use crate::memory_limit::memory_limit_bytes;
@@ -20,8 +20,10 @@ pub struct OpenOptions {
     pub device_directory: Option<PathBuf>,
     /// Whether an EROFS image is refused if the checksum of its superblock is wrong.
     pub superblock_checksum: SuperblockChecksum,
-    /// The options of the read engine.
+    /// The options of the read engine. Images that are opened in a given engine do not use them.
     pub engine: EngineOptions,
+    /// The options of the image within its engine.
+    pub volume: VolumeOptions,
     /// Options for fetching remote images.
     #[cfg(feature = "remote")]
     pub remote: floe_remote::ImageOptions,
@@ -36,6 +38,7 @@ impl Default for OpenOptions {
             device_directory: None,
             superblock_checksum: SuperblockChecksum::default(),
             engine,
+            volume: VolumeOptions::default(),
             #[cfg(feature = "remote")]
             remote: floe_remote::ImageOptions::default(),
         }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use floe_engine::{EngineOptions, WorkerMode};
+use floe_engine::{EngineOptions, VolumeOptions, WorkerMode};
 use floe_image::{ByteRange, ExtentData, Nid, Shown, start_error};
 use floe_mkfs::{Expected, Phase, PieceDigest, Progress, Verified, Verifier, VerifyError};
 use floe_sync::Mutex;
@@ -67,15 +67,15 @@ impl Verifier for ImageVerifier {
             cache_bytes: EngineOptions::for_memory(memory_limit_bytes()).cache_bytes,
             workers: WorkerMode::Inline,
             reserved_pages: 0,
-            read_around: false,
             ..Default::default()
         };
+        let volume = VolumeOptions { read_around: false, ..VolumeOptions::default() };
         let devices = blob.map(Path::to_path_buf).into_iter().collect();
         let offset = match expected.image_offset() {
             0 => Offset::None,
             offset => Offset::At(offset),
         };
-        let options = OpenOptions { devices, engine, offset, ..OpenOptions::default() };
+        let options = OpenOptions { devices, engine, volume, offset, ..OpenOptions::default() };
         let image = Image::open(path, &options).map_err(|error| match error {
             OpenError::Image { error, .. } if error.is_transient() => VerifyError::Unread(error.to_string()),
             OpenError::File { .. } => VerifyError::Unread(error.to_string()),

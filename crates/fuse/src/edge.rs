@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use floe_engine::{AdoptedThread, Engine, Reader, machine_page_bytes};
+use floe_engine::{AdoptedThread, Reader, Volume, machine_page_bytes};
 use floe_fuse_wire::{
     Agreement, Channel, Errno, Opcode, OpenFlags, Operation, Receipt, Received, Reply, Request, RequestBuffer, Ring,
     abi::{
@@ -134,9 +134,9 @@ impl FuseEdge {
         self.threads.end();
     }
 
-    /// The engine, which schedules the session threads.
-    pub(crate) fn engine(&self) -> &Arc<Engine> {
-        self.threads.engine()
+    /// The volume, whose engine schedules the session threads.
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
+        self.threads.volume()
     }
 
     /// Answers the requests of a ring until the file system is unmounted. The calling thread, `adopted`, must have started it.

@@ -125,7 +125,7 @@ impl Mount {
         let edge = FuseEdge::new(reader, &serving, Arc::clone(&deadlines), is_inherited).map_err(MountError::Image)?;
         let (_, served, connection) = edge.parts();
         let (counts, prefetch_thread) = (served.counts.clone(), edge.prefetch_thread());
-        let engine = Arc::clone(edge.engine());
+        let volume = Arc::clone(edge.volume());
 
         let Connected { link, place, auto_unmount, front_directory } = connect(start, &setup)?;
         let paused = is_inherited.then(|| link.paused());
@@ -148,7 +148,7 @@ impl Mount {
         let mut readahead = None;
         if let (Some(behind), Some(directory), Some(keeper)) = (&behind, front_directory, &handles.keeper) {
             let (place, transfer) = keeper
-                .mount_front(&directory, behind.options(engine.look_at_cpus()))
+                .mount_front(&directory, behind.options(volume.look_at_cpus()))
                 .map_err(|failure| MountError::of(&directory, failure))?;
             if let Some(transfer) = transfer {
                 prefetch_thread.store(transfer.thread(), Relaxed);

@@ -8,7 +8,7 @@ mod lone_caller;
 
 use std::sync::Arc;
 
-use floe_engine::{AdoptedThread, Engine, Reader, Working};
+use floe_engine::{AdoptedThread, Reader, Volume, Working};
 use floe_fuse_wire::Reply;
 use floe_keeper::mark_serving_thread;
 
@@ -54,14 +54,14 @@ impl SessionPool {
     /// thread would take the requests of their CPU.
     pub(crate) fn permit_blocking(&self) {
         let (promoting, lone_caller) = (Arc::clone(&self.listeners), Arc::clone(&self.lone_caller));
-        self.reader.engine().permit_blocking(self.device_threads / 2, move || promoting.promote(&lone_caller));
+        self.reader.volume().permit_blocking(self.device_threads / 2, move || promoting.promote(&lone_caller));
     }
 
     /// Lets no thread rest any more, because the connection has ended, and closes the image if the options say so.
     pub(crate) fn end(&self) {
         self.listeners.end_all();
         if self.closes_image {
-            self.reader.engine().close();
+            self.reader.volume().close();
         }
     }
 
@@ -80,9 +80,9 @@ impl SessionPool {
         &self.gate
     }
 
-    /// The engine, which schedules the session threads, because they decode cheap blocks themselves.
-    pub(crate) fn engine(&self) -> &Arc<Engine> {
-        self.reader.engine()
+    /// The volume. Its engine schedules the session threads, because they decode cheap blocks themselves.
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
+        self.reader.volume()
     }
 
     /// Makes the calling thread, which is `adopted`, session thread `number`.

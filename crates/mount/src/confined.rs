@@ -32,7 +32,7 @@ impl Prepared {
         let Self { image: path, open, remote, policy, decode_marks, mounting, held } = self;
         let Opened { files, enforced, remote, .. } =
             confinement::open_from(remote, &path, &open, policy, mounting.settings.sandbox)??;
-        let mut image = Image::of(files, &open.engine)?;
+        let mut image = Image::of(files, &open)?;
         if let Some(subdirectory) = &mounting.settings.subdirectory {
             image = image.below(subdirectory.as_os_str().as_encoded_bytes()).map_err(|error| {
                 let shown = mounting.shown_image.shown();

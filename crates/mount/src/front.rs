@@ -143,14 +143,14 @@ fn virtual_image(
     options: &MountOptions,
     kept: Option<&KeptImage>,
 ) -> floe_image::Result<(Reader, Arc<Rendered>)> {
-    let engine = image.reader().engine();
+    let volume = image.reader().volume();
     let original = original(image, options);
-    let (waiting, non_blocking) = (engine.block_reader(Blocking::Allowed), engine.block_reader(Blocking::Never));
+    let (waiting, non_blocking) = (volume.block_reader(Blocking::Allowed), volume.block_reader(Blocking::Never));
     let rendered = Arc::new(match kept {
         Some(kept) => VirtualImage::open_kept(original, &waiting, non_blocking, kept)?,
         None => VirtualImage::open(original, &waiting, non_blocking)?,
     });
-    let reader = Reader::new(Arc::clone(engine), Arc::clone(&rendered) as Arc<dyn FileSystem>);
+    let reader = Reader::new(Arc::clone(volume), Arc::clone(&rendered) as Arc<dyn FileSystem>);
     Ok((reader, Arc::new(Rendered(rendered))))
 }
 

@@ -20,7 +20,7 @@ use std::{
 };
 
 use floe::{FormatImage, Image, Reader, remote::RemoteProcess};
-use floe_engine::EngineOptions;
+use floe_engine::VolumeOptions;
 use floe_front::VirtualImage;
 use floe_fuse::{AccessSink, RequestCounts};
 use floe_image::ShownName;
@@ -131,7 +131,7 @@ impl LaunchPlan {
                 };
                 progress.set_source(&place.path().to_string_lossy());
                 let Some(profile) = place.read(log) else {
-                    let learning = Learning::new(place, &settings.open.engine, Arc::clone(&progress));
+                    let learning = Learning::new(place, &settings.open.volume, Arc::clone(&progress));
                     return Ok(Self { task: Task::Learn(learning), wait: Duration::ZERO, progress });
                 };
                 Some(profile)
@@ -139,7 +139,7 @@ impl LaunchPlan {
         };
         let holds_metadata = remote.map(|_| Arc::new(AtomicBool::new(true)));
         let has_bundle = remote.is_some_and(|remote| remote.about().has_launch_bundle);
-        let paused_prefetch = has_bundle.then(|| PausedPrefetch::new(&settings.open.engine));
+        let paused_prefetch = has_bundle.then(|| PausedPrefetch::new(&settings.open.volume));
         let replaying = Replaying { profile, profile_match: Arc::default(), holds_metadata, paused_prefetch };
         let wait = if has_bundle { settings.launch_wait.unwrap_or(LAUNCH_WAIT) } else { Duration::ZERO };
         Ok(Self { task: Task::Replay(replaying), wait, progress })
@@ -152,8 +152,8 @@ impl LaunchPlan {
         }
     }
 
-    /// The options of the engine until the launch is over.
-    pub(crate) fn engine_options(&self, options: EngineOptions) -> EngineOptions {
+    /// The options of the volume until the launch is over.
+    pub(crate) fn volume_options(&self, options: VolumeOptions) -> VolumeOptions {
         match &self.task {
             Task::Learn(_) | Task::Replay(Replaying { paused_prefetch: Some(_), .. }) => PausedPrefetch::pause(options),
             Task::Nothing | Task::Replay(_) => options,
@@ -263,7 +263,7 @@ struct ReplayEnd {
 
 impl Drop for ReplayEnd {
     fn drop(&mut self) {
-        self.paused_prefetch.iter().for_each(|prefetch| prefetch.resume(self.image.reader().engine(), &self.progress));
+        self.paused_prefetch.iter().for_each(|prefetch| prefetch.resume(self.image.reader().volume()));
         self.holds_metadata.iter().for_each(|holds| holds.store(false, Relaxed));
         self.profile_match.end();
         if !self.has_run {
@@ -348,12 +348,12 @@ mod tests {
     #[test]
     fn a_replay_whose_thread_does_not_start_ends() {
         let mut options = OpenOptions::default();
-        let before = options.engine.clone();
+        let before = options.volume.clone();
         let paused_prefetch = Some(PausedPrefetch::new(&before));
-        options.engine = PausedPrefetch::pause(options.engine);
+        options.volume = PausedPrefetch::pause(options.volume);
         let image = Image::open(DEMO, &options).expect("the demo image");
-        let engine = Arc::clone(image.reader().engine());
-        assert_eq!(engine.options().prefetch, PrefetchSet::NONE);
+        let volume = Arc::clone(image.reader().volume());
+        assert_eq!(volume.options().prefetch, PrefetchSet::NONE);
         let (holds, progress) = (Arc::new(AtomicBool::new(true)), Arc::new(Progress::default()));
         let end = ReplayEnd {
             profile_match: Arc::default(),
@@ -365,7 +365,7 @@ mod tests {
         };
         // As by a thread that cannot be started.
         drop(Box::new(move || drop(end)) as Box<dyn FnOnce() + Send>);
-        let now = engine.options();
+        let now = volume.options();
         assert_eq!((now.prefetch, now.read_around), (before.prefetch, before.read_around));
         assert!(!holds.load(Relaxed), "requests for metadata wait no longer");
         let began = Instant::now();

@@ -224,7 +224,7 @@ impl Mounted {
         source.launches.end();
         // After a takeover, requests may still be in progress here; and a stuck source cannot be closed.
         if matches!(ended, floe_fuse::Ended::Unmounted | floe_fuse::Ended::Failed(_)) {
-            source.image.reader().engine().close();
+            source.image.reader().volume().close();
         }
         let directory = source.mountpoint.shown();
         if matches!(ended, floe_fuse::Ended::HandedOver) {
@@ -276,11 +276,11 @@ const GLANCE: Duration = Duration::from_millis(250);
 /// Unmounts after no bytes were read from the image for `idle`, if no program has a file of it open.
 fn unmount_when_idle(image: Image, unmounter: Unmounter, idle: Duration, log: &MountLog) {
     let work = move || {
-        let mut counters = image.reader().engine().counters();
+        let mut counters = image.reader().volume().counters();
         let mut since = Instant::now();
         while unmounter.is_mounted() {
             thread::sleep(GLANCE.min(idle));
-            let now = image.reader().engine().counters();
+            let now = image.reader().volume().counters();
             if now != counters {
                 (counters, since) = (now, Instant::now());
             } else if since.elapsed() >= idle {

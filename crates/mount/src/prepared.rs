@@ -117,7 +117,8 @@ impl Request {
                 kept_front.allow(&mut policy);
             }
         }
-        let open = OpenOptions { engine: launch.engine_options(engine_options), ..settings.open.clone() };
+        let volume = launch.volume_options(settings.open.volume.clone());
+        let open = OpenOptions { engine: engine_options, volume, ..settings.open.clone() };
         let setup = mount_setup(&settings, &held, &transport, &launch);
         let mounting = Mounting {
             settings,

@@ -86,7 +86,7 @@ pub fn open_image(image: &Path, options: &OpenOptions) -> Result<Image, Failure>
     match start(image, &options.remote)? {
         Some(process) => {
             let files = ImageFiles::of_named(named_files(&process, options), options)?;
-            Ok(Image::of(files, &options.engine)?)
+            Ok(Image::of(files, options)?)
         }
         None => Ok(Image::open(image, options)?),
     }

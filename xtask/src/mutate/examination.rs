@@ -10,7 +10,7 @@ use std::{
 
 use floe::{
     CheckOptions, EngineOptions, ExtractEvent, ExtractOptions, ExtractWarningCause, FileType, Image,
-    MetadataCacheDesign, Offset, OpenOptions, Parts, Severity, WorkerMode,
+    MetadataCacheDesign, Offset, OpenOptions, Parts, Severity, VolumeOptions, WorkerMode,
 };
 use floe_sync::Mutex;
 
@@ -87,11 +87,11 @@ impl Examination<'_> {
             reserved_pages: 256,
             metadata_cache: MetadataCacheDesign::Sharded { block_count: 64 },
             workers: WorkerMode::Inline,
-            read_around: false,
             ..EngineOptions::default()
         };
+        let volume = VolumeOptions { read_around: false, ..VolumeOptions::default() };
         let (offset, devices) = (Offset::At(self.seed.offset), self.seed.devices.clone());
-        OpenOptions { offset, devices, engine, ..OpenOptions::default() }
+        OpenOptions { offset, devices, engine, volume, ..OpenOptions::default() }
     }
 
     fn examine(&self, verdict: &mut Verdict, survey: &mut Survey) -> Outcome {

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_engine::{Blocking, Engine, EngineOptions, MetadataCacheCounters, MetadataCacheDesign};
+use floe_engine::{Blocking, EngineOptions, MetadataCacheCounters, MetadataCacheDesign, Volume, VolumeOptions};
 use floe_image::{DecodedLen, DeviceId, Encoding, ImageSource, StoredBlock, StoredLen};
 use floe_testkit::{CountingSource, MemorySource, SlowSource};
 
@@ -54,25 +54,26 @@ impl Simulation {
         let slow = SlowSource::new(Arc::new(MemorySource::new(image)), self.decode);
         let source = Arc::new(CountingSource::new(Arc::new(slow)));
         let options = EngineOptions { metadata_cache: self.design, reserved_pages: 0, ..EngineOptions::default() };
-        let engine = Engine::new(vec![Arc::clone(&source) as Arc<dyn ImageSource>], &options).expect("an engine");
+        let sources = vec![Arc::clone(&source) as Arc<dyn ImageSource>];
+        let volume = Volume::alone(sources, &options, &VolumeOptions::default()).expect("an engine");
         let barrier = Barrier::new(self.walker_count as usize + 1);
         let started = thread::scope(|scope| {
             for walker in 0..self.walker_count {
-                let (engine, barrier) = (&engine, &barrier);
+                let (volume, barrier) = (&volume, &barrier);
                 scope.spawn(move || {
                     barrier.wait();
-                    self.walk(engine, walker);
+                    self.walk(volume, walker);
                 });
             }
             barrier.wait();
             Instant::now()
         });
-        let cache = engine.counters().decoded_metadata;
+        let cache = volume.counters().decoded_metadata;
         Outcome { wall: started.elapsed(), decodes: source.read_count(), cache }
     }
 
-    fn walk(&self, engine: &Arc<Engine>, walker: u32) {
-        let reader = engine.block_reader(Blocking::Allowed);
+    fn walk(&self, volume: &Arc<Volume>, walker: u32) {
+        let reader = volume.block_reader(Blocking::Allowed);
         let first = match self.start {
             Start::Together => 0,
             Start::Apart => walker * self.block_count / self.walker_count,

@@ -4,23 +4,23 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc, OnceLock, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
-use floe_image::{DecodedLen, DeviceId, Encoding, Error, Result, StoredBlock, StoredLen, metrics};
+use floe_image::{DecodedLen, Error, Result, StoredBlock, metrics};
 
 use crate::{
     PAGE_BYTES, PageRun,
     cache::{
+        block_share::BlockShare,
+        cached_block::CachedBlock,
         evicted::Evicted,
         flight::{Flight, FlightCounters},
+        key::Key,
     },
-    memory::{
-        page_pool::{Effort, PagePool},
-        prefetch_budget::Unused,
-    },
+    memory::page_pool::{Effort, PagePool},
     sync::{Mutex, MutexGuard},
 };
 
@@ -31,10 +31,14 @@ const SHARD_COUNT: usize = 16;
 /// misses of other blocks evicted at about the same time will follow.
 const GROWTH_FACTOR: u64 = 8;
 
-/// The cache of decoded blocks that reads share, within a budget of bytes.
+/// The cache of decoded blocks that reads share, within a budget of bytes. Volumes use it through
+/// [`VolumeBlocks`](super::volume_blocks::VolumeBlocks).
 ///
 /// Each shard evicts with a clock: blocks that were not used since the hand last passed them go first. A lookup that
 /// misses leads the decode of its block; concurrent lookups of the same block join that decode.
+///
+/// Half of the budget is divided equally among the contents that have blocks in the cache. No content evicts the blocks of
+/// another one below that floor.
 ///
 /// A miss of a block that was evicted a short while ago lets the cache grow, up to its limit and while memory is ample.
 #[derive(Debug)]
@@ -54,6 +58,8 @@ pub(crate) struct BlockCache {
     misses: AtomicU64,
     joins: AtomicU64,
     evictions: AtomicU64,
+    /// The number of contents that have blocks in the cache.
+    active_count: Arc<AtomicUsize>,
 }
 
 metrics! {
@@ -75,95 +81,6 @@ metrics! {
     }
 }
 
-/// The number of further requests for a part of a file after which it is pushed into the kernel's page cache again. So
-/// many requests show that the kernel has dropped it.
-const PUSHED_AGAIN_REQUESTS: u64 = 8;
-
-/// The bits of [`CachedBlock::pushed`] that count requests.
-const PUSHES_MASK: u64 = 0xf;
-
-/// A decoded block.
-#[derive(Debug)]
-pub(crate) struct CachedBlock {
-    pages: PageRun,
-    len: usize,
-    /// Whether these bytes are the whole block, not just a prefix of it.
-    is_complete: bool,
-    was_used: AtomicBool,
-    /// Set if the block was prefetched.
-    ahead: OnceLock<Arc<Unused>>,
-    /// Alive while the block waits to be pushed into the kernel's page cache.
-    held: Mutex<Weak<Unused>>,
-    /// A hash of the part of a file that was pushed into the kernel's page cache last, and the number of requests for it since.
-    pushed: AtomicU64,
-}
-
-impl CachedBlock {
-    pub(crate) fn new(pages: PageRun, len: usize, is_complete: bool) -> Self {
-        let (was_used, ahead, held) = (AtomicBool::new(false), OnceLock::new(), Mutex::default());
-        Self { pages, len, is_complete, was_used, ahead, held, pushed: AtomicU64::new(0) }
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.pages[..self.len]
-    }
-
-    /// Marks the block as prefetched. It survives one more round of the hand, because its use is still to come.
-    pub(crate) fn mark_ahead(&self, unused: Arc<Unused>) {
-        let _ = self.ahead.set(unused);
-        self.was_used.store(true, Relaxed);
-    }
-
-    /// Holds the block with a claim on the prefetch budget, which counts once for all concurrent holders. Returns the
-    /// existing claim, or the one that `claim` makes.
-    pub(crate) fn hold(&self, claim: impl FnOnce() -> Option<Arc<Unused>>) -> Option<Arc<Unused>> {
-        let mut held = self.held.lock();
-        if let Some(unused) = held.upgrade() {
-            return Some(unused);
-        }
-        claim().inspect(|unused| *held = Arc::downgrade(unused))
-    }
-
-    /// Notes a request to push a part of a file, which is in this block, into the kernel's page cache. Returns whether
-    /// to push it now: `false` if it is the part that was pushed last, unless requests for it continue.
-    pub(crate) fn note_push(&self, part_hash: u64) -> bool {
-        let seen = self.pushed.load(Relaxed);
-        let is_same = seen & !PUSHES_MASK == part_hash & !PUSHES_MASK && seen & PUSHES_MASK != 0;
-        let count = if is_same { (seen & PUSHES_MASK) % PUSHED_AGAIN_REQUESTS + 1 } else { 1 };
-        self.pushed.store(part_hash & !PUSHES_MASK | count, Relaxed);
-        count == 1
-    }
-
-    /// Notes that the push of the part of a file failed.
-    pub(crate) fn forget_push(&self) {
-        self.pushed.store(0, Relaxed);
-    }
-
-    /// Makes the block an early candidate for eviction, because its reader has consumed all of it.
-    pub(crate) fn mark_consumed(&self) {
-        self.was_used.store(false, Relaxed);
-    }
-
-    /// Whether these bytes are the whole block, not just a prefix of it.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.is_complete
-    }
-
-    /// Whether these bytes satisfy a request for `decoded_len`.
-    pub(crate) fn serves(&self, decoded_len: DecodedLen) -> bool {
-        serves(self.len, self.is_complete, decoded_len)
-    }
-}
-
-/// Whether `len` bytes satisfy a request for `wanted`; `is_complete` says that they are the whole block.
-pub(crate) fn serves(len: usize, is_complete: bool, wanted: DecodedLen) -> bool {
-    match wanted {
-        DecodedLen::Exact(wanted) => len == wanted as usize,
-        DecodedLen::AtLeast(wanted) => len >= wanted as usize,
-        DecodedLen::AtMost(wanted) => is_complete && len <= wanted as usize,
-    }
-}
-
 /// The result of a lookup.
 pub(crate) enum BlockLookup {
     /// The block.
@@ -180,6 +97,7 @@ pub(crate) enum BlockLookup {
 pub(crate) struct Lead {
     cache: Arc<BlockCache>,
     key: Key,
+    share: Arc<BlockShare>,
     flight: Arc<Flight<Arc<CachedBlock>>>,
 }
 
@@ -187,31 +105,15 @@ impl Lead {
     /// Ends the decode and hands the result to the waiters. A block in pages of the cache is also cached; a block in
     /// other pages and a failure are not.
     pub(crate) fn end(self, result: Result<Arc<CachedBlock>>) {
-        self.cache.end(self.key, &self.flight, result);
+        self.cache.end(self.key, &self.share, &self.flight, result);
     }
 }
 
 impl Drop for Lead {
     fn drop(&mut self) {
         if !self.flight.has_ended() {
-            self.cache.end(self.key, &self.flight, Err(Error::Cancelled));
+            self.cache.end(self.key, &self.share, &self.flight, Err(Error::Cancelled));
         }
-    }
-}
-
-/// The identity of a block: all of a [`StoredBlock`] but the decoded length, which its users may know in part only.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Key {
-    device: DeviceId,
-    offset: u64,
-    stored_len: StoredLen,
-    encoding: Encoding,
-}
-
-impl Key {
-    pub(crate) fn of(block: &StoredBlock) -> Self {
-        let StoredBlock { device, offset, stored_len, encoding, .. } = *block;
-        Self { device, offset, stored_len, encoding }
     }
 }
 
@@ -225,7 +127,8 @@ struct Shard {
 
 #[derive(Debug)]
 enum Slot {
-    Ready(Arc<CachedBlock>),
+    /// A block, and the share that it counts towards.
+    Ready(Arc<CachedBlock>, Arc<BlockShare>),
     InFlight(Arc<Flight<Arc<CachedBlock>>>),
 }
 
@@ -245,9 +148,15 @@ impl BlockCache {
             misses: AtomicU64::new(0),
             joins: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
+            active_count: Arc::default(),
         };
         cache.set_growth(growth_bytes);
         cache
+    }
+
+    /// Adds a share, for the blocks of one content.
+    pub(crate) fn share(&self) -> Arc<BlockShare> {
+        BlockShare::new(&self.active_count)
     }
 
     /// Sets how far the cache may grow from now on, in bytes; 0 disables growth.
@@ -264,18 +173,18 @@ impl BlockCache {
     }
 
     /// Whether the block is cached or being decoded. Counts neither a hit nor a miss.
-    pub(crate) fn contains(&self, block: &StoredBlock) -> bool {
-        match self.shard(&Key::of(block)).slots.get(&Key::of(block)) {
-            Some(Slot::Ready(cached)) => cached.serves(block.decoded_len),
+    pub(super) fn contains(&self, key: &Key, decoded_len: DecodedLen) -> bool {
+        match self.shard(key).slots.get(key) {
+            Some(Slot::Ready(cached, _)) => cached.serves(decoded_len),
             Some(Slot::InFlight(_)) => true,
             None => false,
         }
     }
 
     /// Returns the block if it is cached.
-    pub(crate) fn peek(&self, block: &StoredBlock) -> Option<Arc<CachedBlock>> {
-        match self.shard(&Key::of(block)).slots.get(&Key::of(block)) {
-            Some(Slot::Ready(cached)) if cached.serves(block.decoded_len) => {
+    pub(super) fn peek(&self, key: &Key, decoded_len: DecodedLen) -> Option<Arc<CachedBlock>> {
+        match self.shard(key).slots.get(key) {
+            Some(Slot::Ready(cached, _)) if cached.serves(decoded_len) => {
                 self.note_hit(cached);
                 Some(Arc::clone(cached))
             }
@@ -283,20 +192,16 @@ impl BlockCache {
         }
     }
 
-    /// Returns the block if it is cached, for a reader that consumes all of it. The block becomes an early candidate
-    /// for eviction, because such a reader has no reason to come back.
-    pub(crate) fn peek_whole(&self, block: &StoredBlock) -> Option<Arc<CachedBlock>> {
-        let cached = self.peek(block)?;
-        cached.mark_consumed();
-        Some(cached)
-    }
-
-    /// Looks up the block: cached, in flight, or the duty to decode it.
-    pub(crate) fn find_or_lead(self: &Arc<Self>, block: &StoredBlock) -> BlockLookup {
-        let key = Key::of(block);
+    /// Looks up the block: cached, in flight, or the duty to decode it for `share`.
+    pub(super) fn find_or_lead(
+        self: &Arc<Self>,
+        key: Key,
+        decoded_len: DecodedLen,
+        share: &Arc<BlockShare>,
+    ) -> BlockLookup {
         let mut shard = self.shard(&key);
         match shard.slots.get(&key) {
-            Some(Slot::Ready(cached)) if cached.serves(block.decoded_len) => {
+            Some(Slot::Ready(cached, _)) if cached.serves(decoded_len) => {
                 self.note_hit(cached);
                 return BlockLookup::Ready(Arc::clone(cached));
             }
@@ -306,16 +211,16 @@ impl BlockCache {
                 self.joins.fetch_add(1, Relaxed);
                 return BlockLookup::InFlight(Arc::clone(flight));
             }
-            Some(Slot::Ready(_)) => shard.remove(&key),
+            Some(Slot::Ready(..)) => shard.remove(&key),
             None => {}
         }
         self.misses.fetch_add(1, Relaxed);
         if self.may_grow() && self.evicted().take(self.hasher.hash_one(key)) {
-            self.wanted_bytes.fetch_add(GROWTH_FACTOR * u64::from(block.decoded_len.bytes()), Relaxed);
+            self.wanted_bytes.fetch_add(GROWTH_FACTOR * u64::from(decoded_len.bytes()), Relaxed);
         }
         let flight = Arc::new(Flight::new());
         shard.slots.insert(key, Slot::InFlight(Arc::clone(&flight)));
-        BlockLookup::Lead(Lead { cache: Arc::clone(self), key, flight })
+        BlockLookup::Lead(Lead { cache: Arc::clone(self), key, share: Arc::clone(share), flight })
     }
 
     /// Waits for a decode in flight. Returns `None` if its result does not serve `block`: the caller must look it up
@@ -333,19 +238,23 @@ impl BlockCache {
     }
 
     fn note_hit(&self, cached: &CachedBlock) {
-        cached.was_used.store(true, Relaxed);
+        cached.note_hit();
         self.hits.fetch_add(1, Relaxed);
-        if let Some(unused) = cached.ahead.get() {
-            unused.note_used();
-        }
     }
 
-    fn end(&self, key: Key, flight: &Flight<Arc<CachedBlock>>, result: Result<Arc<CachedBlock>>) {
+    fn end(
+        &self,
+        key: Key,
+        share: &Arc<BlockShare>,
+        flight: &Flight<Arc<CachedBlock>>,
+        result: Result<Arc<CachedBlock>>,
+    ) {
         let mut shard = self.shard(&key);
         match &result {
             // If the cache was resized during the decode, these pages belong to the previous arena and to no budget.
-            Ok(cached) if cached.pages.may_stay() => {
-                shard.slots.insert(key, Slot::Ready(Arc::clone(cached)));
+            Ok(cached) if cached.may_stay() => {
+                share.add(cached.size());
+                shard.slots.insert(key, Slot::Ready(Arc::clone(cached), Arc::clone(share)));
                 shard.ring.push(key);
             }
             _ => drop(shard.slots.remove(&key)),
@@ -354,10 +263,16 @@ impl BlockCache {
         flight.end(result, &self.flights);
     }
 
-    /// Allocates cache pages for a block of `len` decoded bytes, and evicts blocks that were not used lately to make
-    /// room. Returns `None` if the budget cannot hold the block, or if memory is short and `effort` does not justify
+    /// Allocates cache pages for a block of `len` decoded bytes of `share`, and evicts blocks that were not used lately to
+    /// make room. Returns `None` if the budget cannot hold the block, or if memory is short and `effort` does not justify
     /// waiting.
-    pub(crate) fn make_room(&self, pool: &PagePool, len: usize, effort: Effort) -> Option<PageRun> {
+    pub(super) fn make_room(
+        &self,
+        share: &Arc<BlockShare>,
+        pool: &PagePool,
+        len: usize,
+        effort: Effort,
+    ) -> Option<PageRun> {
         if len > self.block_bytes_max.load(Relaxed) {
             return None;
         }
@@ -371,7 +286,7 @@ impl BlockCache {
                 continue;
             }
             let gives_up = effort == Effort::BestEffort && pool.is_memory_short();
-            if gives_up || !self.drop_one(&mut idle_shards) {
+            if gives_up || !self.drop_one(Some(share), &mut idle_shards) {
                 return None;
             }
         }
@@ -381,7 +296,7 @@ impl BlockCache {
     pub(crate) fn keep_budget(&self, pool: &PagePool) {
         self.block_bytes_max.store(pool.cache_bytes() / 2, Relaxed);
         let mut idle_shards = 0;
-        while pool.is_cache_too_full() && self.drop_one(&mut idle_shards) {}
+        while pool.is_cache_too_full() && self.drop_one(None, &mut idle_shards) {}
         // Blocks that are used all the time.
         for shard in &self.shards {
             while pool.is_cache_too_full() && self.drop_used(shard) {}
@@ -396,17 +311,22 @@ impl BlockCache {
     }
 
     /// Evicts one block that was not used lately; returns whether there was one. `idle_shards` counts consecutive
-    /// shards without one.
-    fn drop_one(&self, idle_shards: &mut usize) -> bool {
+    /// shards without one. If the room is for blocks of a share, other shares keep their floor.
+    fn drop_one(&self, asker: Option<&Arc<BlockShare>>, idle_shards: &mut usize) -> bool {
+        let floor_bytes = self.block_bytes_max.load(Relaxed) as u64 / self.active_count.load(Relaxed).max(1) as u64;
+        let floor_of = |owner: &Arc<BlockShare>| match asker {
+            Some(asker) if !Arc::ptr_eq(asker, owner) => floor_bytes,
+            _ => 0,
+        };
         // Two rounds of the hands, since the first may only clear used marks.
         while *idle_shards < 2 * SHARD_COUNT {
             let index = self.next_shard.fetch_add(1, Relaxed) % SHARD_COUNT;
-            let dropped = self.lock(index).evict();
+            let dropped = self.lock(index).evict(floor_of);
             match dropped {
                 Some((key, block)) => {
                     self.evictions.fetch_add(1, Relaxed);
                     if self.may_grow() {
-                        self.evicted().note(self.hasher.hash_one(key), block.len as u64);
+                        self.evicted().note(self.hasher.hash_one(key), block.bytes().len() as u64);
                     }
                     *idle_shards = 0;
                     return true;
@@ -415,6 +335,20 @@ impl BlockCache {
             }
         }
         false
+    }
+
+    /// Removes the blocks of a volume or content.
+    pub(crate) fn forget(&self, owner: u64) {
+        for shard in &self.shards {
+            let mut forgotten = Vec::new();
+            let mut shard = shard.lock();
+            let Shard { slots, ring, .. } = &mut *shard;
+            let is_forgotten = |key: &Key| key.source().owner() == owner;
+            ring.retain(|key| !is_forgotten(key));
+            forgotten.extend(slots.extract_if(|key, slot| matches!(slot, Slot::Ready(..)) && is_forgotten(key)));
+            drop(shard);
+            forgotten.iter().for_each(|(_, slot)| slot.discount());
+        }
     }
 
     /// The counters, with the sizes that the pool knows.
@@ -447,19 +381,30 @@ impl BlockCache {
     }
 }
 
+impl Slot {
+    /// Takes the block out of its share.
+    fn discount(&self) {
+        if let Self::Ready(block, share) = self {
+            share.remove(block.size(), 0);
+        }
+    }
+}
+
 impl Shard {
-    /// Moves the hand once around at most, and evicts the first block that was not used since the hand last passed it.
-    fn evict(&mut self) -> Option<(Key, Arc<CachedBlock>)> {
+    /// Moves the hand once around at most, and evicts the first block that was not used since the hand last passed it, and
+    /// whose share keeps its floor (`floor_of`).
+    fn evict(&mut self, floor_of: impl Fn(&Arc<BlockShare>) -> u64) -> Option<(Key, Arc<CachedBlock>)> {
         for _ in 0..self.ring.len() {
             if self.hand >= self.ring.len() {
                 self.hand = 0;
             }
             let key = self.ring[self.hand];
             match self.slots.get(&key) {
-                Some(Slot::Ready(block)) if block.was_used.swap(false, Relaxed) => self.hand += 1,
-                Some(Slot::Ready(_)) => {
+                Some(Slot::Ready(block, _)) if block.take_used_mark() => self.hand += 1,
+                Some(Slot::Ready(block, share)) if !share.remove(block.size(), floor_of(share)) => self.hand += 1,
+                Some(Slot::Ready(..)) => {
                     self.ring.swap_remove(self.hand);
-                    let Some(Slot::Ready(block)) = self.slots.remove(&key) else { return None };
+                    let Some(Slot::Ready(block, _)) = self.slots.remove(&key) else { return None };
                     return Some((key, block));
                 }
                 _ => drop(self.ring.swap_remove(self.hand)),
@@ -472,16 +417,17 @@ impl Shard {
     fn evict_used(&mut self) -> Option<Arc<CachedBlock>> {
         loop {
             let key = self.ring.pop()?;
-            if matches!(self.slots.get(&key), Some(Slot::Ready(_)))
-                && let Some(Slot::Ready(block)) = self.slots.remove(&key)
-            {
-                return Some(block);
+            if let Some(slot @ Slot::Ready(..)) = self.slots.get(&key) {
+                slot.discount();
+                if let Some(Slot::Ready(block, _)) = self.slots.remove(&key) {
+                    return Some(block);
+                }
             }
         }
     }
 
     fn remove(&mut self, key: &Key) {
-        self.slots.remove(key);
+        self.slots.remove(key).iter().for_each(Slot::discount);
         self.ring.retain(|cached| cached != key);
     }
 }

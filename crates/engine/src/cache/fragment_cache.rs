@@ -2,10 +2,11 @@
 
 use std::{path::Path, time::Duration};
 
-use floe_image::{ByteRange, StoredBlock};
+use floe_image::{ByteRange, DecodedLen, StoredBlock};
 
 use super::{
-    block_cache::CachedBlock,
+    cached_block::CachedBlock,
+    key::Key,
     spill_file::{SpillFile, SpillFileCounters, SpilledBlock},
 };
 
@@ -40,18 +41,23 @@ impl FragmentCache {
     }
 
     /// Returns a block that was kept beyond its eviction.
-    pub(crate) fn find(&self, block: &StoredBlock) -> Option<SpilledBlock> {
-        self.spill_file.find(block)
+    pub(crate) fn find(&self, key: &Key, decoded_len: DecodedLen) -> Option<SpilledBlock> {
+        self.spill_file.find(key, decoded_len)
     }
 
     /// Keeps a fragment beyond its eviction. May wait.
-    pub(crate) fn keep(&self, block: &StoredBlock, cached: &CachedBlock) {
-        self.spill_file.store(block, cached);
+    pub(crate) fn keep(&self, key: Key, cached: &CachedBlock) {
+        self.spill_file.store(key, cached);
     }
 
     /// Forgets a kept block that could not be read.
-    pub(crate) fn forget(&self, block: &StoredBlock, spilled: &SpilledBlock) {
-        self.spill_file.forget(block, spilled);
+    pub(crate) fn forget(&self, key: &Key, spilled: &SpilledBlock) {
+        self.spill_file.forget(key, spilled);
+    }
+
+    /// Forgets the kept blocks of a volume or content.
+    pub(crate) fn forget_all_of(&self, owner: u64) {
+        self.spill_file.forget_all_of(owner);
     }
 
     /// Notes that all of a file's bytes in a block are in the kernel's page cache.

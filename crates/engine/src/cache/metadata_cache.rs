@@ -106,6 +106,14 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> MetadataCache<K, V> {
         true
     }
 
+    /// Removes the values whose keys are `forgotten`, except those that are being made.
+    pub(crate) fn forget_all(&self, forgotten: impl Fn(&K) -> bool) {
+        match self {
+            Self::Sharded(cache) => cache.forget_all(forgotten),
+            Self::SingleLock(cache) => cache.forget_all(forgotten),
+        }
+    }
+
     pub(crate) fn counters(&self) -> MetadataCacheCounters {
         match self {
             Self::Sharded(cache) => cache.counters(),
@@ -140,6 +148,11 @@ mod tests {
                 cache.find_or_make(1, Blocking::Allowed, |_| true, || Err(Error::NoMemory)).expect("remembered"),
                 5
             );
+            assert_eq!(cache.find_or_make(2, Blocking::Allowed, |_| true, || Ok(6)).expect("made anew"), 6);
+            cache.forget_all(|key| *key == 1);
+            assert!(cache.find_or_make(1, Blocking::Allowed, |_| true, || Err(Error::NoMemory)).is_err());
+            assert!(cache.find_or_make(2, Blocking::Allowed, |_| true, || Err(Error::NoMemory)).is_ok());
+            assert_eq!(cache.counters().weight, 1);
         }
     }
 }

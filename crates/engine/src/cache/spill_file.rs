@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use floe_image::{Error, Place, StoredBlock, metrics};
+use floe_image::{DecodedLen, Error, Place, StoredBlock, metrics};
 use floe_sync::{Mutex, MutexGuard};
 use rustix::{
     fs::{Mode, OFlags, fstatfs, open},
@@ -21,7 +21,10 @@ use rustix::{
 
 use crate::{
     Blocking,
-    cache::block_cache::{CachedBlock, Key, serves},
+    cache::{
+        cached_block::{CachedBlock, serves},
+        key::Key,
+    },
 };
 
 /// The `statfs` magic numbers of file systems in memory: tmpfs and ramfs.
@@ -125,14 +128,14 @@ impl SpillFile {
     }
 
     /// Returns the block if it was spilled.
-    pub(crate) fn find(&self, block: &StoredBlock) -> Option<SpilledBlock> {
+    pub(crate) fn find(&self, key: &Key, decoded_len: DecodedLen) -> Option<SpilledBlock> {
         if self.is_empty.load(Relaxed) {
             return None;
         }
         let state = self.state();
         let found = [&state.newer, &state.older].into_iter().flatten().find_map(|half| {
-            let entry = half.blocks.get(&Key::of(block))?;
-            serves(entry.len, entry.is_complete, block.decoded_len).then(|| SpilledBlock {
+            let entry = half.blocks.get(key)?;
+            serves(entry.len, entry.is_complete, decoded_len).then(|| SpilledBlock {
                 file: Arc::clone(&half.file),
                 offset: entry.offset,
                 len: entry.len,
@@ -145,9 +148,8 @@ impl SpillFile {
 
     /// Spills a block, unless it is there already or too large. A failed write (a full or broken disk) ends spilling
     /// permanently, and so does a file that was truncated: the write would turn the lost blocks into zeros.
-    pub(crate) fn store(&self, block: &StoredBlock, cached: &CachedBlock) {
+    pub(crate) fn store(&self, key: Key, cached: &CachedBlock) {
         let len = cached.bytes().len() as u64;
-        let key = Key::of(block);
         let mut state = self.state();
         let holds = |half: &Option<Half>| half.as_ref().is_some_and(|half| half.blocks.contains_key(&key));
         if len > self.budget_bytes / 2 || holds(&state.newer) || holds(&state.older) {
@@ -182,14 +184,24 @@ impl SpillFile {
     }
 
     /// Forgets a block that could not be read. It may be spilled again.
-    pub(crate) fn forget(&self, block: &StoredBlock, spilled: &SpilledBlock) {
-        let key = Key::of(block);
+    pub(crate) fn forget(&self, key: &Key, spilled: &SpilledBlock) {
         let state = &mut *self.state();
         for half in [&mut state.newer, &mut state.older].into_iter().flatten() {
             let is_it = |entry: &Entry| Arc::ptr_eq(&half.file, &spilled.file) && entry.offset == spilled.offset;
-            if half.blocks.get(&key).is_some_and(is_it) {
-                half.blocks.remove(&key);
+            if half.blocks.get(key).is_some_and(is_it) {
+                half.blocks.remove(key);
             }
+        }
+    }
+
+    /// Forgets the blocks of a volume or content. Their bytes stay in the file until it is dropped.
+    pub(crate) fn forget_all_of(&self, owner: u64) {
+        if self.is_empty.load(Relaxed) {
+            return;
+        }
+        let state = &mut *self.state();
+        for half in [&mut state.newer, &mut state.older].into_iter().flatten() {
+            half.blocks.retain(|key, _| key.source().owner() != owner);
         }
     }
 
@@ -269,7 +281,7 @@ mod tests {
     use floe_image::{DecodedLen, DeviceId, Encoding, StoredLen};
 
     use super::*;
-    use crate::{PAGE_BYTES, PageRun};
+    use crate::{PAGE_BYTES, PageRun, cache::key::SourceNumbers};
 
     fn block(offset: u64) -> StoredBlock {
         StoredBlock {
@@ -279,6 +291,14 @@ mod tests {
             decoded_len: DecodedLen::Exact(PAGE_BYTES as u32),
             encoding: Encoding::Stored,
         }
+    }
+
+    fn key(offset: u64) -> Key {
+        Key::of(SourceNumbers::new(1, 2).id(DeviceId(0)), &block(offset))
+    }
+
+    fn find(spill_file: &SpillFile, offset: u64) -> Option<SpilledBlock> {
+        spill_file.find(&key(offset), block(offset).decoded_len)
     }
 
     fn cached(fill: u8) -> CachedBlock {
@@ -296,32 +316,35 @@ mod tests {
                 "the file system of the build is in memory, or does not support unnamed files",
             );
         }
-        assert!(spill_file.find(&block(0)).is_none());
+        assert!(find(&spill_file, 0).is_none());
         let mut byte = [0];
         for number in 0..20 {
-            spill_file.store(&block(number), &cached(number as u8));
-            let found = spill_file.find(&block(number)).expect("it was stored");
+            spill_file.store(key(number), &cached(number as u8));
+            let found = find(&spill_file, number).expect("it was stored");
             found.copy(&block(number), 17, &mut byte, Blocking::Allowed).expect("it is there");
             assert_eq!(byte, [number as u8]);
-            assert_eq!(spill_file.find(&block(0)).is_some(), number < 4, "{number}");
+            assert_eq!(find(&spill_file, 0).is_some(), number < 4, "{number}");
         }
         assert_eq!(spill_file.counters().stored_blocks, 20);
-        let last = spill_file.find(&block(19)).expect("it was stored");
-        spill_file.forget(&block(18), &last);
-        assert!(spill_file.find(&block(18)).is_some(), "another block could not be read");
+        let last = find(&spill_file, 19).expect("it was stored");
+        spill_file.forget(&key(18), &last);
+        assert!(find(&spill_file, 18).is_some(), "another block could not be read");
         let error = last.copy(&block(19), PAGE_BYTES, &mut byte, Blocking::Allowed).expect_err("it ends there");
         assert!(error.to_string().contains("ends before"), "{error}");
         last.file.set_len(0).expect("ours");
         let error = last.copy(&block(19), 0, &mut byte, Blocking::Allowed).expect_err("the disk lost it");
         assert!(matches!(error, Error::Io { .. }), "{error}");
-        spill_file.forget(&block(19), &last);
-        assert!(spill_file.find(&block(19)).is_none());
-        spill_file.store(&block(19), &cached(19));
-        let again = spill_file.find(&block(19)).expect("it may be stored again");
+        spill_file.forget(&key(19), &last);
+        assert!(find(&spill_file, 19).is_none());
+        spill_file.store(key(19), &cached(19));
+        spill_file.forget_all_of(2);
+        let again = find(&spill_file, 19).expect("it may be stored again");
         again.copy(&block(19), 0, &mut byte, Blocking::Allowed).expect("in another file");
+        spill_file.forget_all_of(1);
+        assert!(find(&spill_file, 19).is_none());
         again.file.set_len(0).expect("ours");
-        spill_file.store(&block(20), &cached(20));
-        assert!(spill_file.find(&block(19)).is_none() && spill_file.find(&block(20)).is_none(), "that is the end");
+        spill_file.store(key(20), &cached(20));
+        assert!(find(&spill_file, 19).is_none() && find(&spill_file, 20).is_none(), "that is the end");
     }
 
     #[test]
@@ -333,8 +356,8 @@ mod tests {
             (1 << 30, Some("/proc"), true),
         ] {
             let spill_file = SpillFile::new(budget_bytes, directory.map(Path::new));
-            spill_file.store(&block(0), &cached(1));
-            assert!(spill_file.find(&block(0)).is_none(), "{directory:?}");
+            spill_file.store(key(0), &cached(1));
+            assert!(find(&spill_file, 0).is_none(), "{directory:?}");
             assert_eq!(spill_file.counters(), SpillFileCounters::default());
             assert_eq!(spill_file.refusal().is_some(), is_refused, "{directory:?}");
         }

@@ -6,7 +6,7 @@ use floe_codec::Decoder;
 use floe_image::{DecodedLen, Encoding};
 
 use crate::{
-    memory::byte_budget::{BudgetCounters, ByteBudget, Reservation},
+    memory::byte_budget::{BudgetCounters, BudgetShare, ByteBudget, Reservation},
     sync::{Mutex, MutexGuard},
 };
 
@@ -17,7 +17,7 @@ use crate::{
 /// holds them; so waiting decodes always make progress. A decode that needs more than the whole budget runs alone. LZ4
 /// blocks, which need a window of at most 64 KiB, never wait.
 pub(crate) struct Decoders {
-    in_use: Arc<ByteBudget>,
+    in_use: Arc<BudgetShare>,
     idle: Mutex<Idle>,
 }
 
@@ -34,7 +34,7 @@ struct Idle {
 impl Decoders {
     /// Creates decoders that hold at most `budget_bytes` in total.
     pub(crate) fn new(budget_bytes: u64) -> Self {
-        Self { in_use: ByteBudget::new(budget_bytes), idle: Mutex::default() }
+        Self { in_use: ByteBudget::whole(budget_bytes), idle: Mutex::default() }
     }
 
     /// Runs `decode` with exclusive use of a decoder that fits blocks of this encoding.
@@ -51,7 +51,7 @@ impl Decoders {
     }
 
     pub(crate) fn counters(&self) -> BudgetCounters {
-        let mut counters = self.in_use.counters();
+        let mut counters = self.in_use.budget().counters();
         counters.used_bytes += self.lock().held_bytes;
         counters
     }
@@ -90,7 +90,8 @@ impl Decoders {
 
     /// Drops idle decoders that do not fit into the budget together with those in use.
     fn trim(&self) {
-        let gone = self.lock().trim(self.in_use.budget_bytes().saturating_sub(self.in_use.used_bytes()));
+        let budget = self.in_use.budget();
+        let gone = self.lock().trim(budget.budget_bytes().saturating_sub(budget.used_bytes()));
         drop(gone);
     }
 

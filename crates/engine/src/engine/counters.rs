@@ -1,4 +1,4 @@
-//! The counters of an engine.
+//! The counters of a volume and its engine.
 
 use floe_image::metrics;
 
@@ -7,7 +7,7 @@ use crate::{
 };
 
 metrics! {
-    /// The counters of an engine.
+    /// The counters of a volume, and those of its engine, which all volumes share.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Counters {
         /// Requests in flight that left the session thread because their bytes were not in memory.

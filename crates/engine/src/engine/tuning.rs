@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use crate::{
     Engine, EngineOptions, MetadataCacheDesign, engine::stored_metadata_bytes, memory::page_pool::CacheSize,
-    options::METADATA_BLOCK_BYTES,
+    options::METADATA_BLOCK_BYTES, prefetch::thresholds::BUDGET_PART,
 };
 
 /// Why an option was not changed.
@@ -79,6 +79,7 @@ impl Engine {
             self.pool.set_cache_size(cache_size(wanted)).map_err(|_| TuneError::CacheBytes)?;
             self.blocks.set_growth(wanted.cache_growth_bytes);
             self.blocks.keep_budget(&self.pool);
+            self.prefetch_budget.set_max(prefetch_bytes(wanted));
             (options.cache_bytes, options.cache_growth_bytes) = (wanted.cache_bytes, wanted.cache_growth_bytes);
         }
         if wanted.reserved_pages != options.reserved_pages {
@@ -93,9 +94,6 @@ impl Engine {
             self.workers.set_mode(wanted.workers).map_err(|_| TuneError::Workers)?;
             options.workers = wanted.workers;
         }
-        // The remaining options can always be changed.
-        self.switches.set(wanted);
-        self.prefetch.set(wanted);
         *options = wanted.clone();
         Ok(())
     }
@@ -104,4 +102,9 @@ impl Engine {
 /// The size of the block cache by these options.
 pub(crate) fn cache_size(options: &EngineOptions) -> CacheSize {
     CacheSize { bytes: options.cache_bytes, growth_bytes: options.cache_growth_bytes }
+}
+
+/// The budget of prefetched bytes that no read has used yet, by these options.
+pub(crate) fn prefetch_bytes(options: &EngineOptions) -> u64 {
+    options.cache_bytes / BUDGET_PART
 }

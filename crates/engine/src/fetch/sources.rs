@@ -1,4 +1,4 @@
-//! The sources of one image, and all reads from them.
+//! The sources of one volume, and all reads from them.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ use crate::{
     prefetch::controller::{Controller, Purpose},
 };
 
-/// The sources of one image: the image itself, its extra devices, and sources that the format derives from them.
+/// The sources of one volume: the image itself, its extra devices, and sources that the format derives from them.
 pub(crate) struct Sources {
     devices: RwLock<Vec<Arc<dyn ImageSource>>>,
     /// Derived sources. Their device numbers count down from `u16::MAX`.
@@ -41,7 +41,7 @@ impl DroppableRange {
 }
 
 impl Sources {
-    /// Creates the sources of an image. Each read is reported to the controller, which decides how much a miss fetches.
+    /// Creates the sources of a volume. Each read is reported to the controller, which decides how much a miss fetches.
     pub(crate) fn new(devices: Vec<Arc<dyn ImageSource>>, prefetch: Arc<Controller>) -> Self {
         Self {
             devices: RwLock::new(devices),
@@ -50,11 +50,6 @@ impl Sources {
             fetches: AtomicU64::new(0),
             fetched_bytes: AtomicU64::new(0),
         }
-    }
-
-    /// Adds the next extra device.
-    pub(crate) fn add_device(&self, source: Arc<dyn ImageSource>) {
-        self.devices.write().push(source);
     }
 
     /// Closes the files of all devices; reads from now on fail. A read in progress keeps its file open until it ends.
@@ -67,12 +62,6 @@ impl Sources {
         drop(devices);
         // Closing a file can wait, so no lock is held.
         drop(open);
-    }
-
-    /// Whether the format derived this source from other ones.
-    pub(crate) fn is_derived(&self, device: DeviceId) -> bool {
-        let derived = self.derived.read();
-        usize::from(u16::MAX - device.0) < derived.len()
     }
 
     /// Adds a source that the format derived from other ones.

@@ -1,35 +1,41 @@
 //! Admission: which of the reads that left the session thread may begin.
 
-use std::{
-    collections::VecDeque,
-    sync::{
-        Arc,
-        atomic::{
-            AtomicU64, AtomicUsize,
-            Ordering::{Relaxed, SeqCst},
-        },
+use std::sync::{
+    Arc,
+    atomic::{
+        AtomicU64, AtomicUsize,
+        Ordering::{Relaxed, SeqCst},
     },
 };
 
 use crate::{
-    memory::byte_budget::{BudgetCounters, ByteBudget, Reservation},
+    memory::byte_budget::{BudgetCounters, BudgetShare, ByteBudget, Reservation},
     sync::{Mutex, MutexGuard},
+    turns::{Flow, Turns},
 };
 
 /// Admits reads that left the session thread, within a budget for their replies. The kernel may send thousands of
-/// reads, and each needs pages for its reply. Reads for which there is no room are queued in order of arrival, without
-/// pages and without a thread.
+/// reads, and each needs pages for its reply. Reads for which there is no room are queued, without pages and without a
+/// thread: those of one image in order of arrival, the images in turn.
 pub(crate) struct Admission {
     budget: Arc<ByteBudget>,
-    waiting: Mutex<VecDeque<Waiting>>,
+    waiting: Mutex<Turns<Waiting>>,
     waits: AtomicU64,
     /// Calls of `admit` that the thread inside `admit` has not served yet.
     asked: AtomicUsize,
 }
 
+/// The reads of one image, as admission sees them.
+pub(crate) struct Admissible {
+    admission: Arc<Admission>,
+    flow: Flow,
+    share: Arc<BudgetShare>,
+}
+
 /// A queued read.
 struct Waiting {
     bytes: u64,
+    share: Arc<BudgetShare>,
     begin: Box<dyn FnOnce(Admitted) + Send>,
 }
 
@@ -42,26 +48,16 @@ pub(crate) struct Admitted {
 impl Admission {
     pub(crate) fn new(budget_bytes: u64) -> Self {
         Self {
-            budget: ByteBudget::new(budget_bytes),
+            budget: ByteBudget::divided(budget_bytes),
             waiting: Mutex::default(),
             waits: AtomicU64::new(0),
             asked: AtomicUsize::new(0),
         }
     }
 
-    /// Admits a read of `bytes` at once. Returns `None` if there is no room or if other reads are queued.
-    pub(crate) fn enter(self: &Arc<Self>, bytes: u64) -> Option<Admitted> {
-        let is_free = self.lock().is_empty();
-        let reservation = is_free.then(|| self.budget.take_now(bytes)).flatten()?;
-        Some(Admitted { admission: Arc::clone(self), reservation: Some(reservation) })
-    }
-
-    /// Queues a read. `begin` is called once there is room, and hands the read to a thread.
-    pub(crate) fn enter_later(self: &Arc<Self>, bytes: u64, begin: impl FnOnce(Admitted) + Send + 'static) {
-        self.waits.fetch_add(1, Relaxed);
-        self.lock().push_back(Waiting { bytes, begin: Box::new(begin) });
-        // Room may have become free meanwhile.
-        self.admit();
+    /// Adds an image, whose reads are `flow`.
+    pub(crate) fn of(self: &Arc<Self>, flow: Flow) -> Admissible {
+        Admissible { admission: Arc::clone(self), flow, share: self.budget.share() }
     }
 
     pub(crate) fn counters(&self) -> BudgetCounters {
@@ -86,14 +82,34 @@ impl Admission {
 
     #[expect(clippy::type_complexity, reason = "the callback of a queued read, and its memory")]
     fn next(self: &Arc<Self>) -> Option<(Box<dyn FnOnce(Admitted) + Send>, Admitted)> {
-        let mut waiting = self.lock();
-        let reservation = self.budget.take_now(waiting.front()?.bytes)?;
-        let admitted = Admitted { admission: Arc::clone(self), reservation: Some(reservation) };
-        waiting.pop_front().map(|first| (first.begin, admitted))
+        let mut reservation = None;
+        let next = self.lock().pop_if(|_, first| {
+            reservation = first.share.take_now(first.bytes);
+            reservation.is_some()
+        });
+        next.map(|read| (read.begin, Admitted { admission: Arc::clone(self), reservation }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+    fn lock(&self) -> MutexGuard<'_, Turns<Waiting>> {
         self.waiting.lock()
+    }
+}
+
+impl Admissible {
+    /// Admits a read of `bytes` at once. Returns `None` if there is no room or if other reads of the image are queued.
+    pub(crate) fn enter(&self, bytes: u64) -> Option<Admitted> {
+        let is_free = self.admission.lock().len_of(self.flow) == 0;
+        let reservation = is_free.then(|| self.share.take_now(bytes)).flatten()?;
+        Some(Admitted { admission: Arc::clone(&self.admission), reservation: Some(reservation) })
+    }
+
+    /// Queues a read. `begin` is called once there is room, and hands the read to a thread.
+    pub(crate) fn enter_later(&self, bytes: u64, begin: impl FnOnce(Admitted) + Send + 'static) {
+        let admission = &self.admission;
+        admission.waits.fetch_add(1, Relaxed);
+        admission.lock().push(self.flow, Waiting { bytes, share: Arc::clone(&self.share), begin: Box::new(begin) });
+        // Room may have become free meanwhile.
+        admission.admit();
     }
 }
 
@@ -112,13 +128,14 @@ mod tests {
 
     #[test]
     fn reads_begin_in_their_order_as_there_is_room() {
-        let admission = Arc::new(Admission::new(100));
+        let admission = Arc::new(Admission::new(120));
+        let reads = admission.of(Flow(1));
+        let first = reads.enter(80).expect("room");
         let (sender, begun) = mpsc::channel();
-        let first = admission.enter(80).expect("room");
         for number in 0..3 {
-            assert!(admission.enter(30).is_none());
+            assert!(reads.enter(30).is_none());
             let sender = sender.clone();
-            admission.enter_later(30, move |admitted| sender.send((number, admitted)).expect("a receiver"));
+            reads.enter_later(30, move |admitted| sender.send((number, admitted)).expect("a receiver"));
         }
         assert!(begun.try_recv().is_err());
         drop(first);
@@ -130,13 +147,34 @@ mod tests {
     }
 
     #[test]
+    fn the_queued_reads_of_images_begin_in_turn() {
+        let admission = Arc::new(Admission::new(100));
+        let images = [1, 2].map(|flow| admission.of(Flow(flow)));
+        let held = images.each_ref().map(|image| image.enter(90).expect("the image holds nothing"));
+        let (sender, begun) = mpsc::channel();
+        for (image, number) in [(0, 0), (0, 1), (0, 2), (1, 3), (1, 4)] {
+            let sender = sender.clone();
+            images[image].enter_later(90, move |admitted| {
+                sender.send(number).expect("a receiver");
+                drop(admitted);
+            });
+        }
+        let [of_first, of_second] = held;
+        drop(of_second);
+        assert_eq!(begun.try_iter().collect::<Vec<_>>(), [3, 4], "the other image's reads wait for its own");
+        drop(of_first);
+        assert_eq!(begun.try_iter().collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
     fn reads_that_end_as_they_begin_take_no_stack() {
         let admission = Arc::new(Admission::new(1));
-        let first = admission.enter(1).expect("room");
+        let reads = admission.of(Flow(1));
+        let first = reads.enter(1).expect("room");
         for _ in 0..200_000 {
-            admission.enter_later(1, drop);
+            reads.enter_later(1, drop);
         }
         drop(first);
-        assert!(admission.enter(1).is_some());
+        assert!(reads.enter(1).is_some());
     }
 }

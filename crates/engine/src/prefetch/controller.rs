@@ -13,7 +13,7 @@ use floe_image::{ByteRange, DeviceId, Nid};
 use floe_sync::Mutex;
 
 use crate::{
-    EngineOptions, PrefetchKind, PrefetchSet, ReadAroundCounters,
+    PrefetchKind, PrefetchSet, ReadAroundCounters, VolumeOptions,
     memory::prefetch_budget::{Feedback, PrefetchBudget, Unused},
     metrics::{
         gauge::{Counted, Gauge},
@@ -33,7 +33,7 @@ use crate::{
     },
 };
 
-/// The prefetch decisions for one image, based on the reports of the detectors.
+/// The prefetch decisions for one volume, based on the reports of the detectors.
 ///
 /// `read/read_around` executes them: mostly on the thread `floe-around`, at normal priority, with best-effort pages. Work may
 /// be dropped.
@@ -52,7 +52,7 @@ pub(crate) struct Controller {
     files: Density,
     decoded: DropBehind,
     miss_cost: MissCost,
-    /// The budget of all prefetched bytes that were not used yet.
+    /// The engine's budget of all prefetched bytes that were not used yet.
     budget: Arc<PrefetchBudget>,
     file_feedback: Arc<Feedback>,
     directory_feedback: Arc<Feedback>,
@@ -107,7 +107,7 @@ pub(crate) enum PushRest {
 }
 
 impl Controller {
-    pub(crate) fn new(options: &EngineOptions) -> Self {
+    pub(crate) fn new(options: &VolumeOptions, budget: Arc<PrefetchBudget>) -> Self {
         let controller = Self {
             kinds: AtomicU8::new(0),
             reads_more: AtomicBool::new(false),
@@ -119,9 +119,9 @@ impl Controller {
             metadata: Density::new(NEAR_READS),
             clusters: Density::new(CLUSTER_MEMORY_READS),
             files: Density::new(FILE_MEMORY_READS),
-            decoded: DropBehind::new(),
+            decoded: DropBehind::default(),
             miss_cost: MissCost::default(),
-            budget: Arc::default(),
+            budget,
             file_feedback: Feedback::new(MovingShare::WHOLE, JUDGED_BYTES),
             directory_feedback: Feedback::new(
                 (DIRECTORY_WINDOW_MIN * u64::from(MovingShare::WHOLE) / WINDOW_MAX) as u32,
@@ -137,12 +137,11 @@ impl Controller {
     }
 
     /// Applies changed options.
-    pub(crate) fn set(&self, options: &EngineOptions) {
+    pub(crate) fn set(&self, options: &VolumeOptions) {
         let kinds = if options.read_around { options.prefetch } else { options.prefetch.without_reading() };
         self.kinds.store(kinds.bits(), Relaxed);
         self.reads_more.store(options.read_around, Relaxed);
         self.fault_around_bytes.store(if options.read_around { options.fetch_around_bytes } else { 0 }, Relaxed);
-        self.budget.set_max(options.cache_bytes / BUDGET_PART);
     }
 
     /// Whether a kind of prefetch is switched on.

@@ -5,9 +5,10 @@ use std::{ops::Range, sync::Arc, time::Duration};
 use floe_image::{DeviceId, StoredBlock};
 
 use crate::{
-    Engine,
+    Volume,
     cache::{
-        block_cache::{BlockLookup, CachedBlock, Lead},
+        block_cache::{BlockLookup, Lead},
+        cached_block::CachedBlock,
         flight::Flight,
         spill_file::SpilledBlock,
     },
@@ -56,25 +57,25 @@ pub(crate) enum BlockSource {
 }
 
 /// Looks up the bytes of each planned step of a demand read. Takes leads and counts hits.
-pub(crate) fn acquire(engine: &Engine, planned: &[PlannedStep], steps: &mut Vec<Step>) {
+pub(crate) fn acquire(volume: &Volume, planned: &[PlannedStep], steps: &mut Vec<Step>) {
     let is_small = planned.last().is_none_or(|step| step.output.end <= UNCACHED_READ_BYTES_MAX);
     let source = |step: &PlannedStep| match step.origin {
         Origin::Hole => BlockSource::Hole,
         Origin::Plain { device, offset } => BlockSource::Plain { device, offset },
-        Origin::Block { block, skip } if is_small && is_decoded_again(engine, &block) => {
-            match engine.blocks.peek(&block) {
+        Origin::Block { block, skip } if is_small && is_decoded_again(volume, &block) => {
+            match volume.blocks.peek(&block) {
                 Some(cached) => BlockSource::Cached { cached, block, skip },
                 None => BlockSource::DecodeInto { block, skip },
             }
         }
-        Origin::Block { block, skip } => acquire_block(engine, block, skip, step.output.len()),
+        Origin::Block { block, skip } => acquire_block(volume, block, skip, step.output.len()),
     };
     steps.extend(planned.iter().map(|step| Step { output: step.output.clone(), source: source(step) }));
 }
 
 /// Looks up `len` bytes of a block from `skip` on.
-pub(crate) fn acquire_block(engine: &Engine, block: StoredBlock, skip: usize, len: usize) -> BlockSource {
-    let blocks = &engine.blocks;
+pub(crate) fn acquire_block(volume: &Volume, block: StoredBlock, skip: usize, len: usize) -> BlockSource {
+    let blocks = &volume.blocks;
     let is_whole = skip == 0 && len == block.decoded_len.bytes() as usize;
     if is_whole {
         return match blocks.peek_whole(&block) {
@@ -86,7 +87,7 @@ pub(crate) fn acquire_block(engine: &Engine, block: StoredBlock, skip: usize, le
         return BlockSource::DecodeInto { block, skip };
     }
     // Before the lookup in the cache, which would make this read the leader of a decode.
-    if let Some(spilled) = engine.fragments.find(&block) {
+    if let Some(spilled) = volume.engine.fragments.find(&blocks.key(&block), block.decoded_len) {
         return match blocks.peek(&block) {
             Some(cached) => BlockSource::Cached { cached, block, skip },
             None => BlockSource::Spilled { spilled, block, skip },
@@ -100,8 +101,8 @@ pub(crate) fn acquire_block(engine: &Engine, block: StoredBlock, skip: usize, le
 }
 
 /// Whether each small read decodes the block again instead of caching it.
-fn is_decoded_again(engine: &Engine, block: &StoredBlock) -> bool {
+fn is_decoded_again(volume: &Volume, block: &StoredBlock) -> bool {
     block.decoded_len.bytes() <= UNCACHED_BYTES_MAX
-        && engine.costs.estimate(block) <= UNCACHED_DECODE_MAX
-        && !engine.prefetch.is_far()
+        && volume.engine.costs.estimate(block) <= UNCACHED_DECODE_MAX
+        && !volume.prefetch.is_far()
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use floe_image::{DeviceId, Result, StoredBlock};
 
 use crate::{
-    Engine, PageRun,
+    PageRun, Volume,
     memory::byte_budget::Reservation,
     read::{
         acquire::{BlockSource, Step},
@@ -55,11 +55,11 @@ impl Batch {
     ///
     /// # Errors
     /// A block ends past the end of its source, or is longer than any format allows.
-    pub(crate) fn at(engine: &Engine, steps: &[Step]) -> Result<Option<Self>> {
+    pub(crate) fn at(volume: &Volume, steps: &[Step]) -> Result<Option<Self>> {
         let mut batch: Option<Self> = None;
         for (step, block) in steps.iter().map_while(|step| Some((step, step.block_to_decode()?))) {
-            engine.check_bounds(block)?;
-            let (decode_cost, len) = (engine.costs.estimate(block), stored_len(block));
+            volume.check_bounds(block)?;
+            let (decode_cost, len) = (volume.engine.costs.estimate(block), stored_len(block));
             let is_led = !matches!(step.source, BlockSource::DecodeInto { .. });
             let led_bytes = if is_led { u64::from(block.decoded_len.bytes()) } else { 0 };
             match &mut batch {

@@ -14,7 +14,7 @@ use floe_sync::{Mutex, MutexGuard};
 
 use crate::{
     Blocking, PageRun,
-    cache::{block_cache::CachedBlock, flight::Flight},
+    cache::{cached_block::CachedBlock, flight::Flight},
     memory::{admission::Admitted, page_pool::Effort},
     metrics::gauge::Counted,
     read::{
@@ -59,7 +59,7 @@ impl PreparedRead {
     ) -> Result<Self> {
         let len = data.plan(workspace, read.nid, read.range, blocking)?;
         let mut steps = std::mem::take(&mut workspace.steps);
-        acquire(&data.engine, &workspace.planned, &mut steps);
+        acquire(&data.volume, &workspace.planned, &mut steps);
         let neighbours = read.neighbours(data, &workspace.extents, &steps);
         Ok(Self { steps, len, neighbours })
     }
@@ -109,19 +109,19 @@ impl DetachedRead {
         prepared: Option<PreparedRead>,
         reply: Reply,
     ) {
-        let engine = Arc::clone(&data.engine);
-        let outstanding = engine.outstanding.enter();
+        let volume = Arc::clone(&data.volume);
+        let outstanding = volume.outstanding.enter();
         let bytes = pages.len() as u64;
-        if let Some(admitted) = engine.admission.enter(bytes) {
+        if let Some(admitted) = volume.content.admission.enter(bytes) {
             let read = Self::new(data, read, reply, outstanding, admitted);
-            return engine.workers.fetch_here_if_free(Box::new(move || read.begin(pages, prepared)));
+            return volume.fetch_here_if_free(Box::new(move || read.begin(pages, prepared)));
         }
         // Dropping the leads makes the reads that joined them look the blocks up again. The pages go back to the pool.
         drop((prepared, pages));
         let waiting = WaitingRead { data, read, reply: Some(reply), outstanding: Some(outstanding) };
-        engine.admission.enter_later(bytes, move |admitted| {
-            let engine = Arc::clone(&waiting.data.engine);
-            engine.workers.fetch(Box::new(move || waiting.begin(admitted)));
+        volume.content.admission.enter_later(bytes, move |admitted| {
+            let volume = Arc::clone(&waiting.data.volume);
+            volume.fetch_later(Box::new(move || waiting.begin(admitted)));
         });
     }
 
@@ -146,7 +146,7 @@ impl DetachedRead {
 
     /// Fetches the stored bytes for the steps, and hands costly decoding to the workers.
     fn hand_out(self: &Arc<Self>, pages: PageRun, prepared: Option<PreparedRead>) -> Result<()> {
-        let (data, engine) = (&self.data, &self.data.engine);
+        let (data, volume) = (&self.data, &self.data.volume);
         let PreparedRead { mut steps, len, neighbours } = match prepared {
             Some(prepared) => prepared,
             None => {
@@ -155,7 +155,7 @@ impl DetachedRead {
         };
         let output = SplitOutput::new(pages, steps.iter().map(|step| step.output.clone()));
         let mut output = HandedOut { read: self, output };
-        let job = Job { engine, blocking: Blocking::Allowed, costly: Costly::HandOff, ahead: None };
+        let job = Job { volume, blocking: Blocking::Allowed, costly: Costly::HandOff, ahead: None };
         let result = job.run(&mut steps, &mut output).map(|joins| {
             joins.into_iter().for_each(|step| self.subscribe(step, &mut output.output));
         });
@@ -184,8 +184,8 @@ impl DetachedRead {
             let result = match result {
                 Ok(cached) if cached.serves(block.decoded_len) => copy(&cached, &block, skip, &mut part),
                 Ok(_) | Err(Error::Cancelled) => {
-                    let engine = Arc::clone(&self.data.engine);
-                    return engine.workers.fetch(Box::new(move || self.look_up_again(block, skip, part)));
+                    let volume = Arc::clone(&self.data.volume);
+                    return volume.fetch_later(Box::new(move || self.look_up_again(block, skip, part)));
                 }
                 Err(error) => Err(error),
             };
@@ -198,7 +198,7 @@ impl DetachedRead {
     /// but not for another read: otherwise all such threads could wait for a read that is queued behind them.
     fn look_up_again(self: Arc<Self>, block: StoredBlock, skip: usize, mut part: OutputPart) {
         let source = match self.retries.fetch_add(1, Ordering::Relaxed) {
-            0..JOIN_RETRIES_MAX => acquire_block(&self.data.engine, block, skip, part.len()),
+            0..JOIN_RETRIES_MAX => acquire_block(&self.data.volume, block, skip, part.len()),
             _ => BlockSource::DecodeInto { block, skip },
         };
         if let BlockSource::Join { flight, .. } = &source {
@@ -211,8 +211,8 @@ impl DetachedRead {
 
     /// Fills one part of the output on a thread that may wait.
     fn run_alone(&self, source: BlockSource, part: &mut OutputPart) -> Result<()> {
-        let engine = &self.data.engine;
-        let job = Job { engine, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: None };
+        let volume = &self.data.volume;
+        let job = Job { volume, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: None };
         let mut steps = vec![Step { output: 0..part.len(), source }];
         job.run_to_end(&mut steps, &mut part[..])
     }
@@ -240,7 +240,7 @@ impl DetachedRead {
             (None, Some(pages)) => Ok(&pages[..len]),
             (None, None) => Err(Error::Cancelled),
         };
-        self.data.engine.latencies.reply(asked, || completion(result));
+        self.data.volume.engine.latencies.reply(asked, || completion(result));
         self.read.push(&self.data, neighbours);
     }
 
@@ -253,7 +253,7 @@ impl WaitingRead {
     /// Runs on a thread that may wait.
     fn begin(mut self, admitted: Admitted) {
         let (Some(reply), Some(outstanding)) = (self.reply.take(), self.outstanding.take()) else { return };
-        let pages = self.data.engine.pool.temporary(self.read.range.len() as usize, Effort::Demand);
+        let pages = self.data.volume.engine.pool.temporary(self.read.range.len() as usize, Effort::Demand);
         let Some(pages) = pages else { return (reply.completion)(Err(Error::NoMemory)) };
         DetachedRead::new(Arc::clone(&self.data), self.read, reply, outstanding, admitted).begin(pages, None);
     }
@@ -300,8 +300,8 @@ impl Output for HandedOut<'_> {
             let (read, shared) = (Arc::clone(self.read), Arc::clone(&shared));
             self.read.pending.fetch_add(1, Ordering::Relaxed);
             let work = move || {
-                let engine = &read.data.engine;
-                let job = Job { engine, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: None };
+                let volume = &read.data.volume;
+                let job = Job { volume, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: None };
                 let (batch, stored) = &*shared;
                 let mut pieces = pieces.into_iter();
                 let result =
@@ -310,7 +310,7 @@ impl Output for HandedOut<'_> {
                 drop(shared);
                 read.end_piece(result);
             };
-            self.read.data.engine.workers.decompress(Box::new(work));
+            self.read.data.volume.decompress(Box::new(work));
         }
     }
 }

@@ -1,11 +1,11 @@
-//! The file data of one image.
+//! The file data of one volume.
 
 use std::sync::Arc;
 
 use floe_image::{ByteRange, DeviceId, Error, FileSystem, Nid, Result};
 
 use crate::{
-    Blocking, Engine,
+    Blocking, Volume,
     memory::page_pool::Effort,
     prefetch::thresholds::{LAUNCH_FILE_STEP_BYTES, LAUNCH_STEP_BYTES},
     read::{
@@ -16,10 +16,10 @@ use crate::{
     },
 };
 
-/// The file data of one image: the format, which maps it, and the engine, which fetches and decodes it. Its reads do all work on
+/// The file data of one volume: the format, which maps it, and the volume, whose engine fetches and decodes it. Its reads do all work on
 /// the calling thread.
 pub(crate) struct FileData {
-    pub(crate) engine: Arc<Engine>,
+    pub(crate) volume: Arc<Volume>,
     pub(crate) file_system: Arc<dyn FileSystem>,
     /// The same file system; its calls never wait for a source.
     pub(crate) non_blocking: Arc<dyn FileSystem>,
@@ -27,9 +27,9 @@ pub(crate) struct FileData {
 }
 
 impl FileData {
-    pub(crate) fn new(engine: Arc<Engine>, file_system: Arc<dyn FileSystem>) -> Self {
-        let non_blocking = Arc::clone(&file_system).with_reader(engine.block_reader(Blocking::Never));
-        Self { engine, file_system, non_blocking, workspaces: Workspaces::default() }
+    pub(crate) fn new(volume: Arc<Volume>, file_system: Arc<dyn FileSystem>) -> Self {
+        let non_blocking = Arc::clone(&file_system).with_reader(volume.block_reader(Blocking::Never));
+        Self { volume, file_system, non_blocking, workspaces: Workspaces::default() }
     }
 
     /// Fills `output` with the bytes of a file from `offset` on, and returns how many there were: fewer than requested only at
@@ -42,11 +42,11 @@ impl FileData {
         if range.is_empty() {
             return Ok(0);
         }
-        let job = Job { engine: &self.engine, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: None };
+        let job = Job { volume: &self.volume, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: None };
         let result = self.workspaces.with(|workspace| {
             let len = self.plan(workspace, nid, range, Blocking::Allowed)?;
             let mut steps = std::mem::take(&mut workspace.steps);
-            acquire(&self.engine, &workspace.planned, &mut steps);
+            acquire(&self.volume, &workspace.planned, &mut steps);
             let result = job.run_to_end(&mut steps, output);
             workspace.steps = steps;
             result.map(|()| len)
@@ -66,7 +66,7 @@ impl FileData {
                     Origin::Hole => target.fill(0),
                     Origin::Plain { .. } => return None,
                     Origin::Block { block, skip } => {
-                        let cached = self.engine.blocks.peek(&block)?;
+                        let cached = self.volume.blocks.peek(&block)?;
                         copy(&cached, &block, skip, target).ok()?;
                     }
                 }
@@ -113,7 +113,7 @@ impl FileData {
                 }
             }
             for (device, range) in asked {
-                self.engine.sources.will_need(device, range.offset(), range.len());
+                self.volume.sources.will_need(device, range.offset(), range.len());
             }
         });
     }
@@ -123,13 +123,13 @@ impl FileData {
     /// # Errors
     /// The part cannot be read, or there is no memory for it now.
     pub(crate) fn push_part(&self, nid: Nid, part: ByteRange) -> Result<bool> {
-        let engine = &self.engine;
-        let (Some(sink), len) = (engine.prefetch.sink(), part.len() as usize) else { return Ok(false) };
-        let effort = engine.switches.ahead_effort();
-        let mut pages = engine.pool.temporary(len, effort).ok_or(Error::NoMemory)?;
+        let volume = &self.volume;
+        let (Some(sink), len) = (volume.prefetch.sink(), part.len() as usize) else { return Ok(false) };
+        let effort = volume.switches.ahead_effort();
+        let mut pages = volume.engine.pool.temporary(len, effort).ok_or(Error::NoMemory)?;
         let len = self.read(nid, part.offset(), &mut pages[..len])?;
         let pushed_len = sink.push(nid, part.offset(), &pages[..len]);
-        engine.prefetch.counts.pushed(pushed_len);
+        volume.prefetch.counts.pushed(pushed_len);
         Ok(pushed_len == len)
     }
 
@@ -139,8 +139,8 @@ impl FileData {
     /// # Errors
     /// The range cannot be read, or there is no memory for it.
     pub(crate) fn push_whole_pages(&self, nid: Nid, range: ByteRange) -> Result<u64> {
-        let engine = &self.engine;
-        let Some(sink) = engine.prefetch.sink() else { return Ok(0) };
+        let Volume { engine, prefetch, .. } = &*self.volume;
+        let Some(sink) = prefetch.sink() else { return Ok(0) };
         let size = self.file_system.attr(nid)?.size;
         let page = sink.page_bytes();
         let range = ByteRange::between(
@@ -166,7 +166,7 @@ impl FileData {
             pushed += sink.push(nid, offset, &pages[..len]) as u64;
             offset += len as u64;
         }
-        engine.prefetch.counts.pushed(pushed as usize);
+        prefetch.counts.pushed(pushed as usize);
         Ok(pushed)
     }
 }

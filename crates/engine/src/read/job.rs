@@ -5,8 +5,11 @@ use std::{ops::Range, sync::Arc, time::Duration};
 use floe_image::{DecodedLen, Error, Place, Result, StoredBlock};
 
 use crate::{
-    Blocking, Engine, SyncDecompress,
-    cache::block_cache::{BlockLookup, CachedBlock, Lead},
+    Blocking, SyncDecompress, Volume,
+    cache::{
+        block_cache::{BlockLookup, Lead},
+        cached_block::CachedBlock,
+    },
     memory::{page_pool::Effort, prefetch_budget::Unused},
     prefetch::ahead_guard::AheadGuard,
     read::{
@@ -25,7 +28,7 @@ pub(crate) const JOIN_RETRIES_MAX: usize = 64;
 /// Executes the steps of a read: fetches adjacent bytes together, decodes, copies. All reads use it: those of the FUSE edge,
 /// of the library and of prefetch.
 pub(crate) struct Job<'job> {
-    pub(crate) engine: &'job Arc<Engine>,
+    pub(crate) volume: &'job Arc<Volume>,
     /// Whether the calling thread may wait for sources.
     pub(crate) blocking: Blocking,
     pub(crate) costly: Costly,
@@ -82,7 +85,7 @@ impl Job<'_> {
         let mut cost = Duration::ZERO;
         let mut rest = steps.drain(..);
         while !rest.as_slice().is_empty() {
-            let Some(batch) = Batch::at(self.engine, rest.as_slice())? else {
+            let Some(batch) = Batch::at(self.volume, rest.as_slice())? else {
                 let Some(step) = rest.next() else { break };
                 match self.run_step(step, output)? {
                     Ran::Done => {}
@@ -147,12 +150,12 @@ impl Job<'_> {
         while let Some(step) = left.pop() {
             let BlockSource::Join { block, skip, flight } = step.source else { return Err(Error::WouldBlock) };
             let target = output.part(step.output.clone());
-            if let Some(cached) = self.engine.blocks.join(&flight, &block)? {
+            if let Some(cached) = self.volume.blocks.join(&flight, &block)? {
                 copy(&cached, &block, skip, target)?;
                 continue;
             }
             let source = match retries {
-                0..JOIN_RETRIES_MAX => acquire_block(self.engine, block, skip, target.len()),
+                0..JOIN_RETRIES_MAX => acquire_block(self.volume, block, skip, target.len()),
                 _ => BlockSource::DecodeInto { block, skip },
             };
             retries += 1;
@@ -175,7 +178,7 @@ impl Job<'_> {
                 copy(cached?.as_ref(), &block, skip, target)
             }
             BlockSource::DecodeInto { block, skip } => {
-                let decoded = self.engine.decode(&block, batch.stored_of(&block, stored), skip, target)?;
+                let decoded = self.volume.decode(&block, batch.stored_of(&block, stored), skip, target)?;
                 if decoded < target.len() { Err(too_short(&block)) } else { Ok(()) }
             }
             BlockSource::Ahead { block } => {
@@ -185,7 +188,7 @@ impl Job<'_> {
                     return Ok(());
                 };
                 // The lead is taken only now, because reads of the block wait for it from here on.
-                let BlockLookup::Lead(lead) = self.engine.blocks.find_or_lead(&block) else { return Ok(()) };
+                let BlockLookup::Lead(lead) = self.volume.blocks.find_or_lead(&block) else { return Ok(()) };
                 self.decode_ahead(&block, batch.stored_of(&block, stored), lead, ahead, unused)
             }
             _ => Ok(()),
@@ -228,13 +231,13 @@ impl Job<'_> {
                 Ok(())
             }
             BlockSource::Plain { device, offset } => {
-                self.engine.fetch(*device, *offset, output.part(step.output.clone()), blocking)
+                self.volume.fetch(*device, *offset, output.part(step.output.clone()), blocking)
             }
             BlockSource::Cached { cached, block, skip } => copy(cached, block, *skip, output.part(step.output.clone())),
             BlockSource::Spilled { spilled, block, skip } => {
                 match spilled.copy(block, *skip, output.part(step.output.clone()), blocking) {
                     Err(Error::Io { .. }) => {
-                        self.engine.fragments.forget(block, spilled);
+                        self.volume.engine.fragments.forget(&self.volume.blocks.key(block), spilled);
                         let source = BlockSource::DecodeInto { block: *block, skip: *skip };
                         return Ok(Ran::Lost(Step { output: step.output, source }));
                     }
@@ -254,42 +257,43 @@ impl Job<'_> {
     /// are decoded into the cache.
     fn fetch_stored(&self, batch: &Batch) -> Result<Stored> {
         let bytes = batch.len as u64 + batch.led_bytes;
-        let reservation = match self.engine.decode_budget.take_now(bytes) {
+        let budget = &self.volume.content.decode_budget;
+        let reservation = match budget.take_now(bytes) {
             Some(reservation) => reservation,
-            None if self.blocking.is_allowed() => self.engine.decode_budget.take(bytes),
+            None if self.blocking.is_allowed() => budget.take(bytes),
             None => return Err(Error::WouldBlock),
         };
-        let mut pages = self.engine.pool.temporary(batch.len, self.effort()).ok_or(Error::NoMemory)?;
-        self.engine.fetch(batch.device, batch.start, &mut pages[..batch.len], self.blocking)?;
+        let mut pages = self.volume.engine.pool.temporary(batch.len, self.effort()).ok_or(Error::NoMemory)?;
+        self.volume.fetch(batch.device, batch.start, &mut pages[..batch.len], self.blocking)?;
         Ok(Stored::new(pages, batch.len, reservation))
     }
 
     /// Decodes a block into pages of the cache. If the cache has no room, a demand read uses other pages.
     fn decode_for_cache(&self, block: &StoredBlock, stored: &[u8], effort: Effort) -> Result<CachedBlock> {
-        let engine = self.engine;
+        let (volume, engine) = (self.volume, &self.volume.engine);
         let len = block.decoded_len.bytes() as usize;
-        let pages = engine.blocks.make_room(&engine.pool, len, effort);
+        let pages = volume.blocks.make_room(&engine.pool, len, effort);
         engine.watch_growth();
         if engine.pool.wants_backing_ahead() {
             let backed = Arc::clone(engine);
-            if !engine.workers.run_around(Box::new(move || backed.pool.back_ahead())) {
+            if !engine.run_around(Box::new(move || backed.pool.back_ahead())) {
                 engine.pool.leave_unbacked();
             }
         }
         let elsewhere = || (effort == Effort::Demand).then(|| engine.pool.unreserved(len)).flatten();
         let mut pages = pages.or_else(elsewhere).ok_or(Error::NoMemory)?;
-        let decoded = engine.decode(block, stored, 0, &mut pages[..len])?;
+        let decoded = volume.decode(block, stored, 0, &mut pages[..len])?;
         let is_complete = !matches!(block.decoded_len, DecodedLen::AtLeast(_));
         Ok(CachedBlock::new(pages, decoded, is_complete))
     }
 
     fn effort(&self) -> Effort {
-        if self.ahead.is_some() { self.engine.switches.ahead_effort() } else { Effort::Demand }
+        if self.ahead.is_some() { self.volume.switches.ahead_effort() } else { Effort::Demand }
     }
 
     /// Whether blocks with this decode time are decoded on the thread that has their bytes.
     fn is_cheap(&self, cost: Duration) -> bool {
-        match self.engine.switches.sync_decompress() {
+        match self.volume.switches.sync_decompress() {
             SyncDecompress::Always => true,
             SyncDecompress::Never => false,
             SyncDecompress::Auto => cost <= CHEAP_DECODE,

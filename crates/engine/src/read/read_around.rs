@@ -35,7 +35,7 @@ pub(crate) struct ReadAround {
 impl ReadAround {
     /// Notes the beginning of a read, and returns the window to decode ahead of its reader.
     pub(crate) fn note(self, data: &FileData) -> Option<Ahead> {
-        data.engine.prefetch.note_read(self.nid, self.range, || pressure(data))
+        data.volume.prefetch.note_read(self.nid, self.range, || pressure(data))
     }
 
     /// The bytes near the read to push into the page cache.
@@ -60,7 +60,7 @@ impl ReadAround {
         if range.offset() > 0 {
             return;
         }
-        let files = data.engine.prefetch.next_files(nid, || pressure(data));
+        let files = data.volume.prefetch.next_files(nid, || pressure(data));
         if !files.is_empty() {
             files.iter().for_each(|ahead| will_need_if_far(data, ahead.file.nid, ByteRange::new(0, ahead.file.size)));
             run_prefetch(data, move |data| push_files(data, &files));
@@ -70,8 +70,8 @@ impl ReadAround {
 
 /// The resource that is scarce now.
 fn pressure(data: &FileData) -> Pressure {
-    let engine = &data.engine;
-    if engine.switches.ahead_effort() == Effort::BestEffort && engine.pool.is_memory_short() {
+    let (volume, engine) = (&data.volume, &data.volume.engine);
+    if volume.switches.ahead_effort() == Effort::BestEffort && engine.pool.is_memory_short() {
         Pressure::Memory
     } else if engine.workers.cpus_are_short() {
         Pressure::Cpus
@@ -83,7 +83,7 @@ fn pressure(data: &FileData) -> Pressure {
 /// Requests the stored bytes of a part of a file from a far source, so that it transfers them while the reader waits for
 /// others.
 fn will_need_if_far(data: &FileData, nid: Nid, range: ByteRange) {
-    if data.engine.prefetch.is_far() {
+    if data.volume.prefetch.is_far() {
         data.will_need(nid, range);
     }
 }
@@ -92,7 +92,7 @@ fn will_need_if_far(data: &FileData, nid: Nid, range: ByteRange) {
 fn push_files(data: &FileData, files: &[AheadFile]) {
     for ahead in files {
         let ListedFile { nid, size } = ahead.file;
-        let is_wanted = data.engine.prefetch.is_wanted(ahead);
+        let is_wanted = data.volume.prefetch.is_wanted(ahead);
         if is_wanted && !matches!(data.push_part(nid, ByteRange::new(0, size)), Ok(true)) {
             break;
         }
@@ -101,7 +101,7 @@ fn push_files(data: &FileData, files: &[AheadFile]) {
 
 /// Like [`run_around`], for work that reads more than was requested.
 fn run_prefetch(data: &Arc<FileData>, work: impl FnOnce(&FileData) + Send + 'static) {
-    let counted = data.engine.prefetch.count_prefetch();
+    let counted = data.volume.prefetch.count_prefetch();
     run_around(data, move |data| {
         let _counted = counted;
         work(data);
@@ -111,9 +111,9 @@ fn run_prefetch(data: &Arc<FileData>, work: impl FnOnce(&FileData) + Send + 'sta
 /// Runs `work` on the thread `floe-around`, and returns whether it will: not if too many work items are waiting, or if the
 /// thread cannot be started.
 fn run_around(data: &Arc<FileData>, work: impl FnOnce(&FileData) + Send + 'static) -> bool {
-    let Some(admitted) = data.engine.prefetch.admit() else { return false };
+    let Some(admitted) = data.volume.prefetch.admit() else { return false };
     let running = Arc::clone(data);
-    data.engine.workers.run_around(Box::new(move || {
+    data.volume.run_around(Box::new(move || {
         drop(admitted);
         work(&running);
     }))

@@ -1,11 +1,11 @@
-//! The reader of one image.
+//! The reader of one volume.
 
 use std::{sync::Arc, time::Instant};
 
 use floe_image::{ByteRange, Error, FileSystem, Nid, Result};
 
 use crate::{
-    AdoptedThread, Blocking, Engine, ListedFile, ReadAroundCounters, Sink, WorkerMode,
+    AdoptedThread, Blocking, Engine, ListedFile, ReadAroundCounters, Sink, Volume, WorkerMode,
     memory::page_pool::Effort,
     read::{
         detached::{DetachedRead, PreparedRead, Reply},
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// Reads file data: combines a format, which maps, with the engine, which fetches and decodes. Cheap to clone.
+/// Reads file data: combines a format, which maps, with a volume, whose engine fetches and decodes. Cheap to clone.
 #[derive(Clone)]
 pub struct Reader {
     data: Arc<FileData>,
@@ -33,9 +33,9 @@ enum Start {
 }
 
 impl Reader {
-    /// A reader of `file_system`, which was opened with [`Engine::block_reader`].
-    pub fn new(engine: Arc<Engine>, file_system: Arc<dyn FileSystem>) -> Self {
-        Self { data: Arc::new(FileData::new(engine, file_system)), is_prefetch: false }
+    /// A reader of `file_system`, which was opened with [`Volume::block_reader`].
+    pub fn new(volume: Arc<Volume>, file_system: Arc<dyn FileSystem>) -> Self {
+        Self { data: Arc::new(FileData::new(volume, file_system)), is_prefetch: false }
     }
 
     /// The same reader, for reads that a [`Sink`] makes ahead of programs after [`Sink::request`]. No readahead of the kernel
@@ -50,9 +50,14 @@ impl Reader {
         &self.data.file_system
     }
 
-    /// The engine.
+    /// The volume.
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.data.volume
+    }
+
+    /// The engine to which the volume is attached.
     pub fn engine(&self) -> &Arc<Engine> {
-        &self.data.engine
+        self.data.volume.engine()
     }
 
     /// Fills `output` with the bytes of a file from `offset` on, and returns how many there were: fewer than requested only at
@@ -72,10 +77,10 @@ impl Reader {
 
     /// Like [`Reader::read`], into pages of the pool, which are passed to `completion`. `completion` runs once, on the thread
     /// that ends the read, possibly before this returns. The calling thread never waits for a source unless it has a permit
-    /// for that ([`Engine::permit_blocking`]), and decodes only cheap blocks.
+    /// for that ([`Volume::permit_blocking`]), and decodes only cheap blocks.
     pub fn read_then(&self, nid: Nid, offset: u64, len: u32, completion: impl FnOnce(Result<&[u8]>) + Send + 'static) {
         let asked = Instant::now();
-        let (data, engine) = (&self.data, &self.data.engine);
+        let (data, engine) = (&self.data, &self.data.volume.engine);
         let Some(mut pages) = engine.pool.temporary(len as usize, Effort::Demand) else {
             return completion(Err(Error::NoMemory));
         };
@@ -102,7 +107,7 @@ impl Reader {
 
     /// Executes the steps of a read that need no waiting and no costly decoding.
     fn start(&self, workspace: &mut Workspace, read: ReadAround, output: &mut [u8]) -> Start {
-        let job = Job { engine: &self.data.engine, blocking: Blocking::Never, costly: Costly::Leave, ahead: None };
+        let job = Job { volume: &self.data.volume, blocking: Blocking::Never, costly: Costly::Leave, ahead: None };
         let failed = |error: Error| Start::Done(Err(error.for_inode(read.nid)), Neighbours::default());
         let PreparedRead { mut steps, len, neighbours } =
             match PreparedRead::new(read, &self.data, workspace, Blocking::Never) {
@@ -126,15 +131,15 @@ impl Reader {
         work: impl Fn(&dyn FileSystem) -> Result<R> + Send + 'static,
         completion: impl FnOnce(Result<R>) + Send + 'static,
     ) {
-        let FileData { engine, file_system, non_blocking, .. } = &*self.data;
-        if engine.workers.mode() == WorkerMode::Inline {
+        let FileData { volume, file_system, non_blocking, .. } = &*self.data;
+        if volume.engine.workers.mode() == WorkerMode::Inline {
             return completion(work(file_system.as_ref()));
         }
         match work(non_blocking.as_ref()) {
             Err(Error::WouldBlock) => {
                 let file_system = Arc::clone(file_system);
-                let outstanding = engine.outstanding.enter();
-                engine.workers.fetch_here_if_free(Box::new(move || {
+                let outstanding = volume.outstanding.enter();
+                volume.fetch_here_if_free(Box::new(move || {
                     completion(work(file_system.as_ref()));
                     drop(outstanding);
                 }));
@@ -145,32 +150,32 @@ impl Reader {
 
     /// Sets the sink for bytes that are prefetched into a cache outside the engine. Only the first call has an effect.
     pub fn set_sink(&self, sink: Box<dyn Sink>) {
-        self.data.engine.prefetch.set_sink(sink);
+        self.data.volume.prefetch.set_sink(sink);
     }
 
     /// The counters of prefetch.
     pub fn read_around_counters(&self) -> ReadAroundCounters {
-        self.data.engine.prefetch.counters()
+        self.data.volume.prefetch.counters()
     }
 
     /// Whether the thread `floe-around` has prefetch to do, which keeps a CPU busy.
     pub fn is_prefetching(&self) -> bool {
-        self.data.engine.prefetch.is_prefetching()
+        self.data.volume.prefetch.is_prefetching()
     }
 
     /// Notes that these files of a directory were listed to the kernel, in the order of the listing. `is_beginning` says that
     /// they are the first of the listing.
     pub fn note_listed(&self, directory: Nid, is_beginning: bool, files: &[ListedFile]) {
-        self.data.engine.prefetch.note_listed(directory, is_beginning, files);
+        self.data.volume.prefetch.note_listed(directory, is_beginning, files);
     }
 
     /// Pushes ranges of a file into the page cache, one after the other, until one cannot be pushed. The ranges are computed and
     /// read on the thread `floe-store`, which competes with the readers for a CPU. They are dropped if too many work items are
     /// waiting.
     pub fn push_ahead(&self, nid: Nid, mut ranges: impl Iterator<Item = ByteRange> + Send + 'static) {
-        let Some(admitted) = self.data.engine.prefetch.admit() else { return };
+        let Some(admitted) = self.data.volume.prefetch.admit() else { return };
         let data = Arc::clone(&self.data);
-        self.data.engine.workers.run_store(Box::new(move || {
+        self.data.volume.run_store(Box::new(move || {
             drop(admitted);
             while ranges.next().is_some_and(|range| matches!(data.push_part(nid, range), Ok(true))) {}
         }));
@@ -188,6 +193,6 @@ impl Reader {
     /// Whether other processes need the memory that a replay would use. A slow page allocation alone does not count: a virtual
     /// machine may wait for its host while memory is ample, and a launch that is not replayed is slower than one such wait.
     pub fn is_memory_scarce(&self) -> bool {
-        self.data.engine.pool.is_memory_scarce()
+        self.data.volume.engine.pool.is_memory_scarce()
     }
 }

@@ -27,8 +27,10 @@ pub(crate) fn spawn(
 ) -> io::Result<()> {
     let executing = Arc::clone(&record);
     record.start(move || {
-        while let Some(task) = queue.pop(real_time::pause) {
-            let Task { work, queued, .. } = task;
+        let mut ended = None;
+        while let Some(task) = queue.pop(ended, real_time::pause) {
+            let Task { flow, work, queued } = task;
+            ended = Some(flow);
             latencies.record(Stage::QueueWait, queued.elapsed());
             real_time::begin_work(&executing);
             let _working = pressure.as_ref().map(|pressure| pressure.work());

@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use floe_sync::{Mutex, MutexGuard, RwLock};
@@ -16,16 +16,20 @@ use crate::{
     metrics::latency::Latencies,
     threads::{
         cpu_pressure::{CpuPressure, Working},
-        permits::BlockingPermits,
         scheduling_sys::allowed_cpus,
-        task_queue::{Task, TaskQueue, Work},
+        task_queue::{FlowLimit, Task, TaskQueue, Work},
         worker,
         worker_record::WorkerRecord,
     },
+    turns::Flow,
 };
 
-/// The most threads that wait for sources at the same time.
-const FETCH_THREADS_MAX: usize = 64;
+/// The threads that wait for sources. One image has half of them at most, several images fewer each, so that some are left
+/// while the sources of others do not answer. Beyond this number, each image has one.
+const FETCH_THREADS: usize = 128;
+
+/// Prefetch that takes longer than this waits for a source that does not answer. Another thread then serves the other images.
+const STUCK_TIME: Duration = Duration::from_millis(100);
 
 /// The interval at which the CPUs of this process are looked up, in milliseconds.
 const CPU_CHECK_MS: u64 = 1000;
@@ -40,22 +44,20 @@ pub(crate) struct Workers {
     lanes: RwLock<Vec<Lane>>,
     fetch_queue: Arc<TaskQueue>,
     fetch_threads: Mutex<Vec<Arc<WorkerRecord>>>,
-    around: LazyThread,
-    storing: LazyThread,
+    around: SerialThread,
+    storing: SerialThread,
     adopted_threads: Mutex<Vec<Arc<WorkerRecord>>>,
     cpu_pressure: Arc<CpuPressure>,
-    /// Permits for the session threads.
-    pub(crate) blocking_permits: BlockingPermits,
     started: Instant,
     cpus_checked_ms: AtomicU64,
 }
 
-/// The only thread of its kind, started for its first task.
-#[derive(Default)]
-struct LazyThread {
+/// The only thread of its kind, started for its first task. It executes the tasks of an image in their order. While it waits
+/// for a source that does not answer, another one serves the other images.
+struct SerialThread {
     queue: Arc<TaskQueue>,
-    /// `None` until the thread runs.
-    thread: Mutex<Option<Arc<WorkerRecord>>>,
+    /// Empty until the thread runs.
+    threads: Mutex<Vec<Arc<WorkerRecord>>>,
 }
 
 /// A queue and its threads.
@@ -83,13 +85,12 @@ impl Workers {
             priority: Mutex::new(priority),
             latencies,
             lanes: RwLock::default(),
-            fetch_queue: Arc::default(),
+            fetch_queue: Arc::new(TaskQueue::with_limit(FlowLimit::Left(FETCH_THREADS))),
             fetch_threads: Mutex::default(),
-            around: LazyThread::default(),
-            storing: LazyThread::default(),
+            around: SerialThread::new(),
+            storing: SerialThread::new(),
             adopted_threads: Mutex::default(),
             cpu_pressure: Arc::new(CpuPressure::new()),
-            blocking_permits: BlockingPermits::default(),
             started: Instant::now(),
             cpus_checked_ms: AtomicU64::new(0),
         };
@@ -144,14 +145,14 @@ impl Workers {
             let others = others.lock();
             others.iter().for_each(|record| record.reschedule(priority));
         }
-        self.storing.thread().iter().for_each(|record| record.reschedule(priority));
+        self.storing.threads().iter().for_each(|record| record.reschedule(priority));
     }
 
-    /// Executes `work` on a decompression thread: the one of this CPU if it is idle, else another idle one, else the
+    /// Executes `work` of `flow` on a decompression thread: the one of this CPU if it is idle, else another idle one, else the
     /// one with the shortest queue. Without such threads, `work` runs here.
-    pub(crate) fn decompress(&self, work: Work) {
+    pub(crate) fn decompress(&self, flow: Flow, work: Work) {
         self.follow_cpus();
-        let task = Task::new(work);
+        let task = Task::new(flow, work);
         let lanes = self.lanes.read();
         let here = (lanes.len() > 1).then(rustix::thread::sched_getcpu);
         let own = lanes.iter().find(|lane| lane.cpu == here && lane.queue.has_idle_thread());
@@ -167,37 +168,29 @@ impl Workers {
         }
     }
 
-    /// Executes `work` on a thread that may wait.
-    pub(crate) fn fetch(&self, work: Work) {
+    /// Executes `work` of `flow` on a thread that may wait.
+    pub(crate) fn fetch(&self, flow: Flow, work: Work) {
         if self.mode() == WorkerMode::Inline {
             return work();
         }
-        match self.fetch_queue.push(Task::new(work)) {
+        match self.fetch_queue.push(Task::new(flow, work)) {
             Ok(true) => {}
-            Ok(false) => self.start_fetch_thread(),
+            Ok(false) => self.start_fetch_thread(flow),
             Err(task) => drop(task),
         }
     }
 
-    /// Executes `work` on a thread that may wait: on the calling session thread if a permit is free, else on a fetch
-    /// thread.
-    pub(crate) fn fetch_here_if_free(&self, work: Work) {
-        match self.blocking_permits.take() {
-            Some(_permit) => work(),
-            None => self.fetch(work),
-        }
+    /// Executes `work` of `flow` on the thread that reads around. Drops `work` and returns `false` if that thread cannot be
+    /// started now.
+    pub(crate) fn run_around(&self, flow: Flow, work: Work) -> bool {
+        self.around.run("floe-around", Priority::Normal, self, Task::new(flow, work))
     }
 
-    /// Executes `work` on the thread that reads around. Drops `work` and returns `false` if that thread cannot be started now.
-    pub(crate) fn run_around(&self, work: Work) -> bool {
-        self.around.run("floe-around", Priority::Normal, self, work)
-    }
-
-    /// Executes `work`, which may wait, on the thread that pushes decoded bytes into the page cache. Drops `work` and
+    /// Executes `work` of `flow`, which may wait, on the thread that pushes decoded bytes into the page cache. Drops `work` and
     /// returns `false` if that thread cannot be started now. The thread has the priority of the decompression threads, so
     /// that they cannot keep it from running for long.
-    pub(crate) fn run_store(&self, work: Work) -> bool {
-        self.storing.run("floe-store", self.priority(), self, work)
+    pub(crate) fn run_store(&self, flow: Flow, work: Work) -> bool {
+        self.storing.run("floe-store", self.priority(), self, Task::new(flow, work))
     }
 
     /// Adds the record of a thread that serves requests, until it is detached. The thread has yet to be attached or started.
@@ -234,9 +227,9 @@ impl Workers {
         for others in [&self.fetch_threads, &self.adopted_threads] {
             all.extend(others.lock().iter().map(|record| record.status()));
         }
-        all.extend(
-            [&self.around, &self.storing].into_iter().filter_map(|single| Some(single.thread().as_ref()?.status())),
-        );
+        for serial in [&self.around, &self.storing] {
+            all.extend(serial.threads().iter().map(|record| record.status()));
+        }
         all
     }
 
@@ -252,7 +245,7 @@ impl Workers {
     /// Ends the threads of lanes, and moves their queued tasks to other threads.
     fn move_work(&self, gone: &[Lane]) {
         let left: Vec<_> = gone.iter().flat_map(|lane| lane.queue.close()).collect();
-        left.into_iter().for_each(|task| self.decompress(task.work));
+        left.into_iter().for_each(|task| self.decompress(task.flow, task.work));
     }
 
     fn lane(&self, cpu: Option<usize>, thread_count: usize) -> io::Result<Lane> {
@@ -270,9 +263,9 @@ impl Workers {
         Ok(lane)
     }
 
-    fn start_fetch_thread(&self) {
+    fn start_fetch_thread(&self, flow: Flow) {
         let mut threads = self.fetch_threads.lock();
-        if threads.len() >= FETCH_THREADS_MAX {
+        if threads.len() >= FETCH_THREADS && self.fetch_queue.is_running(flow) {
             return;
         }
         let follows = Some(Arc::clone(&self.cpu_pressure));
@@ -328,25 +321,30 @@ impl Workers {
     }
 }
 
-impl LazyThread {
-    /// Executes `work` on the thread, which is started if it does not run. Drops `work` and returns `false` if it cannot be
-    /// started; the next call tries again.
-    fn run(&self, name: &str, priority: Priority, workers: &Workers, work: Work) -> bool {
-        let mut thread = self.thread();
-        if thread.is_none() {
+impl SerialThread {
+    fn new() -> Self {
+        Self { queue: Arc::new(TaskQueue::with_limit(FlowLimit::One)), threads: Mutex::default() }
+    }
+
+    /// Executes a task on the thread, which is started if it does not run, or is stuck. Drops the task and returns `false` if
+    /// there is no thread and none can be started; the next call tries again.
+    fn run(&self, name: &str, priority: Priority, workers: &Workers, task: Task) -> bool {
+        let mut threads = self.threads();
+        // Another thread could not run a task behind one of its own image.
+        if self.queue.all_stuck_count(STUCK_TIME) == Some(threads.len()) && !self.queue.is_running(task.flow) {
             let record = WorkerRecord::new(name.to_owned(), None, priority, None);
             let (queue, latencies) = (Arc::clone(&self.queue), Arc::clone(&workers.latencies));
             let pressure = Some(Arc::clone(&workers.cpu_pressure));
             let spawned = worker::spawn(Arc::clone(&record), queue, latencies, pressure);
-            *thread = spawned.ok().map(|()| record);
+            threads.extend(spawned.ok().map(|()| record));
         }
-        let is_running = thread.is_some();
-        drop(thread);
-        is_running && self.queue.push(Task::new(work)).is_ok()
+        let is_running = !threads.is_empty();
+        drop(threads);
+        is_running && self.queue.push(task).is_ok()
     }
 
-    fn thread(&self) -> MutexGuard<'_, Option<Arc<WorkerRecord>>> {
-        self.thread.lock()
+    fn threads(&self) -> MutexGuard<'_, Vec<Arc<WorkerRecord>>> {
+        self.threads.lock()
     }
 }
 

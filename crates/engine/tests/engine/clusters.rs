@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_engine::{Engine, EngineOptions, Reader, Sink};
+use floe_engine::{Reader, Sink, VolumeOptions};
 use floe_image::{ByteRange, Nid};
 
-use crate::patchwork::{COSTLY_BLOCK_BYTES, Patchwork};
+use crate::patchwork::{COSTLY_BLOCK_BYTES, Options, Patchwork};
 
 const PAGE_BYTES: u64 = 4096;
 
@@ -59,10 +59,9 @@ fn read_pages(reader: &Reader, patchwork: &Patchwork, page: u64, count: u64) {
 }
 
 /// Reads pages of a file one by one; returns what is pushed until `byte_count` bytes are.
-fn pushed(patchwork: Patchwork, options: &EngineOptions, pages: &[u64], byte_count: u64) -> Vec<ByteRange> {
+fn pushed(patchwork: Patchwork, options: VolumeOptions, pages: &[u64], byte_count: u64) -> Vec<ByteRange> {
     let (patchwork, pushed) = (Arc::new(patchwork), Arc::new(Mutex::new(Vec::new())));
-    let engine = Engine::new(vec![patchwork.source()], options).expect("an engine");
-    let reader = Reader::new(engine, Arc::clone(&patchwork) as _);
+    let reader = Options::from(options).reader(&patchwork, patchwork.source());
     reader.set_sink(Box::new(Comparing { patchwork: Arc::clone(&patchwork), pushed: Arc::clone(&pushed) }));
     for page in pages {
         read_page(&reader, &patchwork, *page);
@@ -89,29 +88,29 @@ fn pages() -> Vec<u64> {
 #[test]
 fn the_second_read_of_cheap_blocks_pushes_its_cluster() {
     let clusters = [0, 1, 2].map(|number| ByteRange::new(number * CLUSTER_BYTES, CLUSTER_BYTES));
-    let found = pushed(Patchwork::cheap(71, BLOCK_COUNT, 0), &EngineOptions::default(), &pages(), 3 * CLUSTER_BYTES);
+    let found = pushed(Patchwork::cheap(71, BLOCK_COUNT, 0), VolumeOptions::default(), &pages(), 3 * CLUSTER_BYTES);
     assert_eq!(found, clusters);
 }
 
 #[test]
 fn clusters_are_left_alone_where_they_do_not_pay() {
-    let (defaults, pages) = (EngineOptions::default(), pages());
+    let (defaults, pages) = (VolumeOptions::default(), pages());
     for (name, patchwork, options, pages) in [
         ("scattered", Patchwork::cheap(72, BLOCK_COUNT, 0), defaults.clone(), &pages[..pages.len() - 3]),
         (
             "without read-around",
             Patchwork::cheap(73, BLOCK_COUNT, 0),
-            EngineOptions { read_around: false, ..defaults.clone() },
+            VolumeOptions { read_around: false, ..defaults.clone() },
             &pages,
         ),
         (
             "without rest-of-block",
             Patchwork::cheap(74, BLOCK_COUNT, 0),
-            EngineOptions { prefetch: "sequential".parse().expect("a set"), ..defaults },
+            VolumeOptions { prefetch: "sequential".parse().expect("a set"), ..defaults },
             &pages,
         ),
     ] {
-        assert_eq!(pushed(patchwork, &options, pages, 0), [], "{name}");
+        assert_eq!(pushed(patchwork, options, pages, 0), [], "{name}");
     }
 }
 
@@ -119,7 +118,7 @@ fn clusters_are_left_alone_where_they_do_not_pay() {
 fn clusters_end_with_their_file() {
     // The second cluster has eight pages, the last of them not whole.
     let (patchwork, len) = (Patchwork::cheap(75, CLUSTER_PAGES as usize + 8, 100), 8 * PAGE_BYTES - 100);
-    let found = pushed(patchwork, &EngineOptions::default(), &[33, 36], len);
+    let found = pushed(patchwork, VolumeOptions::default(), &[33, 36], len);
     assert_eq!(found, [ByteRange::new(CLUSTER_BYTES, len)]);
 }
 
@@ -157,8 +156,7 @@ fn a_page_cache_that_reads_by_itself_receives_requests() {
         ("the rest of a block, once", Patchwork::costly(77, 4), &[first_page, first_page + 1][..], vec![block]),
     ] {
         let (patchwork, requested) = (Arc::new(patchwork), Arc::new(Mutex::new(Vec::new())));
-        let engine = Engine::new(vec![patchwork.source()], &EngineOptions::default()).expect("an engine");
-        let reader = Reader::new(engine, Arc::clone(&patchwork) as _);
+        let reader = Options::default().reader(&patchwork, patchwork.source());
         reader.set_sink(Box::new(Reading { requested: Arc::clone(&requested) }));
         for page in pages {
             read_page(&reader, &patchwork, *page);
@@ -181,8 +179,7 @@ fn a_large_read_has_the_rest_of_its_blocks_read_only_if_it_is_prefetch() {
         (block_bytes / PAGE_BYTES, [ByteRange::new(0, block_bytes), ByteRange::new(block_bytes, block_bytes)]);
     for (is_prefetch, expected) in [(false, vec![]), (true, blocks.to_vec())] {
         let (patchwork, requested) = (Arc::new(Patchwork::costly(78, 4)), Arc::new(Mutex::new(Vec::new())));
-        let engine = Engine::new(vec![patchwork.source()], &EngineOptions::default()).expect("an engine");
-        let reader = Reader::new(engine, Arc::clone(&patchwork) as _);
+        let reader = Options::default().reader(&patchwork, patchwork.source());
         reader.set_sink(Box::new(Reading { requested: Arc::clone(&requested) }));
         let reading = if is_prefetch { reader.for_prefetch() } else { reader.clone() };
         // The second half of a block and the first half of the next.

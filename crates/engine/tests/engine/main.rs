@@ -8,4 +8,5 @@ mod metadata;
 mod prefetch;
 mod reads;
 mod tuning;
+mod volumes;
 mod walkers;

@@ -11,10 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_engine::{Engine, EngineOptions, ListedFile, PrefetchKind, PrefetchSet, Reader, Sink};
+use floe_engine::{ListedFile, PrefetchKind, PrefetchSet, Reader, Sink, VolumeOptions};
 use floe_image::{ByteRange, ImageSource, Nid};
 
-use crate::patchwork::{COSTLY_BLOCK_BYTES, Patchwork};
+use crate::patchwork::{COSTLY_BLOCK_BYTES, Options, Patchwork};
 
 /// A page cache that counts what is pushed into it.
 struct Taking(Arc<AtomicU64>);
@@ -98,8 +98,8 @@ fn prefetched(kind: PrefetchKind, set: PrefetchSet) -> Prefetched {
     let patchwork = Arc::new(Patchwork::new(61, 9 << 20));
     let (stored, dropped) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let source = Arc::new(Dropping { source: patchwork.source(), dropped: Arc::clone(&dropped) });
-    let options = EngineOptions { prefetch: set, ..EngineOptions::default() };
-    let reader = Reader::new(Engine::new(vec![source], &options).expect("an engine"), Arc::clone(&patchwork) as _);
+    let options = VolumeOptions { prefetch: set, ..VolumeOptions::default() };
+    let reader = Options::from(options).reader(&patchwork, source);
     reader.set_sink(Box::new(Taking(Arc::clone(&stored))));
     read(&reader, kind);
     let now = || Prefetched {
@@ -145,9 +145,8 @@ fn each_kind_does_its_work_and_none_where_it_is_switched_off() {
 /// because their reader had already passed them or had moved to another place.
 fn cancelled(readers: &[(u64, u64)]) -> u64 {
     let patchwork = Arc::new(Patchwork::new(64, 8 << 20));
-    let options = EngineOptions { prefetch: "sequential".parse().expect("a set"), ..EngineOptions::default() };
-    let engine = Engine::new(vec![patchwork.source()], &options).expect("an engine");
-    let reader = Reader::new(engine, patchwork as _);
+    let options = VolumeOptions { prefetch: "sequential".parse().expect("a set"), ..VolumeOptions::default() };
+    let reader = Options::from(options).reader(&patchwork, patchwork.source());
     for offset in (0..4 << 20).step_by(64 << 10) {
         readers.iter().for_each(|(nid, start)| read_one(&reader, *nid, start + offset, 64 << 10));
         rest(&reader);
@@ -211,9 +210,8 @@ fn read_far(prefetch: &str, fetch_around_bytes: u64) -> Arc<Far> {
     let patchwork = Arc::new(Patchwork::new(62, 4 << 20));
     let far = Far::new(patchwork.source(), Duration::from_millis(20));
     let options =
-        EngineOptions { prefetch: prefetch.parse().expect("a set"), fetch_around_bytes, ..Default::default() };
-    let engine = Engine::new(vec![Arc::clone(&far) as _], &options).expect("an engine");
-    let reader = Reader::new(engine, patchwork as _);
+        VolumeOptions { prefetch: prefetch.parse().expect("a set"), fetch_around_bytes, ..Default::default() };
+    let reader = Options::from(options).reader(&patchwork, Arc::clone(&far) as _);
     (0..4 << 20).step_by(64 << 10).for_each(|offset| read_one(&reader, 0, offset, 64 << 10));
     far
 }
@@ -240,9 +238,8 @@ const LEARNT_FILES: u64 = 200;
 #[test]
 fn the_rest_of_a_block_follows_only_further_reads_of_a_file_while_files_are_read_once() {
     let patchwork = Arc::new(Patchwork::costly(65, 8));
-    let options = EngineOptions { prefetch: "rest-of-block".parse().expect("a set"), ..EngineOptions::default() };
-    let engine = Engine::new(vec![patchwork.source()], &options).expect("an engine");
-    let reader = Reader::new(engine, Arc::clone(&patchwork) as _);
+    let options = VolumeOptions { prefetch: "rest-of-block".parse().expect("a set"), ..VolumeOptions::default() };
+    let reader = Options::from(options).reader(&patchwork, patchwork.source());
     let stored = Arc::new(AtomicU64::new(0));
     reader.set_sink(Box::new(Taking(Arc::clone(&stored))));
     let read = |files: std::ops::Range<u64>, page: u64| {

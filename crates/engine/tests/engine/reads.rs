@@ -7,31 +7,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_engine::{Blocking, Engine, EngineOptions, Priority, Reader, Sink, SyncDecompress, WorkerMode};
+use floe_engine::{Blocking, EngineOptions, Priority, Reader, Sink, SyncDecompress, Volume, VolumeOptions, WorkerMode};
 use floe_image::{DeviceId, Error, ImageSource, Nid};
 use floe_testkit::{FailingSource, Fault, HalfCachedSource, HeldSource, MemorySource, TruncatedSource};
 
-use crate::patchwork::{COSTLY_BLOCK_BYTES, Patchwork};
+use crate::patchwork::{COSTLY_BLOCK_BYTES, Options, Patchwork};
 
-fn reader(patchwork: &Arc<Patchwork>, source: Arc<dyn ImageSource>, options: &EngineOptions) -> Reader {
-    let engine = Engine::new(vec![source], options).expect("an engine");
-    Reader::new(engine, Arc::clone(patchwork) as _)
+fn reader(patchwork: &Arc<Patchwork>, source: Arc<dyn ImageSource>, options: &Options) -> Reader {
+    options.reader(patchwork, source)
 }
 
-fn all_modes() -> Vec<EngineOptions> {
+fn all_modes() -> Vec<Options> {
     let mut all = Vec::new();
     for workers in [WorkerMode::PerCpu, WorkerMode::Shared, WorkerMode::Inline] {
         for sync_decompress in [SyncDecompress::Auto, SyncDecompress::Always, SyncDecompress::Never] {
             for (reserved_pages, cache_bytes) in [(0, 0), (64, 1 << 20), (1024, 64 << 20)] {
                 let priority = if reserved_pages == 0 { Priority::Normal } else { Priority::Auto };
-                all.push(EngineOptions {
-                    cache_bytes,
-                    reserved_pages,
-                    workers,
-                    sync_decompress,
-                    priority,
-                    ..EngineOptions::default()
-                });
+                let engine =
+                    EngineOptions { cache_bytes, reserved_pages, workers, priority, ..EngineOptions::default() };
+                all.push(Options { engine, volume: VolumeOptions { sync_decompress, ..VolumeOptions::default() } });
             }
         }
     }
@@ -100,7 +94,7 @@ fn partly_cached_data_is_read_exactly() {
 #[test]
 fn all_pages_come_back_and_each_shared_block_is_decoded_once() {
     let patchwork = Arc::new(Patchwork::costly(3, 17));
-    let reader = reader(&patchwork, patchwork.source(), &EngineOptions::default());
+    let reader = reader(&patchwork, patchwork.source(), &Options::default());
     thread::scope(|scope| {
         for seed in 0..8 {
             let (reader, patchwork) = (&reader, &patchwork);
@@ -111,7 +105,7 @@ fn all_pages_come_back_and_each_shared_block_is_decoded_once() {
             });
         }
     });
-    let counters = reader.engine().counters();
+    let counters = reader.volume().counters();
     assert_pages_come_back(&reader);
     assert!(counters.decodes <= 2 * patchwork.block_count() as u64, "{counters:?}");
 }
@@ -119,11 +113,11 @@ fn all_pages_come_back_and_each_shared_block_is_decoded_once() {
 #[test]
 fn small_reads_of_cheap_blocks_leave_the_cache_alone() {
     let patchwork = Arc::new(Patchwork::cheap(3, 64, 100));
-    let reader = reader(&patchwork, patchwork.source(), &EngineOptions::default());
+    let reader = reader(&patchwork, patchwork.source(), &Options::default());
     let read = |offset, len| {
         let answer = read_all_then(&reader, &[(offset, len)]).remove(0).expect("a sound image");
         assert!(answer == patchwork.expected(offset, len));
-        let counters = reader.engine().counters();
+        let counters = reader.volume().counters();
         (counters.decodes, counters.blocks.misses)
     };
     for (offset, len, expected) in [
@@ -142,7 +136,7 @@ fn small_reads_of_cheap_blocks_leave_the_cache_alone() {
 fn misses_on_a_stuck_source_do_not_delay_hits() {
     let patchwork = Arc::new(Patchwork::new(5, 8 << 20));
     let source = Arc::new(HeldSource::new(patchwork.source()));
-    let reader = reader(&patchwork, Arc::clone(&source) as _, &EngineOptions::default());
+    let reader = reader(&patchwork, Arc::clone(&source) as _, &Options::default());
     let (hot, len) = patchwork.some_partial_request();
     read_all_then(&reader, &[(hot, len)]).remove(0).expect("a sound image");
     source.hold();
@@ -199,7 +193,7 @@ fn a_truncated_source_gives_errors_not_wrong_bytes() {
 }
 
 #[test]
-fn a_closed_engine_holds_no_source_and_answers_every_read() {
+fn a_closed_volume_holds_no_source_and_answers_every_read() {
     let patchwork = Arc::new(Patchwork::new(13, 1 << 20));
     for options in all_modes() {
         let source = patchwork.source();
@@ -208,7 +202,7 @@ fn a_closed_engine_holds_no_source_and_answers_every_read() {
         let reader = reader(&patchwork, source, &options);
         let requests = patchwork.random_requests(14, 60);
         assert!(read_all_then(&reader, &requests).iter().all(Result::is_ok));
-        reader.engine().close();
+        reader.volume().close();
         let deadline = Instant::now() + Duration::from_secs(60);
         while watched.strong_count() > 0 && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(1));
@@ -222,7 +216,7 @@ fn a_closed_engine_holds_no_source_and_answers_every_read() {
             }
         }
         assert!(error_count > 0, "{options:?}");
-        assert_eq!(reader.engine().source(DeviceId(0)).map(|source| source.len()).ok(), Some(len));
+        assert_eq!(reader.volume().source(DeviceId(0)).map(|source| source.len()).ok(), Some(len));
         assert_pages_come_back(&reader);
     }
 }
@@ -242,7 +236,7 @@ fn a_panicking_source_answers_every_read() {
         }
     }
     let patchwork = Arc::new(Patchwork::new(11, 1 << 20));
-    let reader = reader(&patchwork, Arc::new(Panicking(patchwork.source().len())), &EngineOptions::default());
+    let reader = reader(&patchwork, Arc::new(Panicking(patchwork.source().len())), &Options::default());
     let requests = patchwork.small_requests(12, 50);
     let answers = read_all_then(&reader, &requests);
     assert!(answers.iter().any(|answer| matches!(answer, Err(Error::Cancelled))));
@@ -252,7 +246,7 @@ fn a_panicking_source_answers_every_read() {
 #[test]
 fn blocks_ahead_of_a_sequential_reader_are_decoded_early() {
     let patchwork = Arc::new(Patchwork::new(13, 8 << 20));
-    let reader = reader(&patchwork, patchwork.source(), &EngineOptions::default());
+    let reader = reader(&patchwork, patchwork.source(), &Options::default());
     for offset in (0..8 << 20).step_by(16 << 10) {
         let answer = read_all_then(&reader, &[(offset, 16 << 10)]).remove(0).expect("a sound image");
         assert!(answer == patchwork.expected(offset, 16 << 10));
@@ -290,13 +284,13 @@ fn the_page_cache_receives_whole_pages_of_the_right_neighbours() {
         }
     }
     let (small, large) = (Arc::new(Patchwork::new(15, 4 << 20)), Arc::new(Patchwork::costly(15, 68)));
-    let never = EngineOptions { sync_decompress: SyncDecompress::Never, ..EngineOptions::default() };
+    let never = Options::from(VolumeOptions { sync_decompress: SyncDecompress::Never, ..VolumeOptions::default() });
     // No block contains a whole page of 64 KiB.
     for (patchwork, page_bytes, stored_min, options) in [
-        (&small, 4 << 10, 300_000, EngineOptions::default()),
+        (&small, 4 << 10, 300_000, Options::default()),
         (&small, 4 << 10, 300_000, never),
-        (&large, 16 << 10, 300_000, EngineOptions::default()),
-        (&large, 64 << 10, 0, EngineOptions::default()),
+        (&large, 16 << 10, 300_000, Options::default()),
+        (&large, 64 << 10, 0, Options::default()),
     ] {
         let reader = reader(patchwork, patchwork.source(), &options);
         let (taken, stored) = mpsc::channel();
@@ -340,9 +334,10 @@ fn costly_blocks_are_held_until_the_page_cache_has_them() {
     }
     let (block_bytes, block_count, cache_bytes) = (u64::from(COSTLY_BLOCK_BYTES), 24, 1 << 20);
     let patchwork = Arc::new(Patchwork::costly(16, block_count + 1));
-    let auto = EngineOptions { cache_bytes, read_around: false, ..EngineOptions::default() };
-    let never = EngineOptions { sync_decompress: SyncDecompress::Never, ..auto.clone() };
-    for options in [auto, never] {
+    for sync_decompress in [SyncDecompress::Auto, SyncDecompress::Never] {
+        let engine = EngineOptions { cache_bytes, ..EngineOptions::default() };
+        let volume = VolumeOptions { read_around: false, sync_decompress, ..VolumeOptions::default() };
+        let options = Options { engine, volume };
         let reader = reader(&patchwork, patchwork.source(), &options);
         let (gate, closed) = mpsc::channel();
         reader.set_sink(Box::new(Gated(Arc::clone(&patchwork), Mutex::new(closed))));
@@ -372,8 +367,9 @@ fn costly_blocks_are_held_until_the_page_cache_has_them() {
 fn stored_metadata_is_exact_and_ends_with_the_device() {
     let image: Vec<u8> = (0..40_000_u32).map(|index| ((index * 7) >> 3) as u8).collect();
     let source = Arc::new(MemorySource::new(image.clone()));
-    let engine = Engine::new(vec![source], &EngineOptions::default()).expect("an engine");
-    let reader = engine.block_reader(Blocking::Allowed);
+    let volume = Volume::alone(vec![source], &EngineOptions::default(), &VolumeOptions::default());
+    let volume = volume.expect("an engine");
+    let reader = volume.block_reader(Blocking::Allowed);
     let image_len = image.len() as u64;
     for offset in [0, 1, 16_383, 16_384, 30_000, 32_768, 39_999, 40_000, 40_001, 49_152, u64::MAX - 1] {
         for len in [0, 1, 16_384, 16_385, 40_000, 40_001] {
@@ -386,7 +382,7 @@ fn stored_metadata_is_exact_and_ends_with_the_device() {
         }
     }
     // Three pieces, each with the cost of an entry.
-    assert_eq!(engine.counters().stored_metadata.weight, image_len + 3 * 256, "nothing past the end is cached");
+    assert_eq!(volume.counters().stored_metadata.weight, image_len + 3 * 256, "nothing past the end is cached");
     assert!(matches!(reader.stored(DeviceId(1), 0, 1), Err(Error::Corrupt { .. })));
 }
 
@@ -451,7 +447,10 @@ fn reads_that_look_a_block_up_again_do_not_wait_for_each_other() {
     let patchwork = Arc::new(Patchwork::costly(11, 2 + BUSY as usize));
     let (inner, changed) = (patchwork.source(), Condvar::new());
     let source = Arc::new(FirstFails { inner, state: Mutex::default(), changed });
-    let options = EngineOptions { read_around: false, read_bytes: 1 << 30, ..EngineOptions::default() };
+    let options = Options {
+        engine: EngineOptions { read_bytes: 1 << 30, ..EngineOptions::default() },
+        volume: VolumeOptions { read_around: false, ..VolumeOptions::default() },
+    };
     let reader = reader(&patchwork, Arc::clone(&source) as _, &options);
     let (sender, answers) = mpsc::channel();
     let read = |offset: u64, len: u32| {

@@ -12,17 +12,16 @@ use std::{
 };
 
 use floe_engine::{
-    Engine, EngineOptions, MetadataCacheDesign, PAGE_BYTES, Priority, ReadaheadAlloc, Reader, SyncDecompress,
-    TuneError, WorkerMode,
+    EngineOptions, MetadataCacheDesign, PAGE_BYTES, Priority, ReadaheadAlloc, Reader, SyncDecompress, TuneError,
+    VolumeOptions, WorkerMode,
 };
 use floe_image::Nid;
 use floe_testkit::{Random, SlowSource, skip};
 
-use crate::patchwork::Patchwork;
+use crate::patchwork::{Options, Patchwork};
 
-fn reader(patchwork: &Arc<Patchwork>, options: &EngineOptions) -> Reader {
-    let engine = Engine::new(vec![patchwork.source()], options).expect("an engine");
-    Reader::new(engine, Arc::clone(patchwork) as _)
+fn reader(patchwork: &Arc<Patchwork>, options: impl Into<Options>) -> Reader {
+    options.into().reader(patchwork, patchwork.source())
 }
 
 fn read(reader: &Reader, offset: u64, len: u32) -> Vec<u8> {
@@ -32,31 +31,34 @@ fn read(reader: &Reader, offset: u64, len: u32) -> Vec<u8> {
 }
 
 /// Random values for all options.
-fn any_options(random: &mut Random) -> EngineOptions {
+fn any_options(random: &mut Random) -> Options {
     let mut one_of = |count: u64| random.below(count) as usize;
-    EngineOptions {
+    let engine = EngineOptions {
         cache_bytes: [0, 256 << 10, 4 << 20, 64 << 20][one_of(4)],
         cache_growth_bytes: [0, 64 << 20][one_of(2)],
         reserved_pages: [0, 32, 1024][one_of(3)],
         metadata_cache: MetadataCacheDesign::Sharded { block_count: [1, 64, 1024][one_of(3)] },
         workers: [WorkerMode::PerCpu, WorkerMode::Shared, WorkerMode::Inline][one_of(3)],
         priority: [Priority::Auto, Priority::Nice(5), Priority::Normal][one_of(3)],
-        sync_decompress: [SyncDecompress::Auto, SyncDecompress::Always, SyncDecompress::Never][one_of(3)],
-        read_around: one_of(2) == 0,
-        prefetch: ["all", "none", "sequential+directory", "directory+rest-of-block"][one_of(4)].parse().expect("a set"),
-        fetch_around_bytes: [0, 64 << 10][one_of(2)],
         decoder_bytes: 32 << 20,
         read_bytes: 64 << 20,
         spill_file_bytes: 0,
         spill_file_directory: None,
+    };
+    let volume = VolumeOptions {
+        sync_decompress: [SyncDecompress::Auto, SyncDecompress::Always, SyncDecompress::Never][one_of(3)],
+        read_around: one_of(2) == 0,
+        prefetch: ["all", "none", "sequential+directory", "directory+rest-of-block"][one_of(4)].parse().expect("a set"),
+        fetch_around_bytes: [0, 64 << 10][one_of(2)],
         readahead_alloc: [ReadaheadAlloc::BestEffort, ReadaheadAlloc::Wait][one_of(2)],
-    }
+    };
+    Options { engine, volume }
 }
 
 #[test]
 fn reads_stay_right_while_switches_move_and_all_pages_come_back() {
     let patchwork = Arc::new(Patchwork::new(21, 4 << 20));
-    let reader = reader(&patchwork, &EngineOptions::default());
+    let reader = reader(&patchwork, EngineOptions::default());
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         for seed in 0..3 {
@@ -75,8 +77,10 @@ fn reads_stay_right_while_switches_move_and_all_pages_come_back() {
         let mut random = Random::new(22);
         for _ in 0..150 {
             let wanted = any_options(&mut random);
-            reader.engine().tune(&wanted).expect("all of it can be moved");
-            assert_eq!(reader.engine().options(), wanted);
+            reader.engine().tune(&wanted.engine).expect("all of it can be moved");
+            reader.volume().tune(&wanted.volume);
+            let (engine, volume) = (reader.engine().options(), reader.volume().options());
+            assert_eq!(Options { engine, volume }, wanted);
             thread::sleep(Duration::from_millis(2));
         }
         is_over.store(true, Relaxed);
@@ -91,14 +95,14 @@ fn reads_stay_right_while_switches_move_and_all_pages_come_back() {
         thread::sleep(Duration::from_millis(1));
     }
     assert_eq!(used(), (0, 0));
-    assert_eq!(reader.engine().counters().outstanding, 0);
+    assert_eq!(reader.volume().counters().outstanding, 0);
 }
 
 #[test]
 fn a_smaller_cache_keeps_what_it_has_room_for() {
     let patchwork = Arc::new(Patchwork::new(23, 4 << 20));
-    let options = EngineOptions { read_around: false, ..EngineOptions::default() };
-    let reader = reader(&patchwork, &options);
+    let options = EngineOptions::default();
+    let reader = reader(&patchwork, VolumeOptions { read_around: false, ..VolumeOptions::default() });
     for (offset, len) in patchwork.small_requests(24, 500) {
         read(&reader, offset, len);
     }
@@ -118,17 +122,18 @@ fn a_smaller_cache_keeps_what_it_has_room_for() {
 fn a_cache_that_evicts_too_early_grows_and_shrinks_when_told() {
     let patchwork = Arc::new(Patchwork::new(25, 4 << 20));
     let (cache_bytes, cache_growth_bytes) = (1 << 20, 64 << 20);
-    let options = EngineOptions { cache_bytes, read_around: false, ..EngineOptions::default() };
+    let volume = VolumeOptions { read_around: false, ..VolumeOptions::default() };
+    let options = EngineOptions { cache_bytes, ..EngineOptions::default() };
     let growing = EngineOptions { cache_growth_bytes, ..options.clone() };
     let requests = patchwork.small_requests(26, 2000);
     let decodes = |options: &EngineOptions| {
-        let reader = reader(&patchwork, options);
+        let reader = reader(&patchwork, Options { engine: options.clone(), volume: volume.clone() });
         for _ in 0..4 {
             for (offset, len) in &requests {
                 assert!(read(&reader, *offset, *len) == patchwork.expected(*offset, *len), "{offset} {len}");
             }
         }
-        (reader.engine().counters().decodes, reader)
+        (reader.volume().counters().decodes, reader)
     };
     let ((fixed, _), (grown, reader)) = (decodes(&options), decodes(&growing));
     let pages = reader.engine().counters().pages;
@@ -151,10 +156,9 @@ fn a_cache_that_evicts_too_early_grows_and_shrinks_when_told() {
 fn a_block_that_was_being_decoded_does_not_outlive_its_cache() {
     let patchwork = Arc::new(Patchwork::new(29, 1 << 20));
     let slow = Arc::new(SlowSource::new(patchwork.source(), Duration::from_millis(100)));
-    let options =
-        EngineOptions { read_around: false, sync_decompress: SyncDecompress::Never, ..EngineOptions::default() };
-    let engine = Engine::new(vec![slow], &options).expect("an engine");
-    let reader = Reader::new(engine, Arc::clone(&patchwork) as _);
+    let options = EngineOptions::default();
+    let volume = VolumeOptions { read_around: false, sync_decompress: SyncDecompress::Never, ..Default::default() };
+    let reader = Options::from(volume).reader(&patchwork, slow);
     let requests = patchwork.small_requests(30, 200);
     let (sender, answers) = mpsc::channel();
     for (offset, len) in &requests {
@@ -164,7 +168,7 @@ fn a_block_that_was_being_decoded_does_not_outlive_its_cache() {
     drop(sender);
     // Repeatedly, so that some decodes are caught between allocating their pages and their end.
     for cache_bytes in [1 << 20, 2 << 20, 0].into_iter().cycle() {
-        let is_over = reader.engine().counters().outstanding == 0;
+        let is_over = reader.volume().counters().outstanding == 0;
         reader.engine().tune(&EngineOptions { cache_bytes, ..options.clone() }).expect("it can be moved");
         if is_over && cache_bytes == 0 {
             break;
@@ -177,7 +181,7 @@ fn a_block_that_was_being_decoded_does_not_outlive_its_cache() {
 #[test]
 fn priorities_and_thread_modes_change_at_runtime() {
     let patchwork = Arc::new(Patchwork::new(25, 1 << 20));
-    let reader = reader(&patchwork, &EngineOptions { priority: Priority::Normal, ..EngineOptions::default() });
+    let reader = reader(&patchwork, EngineOptions { priority: Priority::Normal, ..EngineOptions::default() });
     let engine = reader.engine();
     let wait_for = |what: &str, is_so: &dyn Fn() -> bool| {
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -211,12 +215,12 @@ fn options_that_cannot_change_are_refused() {
         (single_lock, MetadataCacheDesign::SingleLock { entry_count: 9 }),
     ] {
         let options = EngineOptions { metadata_cache: from, ..EngineOptions::default() };
-        let reader = reader(&patchwork, &options);
+        let reader = reader(&patchwork, options.clone());
         let wanted = EngineOptions { metadata_cache: to, ..options.clone() };
         assert_eq!(reader.engine().tune(&wanted), Err(TuneError::MetadataCacheDesign), "{from} {to}");
         assert_eq!(reader.engine().options(), options);
     }
-    let reader = reader(&patchwork, &EngineOptions::default());
+    let reader = reader(&patchwork, EngineOptions::default());
     let much = EngineOptions { cache_bytes: 1 << 60, ..EngineOptions::default() };
     assert_eq!(reader.engine().tune(&much), Err(TuneError::CacheBytes));
     assert_eq!(reader.engine().options(), EngineOptions::default());

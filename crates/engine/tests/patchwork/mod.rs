@@ -3,6 +3,7 @@
 use std::{ops::ControlFlow, sync::Arc};
 
 use floe_codec::encode::Compression;
+use floe_engine::{EngineOptions, Reader, Volume, VolumeOptions};
 use floe_image::{
     Attr, BlockReader, ByteRange, Capabilities, DecodedLen, DeviceId, DirectoryCursor, Dirent, Encoding, Extent,
     ExtentData, FileSystem, FileSystemInfo, FileType, ImageSource, Nid, Padding, Result, StoredBlock, StoredLen,
@@ -19,6 +20,34 @@ pub(crate) struct Patchwork {
     extents: Vec<Extent>,
     content: Vec<u8>,
     image: Vec<u8>,
+}
+
+/// The options of an engine with a single volume.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Options {
+    pub(crate) engine: EngineOptions,
+    pub(crate) volume: VolumeOptions,
+}
+
+impl Options {
+    /// The reader of a patchwork whose image is `source`.
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub(crate) fn reader(&self, patchwork: &Arc<Patchwork>, source: Arc<dyn ImageSource>) -> Reader {
+        let volume = Volume::alone(vec![source], &self.engine, &self.volume).expect("an engine");
+        Reader::new(volume, Arc::clone(patchwork) as _)
+    }
+}
+
+impl From<EngineOptions> for Options {
+    fn from(engine: EngineOptions) -> Self {
+        Self { engine, volume: VolumeOptions::default() }
+    }
+}
+
+impl From<VolumeOptions> for Options {
+    fn from(volume: VolumeOptions) -> Self {
+        Self { engine: EngineOptions::default(), volume }
+    }
 }
 
 impl Patchwork {

@@ -155,7 +155,7 @@ fn write_raw(
     output: &mut dyn Write,
     complain: &dyn Fn(&str),
 ) -> io::Result<()> {
-    let bytes = match image.reader().engine().block_reader(Blocking::Allowed).stored(DeviceId(0), offset, len) {
+    let bytes = match image.reader().volume().block_reader(Blocking::Allowed).stored(DeviceId(0), offset, len) {
         Ok(bytes) => bytes,
         Err(error) => {
             complain(&error.to_string());

@@ -132,7 +132,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let mut target = Target::new(directory);
     let policy = confinement::extracting(&mut target, &options);
     let Opened { files, remote, tree, .. } = arguments.image.open_confined(policy)??;
-    let image = Image::of(files, &arguments.image.open_options().engine)?;
+    let image = Image::of(files, &arguments.image.open_options())?;
     let target = target.keep(tree);
     let cancel = cancellation::on_signals()?;
     if let Some(remote) = remote {

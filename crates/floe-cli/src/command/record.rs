@@ -93,8 +93,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
         settings.take_list(list, Strictness::User)?;
     }
     // Prefetch would hide reads of the launch.
-    settings.open.engine.read_around = false;
-    settings.open.engine.prefetch = PrefetchSet::NONE;
+    settings.open.volume.read_around = false;
+    settings.open.volume.prefetch = PrefetchSet::NONE;
     let image = remote::open_image(&path, &settings.open)?;
     // This comes before the launch, which must not be in vain.
     let output = ReportFile::open(&arguments.output)?;

@@ -91,7 +91,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     // The time zone is not accessible once the process is confined.
     let zone = Zone::local();
     let files = wanted.open_files(Path::new(&image_path), confinement::reading())?;
-    let image = match files.and_then(|files| Image::of(files, &wanted.open_options().engine)) {
+    let image = match files.and_then(|files| Image::of(files, &wanted.open_options())) {
         Ok(image) => image,
         Err(error) => return tool.unopened(error),
     };

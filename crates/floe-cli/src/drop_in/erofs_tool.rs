@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use floe::{EngineOptions, ImageFiles, Offset, OpenError, OpenOptions, SuperblockChecksum, WorkerMode};
+use floe::{EngineOptions, ImageFiles, Offset, OpenError, OpenOptions, SuperblockChecksum, VolumeOptions, WorkerMode};
 use floe_image::ShownName;
 use floe_sandbox::{Mode, Policy};
 
@@ -206,15 +206,11 @@ impl Wanted {
 
     /// The options for opening the image.
     pub(super) fn open_options(&self) -> OpenOptions {
-        let engine = EngineOptions {
-            workers: WorkerMode::Inline,
-            reserved_pages: 0,
-            read_around: false,
-            ..EngineOptions::default()
-        };
+        let engine = EngineOptions { workers: WorkerMode::Inline, reserved_pages: 0, ..EngineOptions::default() };
+        let volume = VolumeOptions { read_around: false, ..VolumeOptions::default() };
         let offset = if self.offset == 0 { Offset::None } else { Offset::At(self.offset) };
         let (devices, superblock_checksum) = (self.devices.clone(), self.superblock_checksum);
-        OpenOptions { offset, devices, superblock_checksum, engine, ..OpenOptions::default() }
+        OpenOptions { offset, devices, superblock_checksum, engine, volume, ..OpenOptions::default() }
     }
 }
 

@@ -335,7 +335,7 @@ fn interrupted(tool: &ErofsTool) -> Result<u8, Fail> {
 
 /// The image. If it cannot be opened, this is reported, and the error is the result of the program.
 fn open(tool: &ErofsTool, files: Result<ImageFiles, OpenError>, order: &Order) -> Result<Image, Result<u8, Fail>> {
-    match files.and_then(|files| Image::of(files, &order.wanted.open_options().engine)) {
+    match files.and_then(|files| Image::of(files, &order.wanted.open_options())) {
         Ok(image) if image.format() == Format::Erofs => Ok(image),
         Ok(_) => Err(tool.failed(NO_EROFS, 1)),
         Err(error) => Err(tool.unopened(error)),

@@ -83,7 +83,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     };
     let options = arguments.open_options();
     let (files, tree) = Opened::split(confinement::open(&arguments.image, &options, policy, sandbox)?);
-    let image = match files.and_then(|files| Image::of(files, &options.engine)) {
+    let image = match files.and_then(|files| Image::of(files, &options)) {
         Ok(image) => image,
         Err(floe::OpenError::File { path, error }) => {
             say!("Could not open {}, because {error}", path.shown());
@@ -105,7 +105,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         Task::Superblock => Output::run(|output| {
             superblock::write(
                 squashfs,
-                image.reader().engine().block_reader(Blocking::Allowed).as_ref(),
+                image.reader().volume().block_reader(Blocking::Allowed).as_ref(),
                 &arguments.image,
                 &zone,
                 output,

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_engine::{Blocking, Engine, EngineOptions, Reader};
+use floe_engine::{Blocking, EngineOptions, Reader, Volume, VolumeOptions};
 use floe_erofs::Erofs;
 use floe_fuse::{Mount, MountOptions, Mountpoint};
 use floe_testkit::{
@@ -83,10 +83,11 @@ fn misses_do_not_delay_hits_through_a_mount() {
     }
     let folder = tempfile::tempdir().expect("a directory");
     let source = Arc::new(HeldSource::new(Arc::new(MemorySource::new(image(folder.path())))));
-    let options = EngineOptions { read_around: false, ..EngineOptions::default() };
-    let engine = Engine::new(vec![Arc::clone(&source) as _], &options).expect("an engine");
-    let erofs = Erofs::open(engine.block_reader(Blocking::Allowed)).expect("an image");
-    let reader = Reader::new(Arc::clone(&engine), Arc::new(erofs));
+    let options = VolumeOptions { read_around: false, ..VolumeOptions::default() };
+    let volume = Volume::alone(vec![Arc::clone(&source) as _], &EngineOptions::default(), &options);
+    let volume = volume.expect("an engine");
+    let erofs = Erofs::open(volume.block_reader(Blocking::Allowed)).expect("an image");
+    let reader = Reader::new(Arc::clone(&volume), Arc::new(erofs));
     let place = folder.path().join("mount");
     fs::create_dir(&place).expect("ours");
     let mountpoint = Mountpoint::find(&place).expect("a directory");
@@ -96,9 +97,9 @@ fn misses_do_not_delay_hits_through_a_mount() {
     for offset in (0..1 << 20).step_by(4096) {
         hot.read_exact_at(&mut [0; 4096], offset).expect("data");
     }
-    let before = engine.counters();
+    let before = volume.counters();
     let alone = time_hits(&hot);
-    assert_eq!(engine.counters().fetches, before.fetches, "all of it is cached");
+    assert_eq!(volume.counters().fetches, before.fetches, "all of it is cached");
 
     source.hold();
     let beside = thread::scope(|scope| {
@@ -109,10 +110,10 @@ fn misses_do_not_delay_hits_through_a_mount() {
             scope.spawn(move || cold.read_exact_at(&mut [0; 4096], page as u64 * 4096).expect("data"));
         }
         let started = Instant::now();
-        while engine.counters().outstanding < MISS_COUNT as u64 * 9 / 10 {
+        while volume.counters().outstanding < MISS_COUNT as u64 * 9 / 10 {
             if started.elapsed() > PATIENCE {
                 source.release();
-                panic!("only {} misses are outstanding", engine.counters().outstanding);
+                panic!("only {} misses are outstanding", volume.counters().outstanding);
             }
             thread::sleep(Duration::from_millis(1));
         }
@@ -127,7 +128,7 @@ fn misses_do_not_delay_hits_through_a_mount() {
         let [p50, p99, p999] = [500, 990, 999].map(|parts| quantile(times, parts));
         eprintln!("{name}: p50 {p50:?}, p99 {p99:?}, p99.9 {p999:?}, max {:?}", times[times.len() - 1]);
     }
-    assert!(engine.counters().outstanding_max >= MISS_COUNT as u64 * 9 / 10);
+    assert!(volume.counters().outstanding_max >= MISS_COUNT as u64 * 9 / 10);
 }
 
 /// The state of a process: one letter.

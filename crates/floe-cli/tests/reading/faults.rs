@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use floe_engine::{Engine, EngineOptions, Reader, WorkerMode};
+use floe_engine::{EngineOptions, Reader, Volume, VolumeOptions, WorkerMode};
 use floe_erofs::Erofs;
 use floe_image::{DirectoryCursor, Error, FileSystem, FileType, ImageSource, Nid, Result};
 use floe_squashfs::Squashfs;
@@ -74,13 +74,13 @@ impl Subject {
     fn open(&self, source: &Arc<FailingSource>) -> Result<Reader> {
         let mut sources = vec![Arc::clone(source) as Arc<dyn ImageSource>];
         sources.extend(self.devices.iter().cloned());
-        let engine = Engine::new(sources, &self.options)?;
-        let blocks = engine.block_reader(floe_engine::Blocking::Allowed);
+        let volume = Volume::alone(sources, &self.options, &VolumeOptions::default())?;
+        let blocks = volume.block_reader(floe_engine::Blocking::Allowed);
         let file_system: Arc<dyn FileSystem> = match self.format {
             Format::Erofs => Arc::new(Erofs::open(blocks)?),
             Format::Squashfs => Arc::new(Squashfs::open(blocks)?),
         };
-        Ok(Reader::new(engine, file_system))
+        Ok(Reader::new(volume, file_system))
     }
 }
 

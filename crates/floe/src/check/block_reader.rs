@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use floe_codec::Decoder;
-use floe_engine::Engine;
+use floe_engine::Volume;
 use floe_image::{Decompressor, DeviceId, Error, Place, Result, StoredBlock, StoredLen};
 
 use super::Tally;
@@ -16,7 +16,7 @@ const WINDOW_BYTES_MAX: usize = 1 << 20;
 
 /// Reads and decodes each block once. Each thread has its own.
 pub(super) struct CheckedBytes<'a> {
-    engine: &'a Engine,
+    volume: &'a Volume,
     tally: &'a Tally,
     decoder: Decoder,
     /// Bytes from `window_offset` of `window_device` on.
@@ -29,9 +29,9 @@ pub(super) struct CheckedBytes<'a> {
 }
 
 impl<'a> CheckedBytes<'a> {
-    pub(super) fn new(engine: &'a Engine, tally: &'a Tally) -> Self {
+    pub(super) fn new(volume: &'a Volume, tally: &'a Tally) -> Self {
         Self {
-            engine,
+            volume,
             tally,
             decoder: Decoder::strict(),
             window: Vec::new(),
@@ -83,7 +83,7 @@ impl<'a> CheckedBytes<'a> {
     /// Fetches bytes into the window and returns their position in it.
     fn bring(&mut self, device: DeviceId, offset: u64, len: u64) -> Result<usize> {
         let place = Place { nid: None, device, offset: Some(offset) };
-        let source = self.engine.source(device)?;
+        let source = self.volume.source(device)?;
         if offset.checked_add(len).is_none_or(|end| end > source.len()) {
             return Err(Error::corrupt("block past the end of the image", place));
         }

@@ -8,9 +8,9 @@ use std::{
 
 use floe::{
     ByteRange, Choice, EngineOptions, Error, ExtractOptions, FileSystem, Format, Image, Nid, Offset, OpenOptions,
-    Parts, ReadaheadAlloc, SyncDecompress, WalkEntry, WorkerMode, extract,
+    Parts, ReadaheadAlloc, SyncDecompress, VolumeOptions, WalkEntry, WorkerMode, extract,
 };
-use floe_engine::{Blocking, Engine, Reader};
+use floe_engine::{Blocking, Reader};
 use floe_erofs::Erofs;
 use floe_image::ImageSource;
 use floe_squashfs::Squashfs;
@@ -28,23 +28,22 @@ const REQUEST_BYTES: u64 = 128 << 10;
 const SAMPLE_COUNT: usize = 2;
 
 /// All combinations of options that change the path of a read.
-fn combinations() -> Vec<EngineOptions> {
+fn combinations() -> Vec<(EngineOptions, VolumeOptions)> {
     let mut all = Vec::new();
     for workers in [WorkerMode::PerCpu, WorkerMode::Shared, WorkerMode::Inline] {
         for sync_decompress in [SyncDecompress::Auto, SyncDecompress::Never] {
             for cache_bytes in [0, 4 << 20] {
                 for (reserved_pages, readahead_alloc) in [(0, ReadaheadAlloc::Wait), (256, ReadaheadAlloc::BestEffort)]
                 {
-                    let defaults = EngineOptions::default();
-                    all.push(EngineOptions {
-                        workers,
+                    let engine = EngineOptions { workers, cache_bytes, reserved_pages, ..EngineOptions::default() };
+                    let defaults = VolumeOptions::default();
+                    let volume = VolumeOptions {
                         sync_decompress,
-                        cache_bytes,
-                        reserved_pages,
                         readahead_alloc,
                         fetch_around_bytes: if reserved_pages == 0 { 0 } else { defaults.fetch_around_bytes },
                         ..defaults
-                    });
+                    };
+                    all.push((engine, volume));
                 }
             }
         }
@@ -75,14 +74,15 @@ fn read(reader: &Reader, nid: Nid, range: ByteRange) -> Result<Vec<u8>, Error> {
 }
 
 /// The faults of an image that is read with these switches.
-fn complaints(corpus: &Corpus, record: &ImageRecord, engine: &EngineOptions) -> Vec<String> {
+fn complaints(corpus: &Corpus, record: &ImageRecord, options: &(EngineOptions, VolumeOptions)) -> Vec<String> {
     let files = corpus.materialise(record);
     let offset = if files.offset == 0 { Offset::None } else { Offset::At(files.offset) };
-    let options =
-        OpenOptions { offset, devices: files.devices.clone(), engine: engine.clone(), ..OpenOptions::default() };
-    let image = Image::open(&files.path, &options).unwrap_or_else(|error| panic!("{error}"));
+    let (engine, volume) = options.clone();
+    let devices = files.devices.clone();
+    let open = OpenOptions { offset, devices, engine, volume, ..OpenOptions::default() };
+    let image = Image::open(&files.path, &open).unwrap_or_else(|error| panic!("{error}"));
     let mut told = differences_of(image.reader(), corpus, record);
-    told.iter_mut().for_each(|line| *line = format!("{engine:?}: {line}"));
+    told.iter_mut().for_each(|line| *line = format!("{options:?}: {line}"));
     told
 }
 
@@ -106,15 +106,15 @@ fn differences_while_half_is_in_memory(corpus: &Corpus, record: &ImageRecord) ->
     bytes.drain(..files.offset as usize);
     let source: Arc<dyn ImageSource> = Arc::new(MemorySource::new(bytes));
     let format = Format::of(source.as_ref()).expect("in memory").expect("an image");
-    let engine = Engine::new(vec![Arc::new(HalfCachedSource::new(source))], &EngineOptions::default());
-    let engine = engine.expect("an engine");
-    let blocks = engine.block_reader(Blocking::Allowed);
+    let engine = floe::Engine::new(&EngineOptions::default()).expect("an engine");
+    let volume = engine.attach(vec![Arc::new(HalfCachedSource::new(source))], &VolumeOptions::default());
+    let blocks = volume.block_reader(Blocking::Allowed);
     let file_system: Result<Arc<dyn FileSystem>, Error> = match format {
         Format::Erofs => Erofs::open(blocks).map(|erofs| Arc::new(erofs) as _),
         Format::Squashfs => Squashfs::open(blocks).map(|squashfs| Arc::new(squashfs) as _),
     };
     let file_system = file_system.unwrap_or_else(|error| panic!("{error}"));
-    differences_of(&Reader::new(engine, file_system), corpus, record)
+    differences_of(&Reader::new(volume, file_system), corpus, record)
 }
 
 #[test]

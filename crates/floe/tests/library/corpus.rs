@@ -2,7 +2,9 @@
 
 use std::{path::Path, process::Command, sync::atomic::AtomicBool};
 
-use floe::{ByteRange, EngineOptions, ExtractEvent, ExtractOptions, Image, Offset, OpenOptions, Parts, extract};
+use floe::{
+    ByteRange, EngineOptions, ExtractEvent, ExtractOptions, Image, Offset, OpenOptions, Parts, VolumeOptions, extract,
+};
 use floe_testkit::{
     Tree, Versions, check_rows,
     corpus::{Corpus, ImageRecord, Materialised},
@@ -132,9 +134,9 @@ fn a_block_whose_parts_cannot_be_read_is_a_finding() {
     let found = findings(&path, &OpenOptions::default());
     assert!(found.len() == 1 && found[0].contains(rule), "{found:?}");
     // Without a cache, only the requested part of the block is decoded.
-    let engine =
-        EngineOptions { cache_bytes: 0, cache_growth_bytes: 0, read_around: false, ..EngineOptions::default() };
-    let image = Image::open(&path, &OpenOptions { engine, ..OpenOptions::default() }).expect("opened");
+    let engine = EngineOptions { cache_bytes: 0, cache_growth_bytes: 0, ..EngineOptions::default() };
+    let volume = VolumeOptions { read_around: false, ..VolumeOptions::default() };
+    let image = Image::open(&path, &OpenOptions { engine, volume, ..OpenOptions::default() }).expect("opened");
     let nid = image.resolve("/text131073").expect("it is there");
     let error = image.read_at(nid, 100_000, &mut [0; 100]).expect_err("a part of the block");
     assert!(error.to_string().contains(rule), "{error}");

@@ -3,3 +3,4 @@
 mod combinations;
 mod corpus;
 mod embed;
+mod shared_engine;

@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use floe_engine::{Blocking, Engine, EngineOptions, Reader};
+use floe_engine::{Blocking, EngineOptions, Reader, Volume, VolumeOptions};
 use floe_erofs::Erofs;
 use floe_front::{KeptImage, VirtualImage};
 use floe_fuse::{Detach, Mount, MountOptions, Mountpoint};
@@ -42,16 +42,16 @@ impl Front {
 
     fn opened(sources: Vec<Arc<dyn ImageSource>>, format: Format, kept: Option<&KeptImage>) -> Result<Self> {
         let options = EngineOptions { cache_bytes: 16 << 20, reserved_pages: 0, ..EngineOptions::default() };
-        let engine = Engine::new(sources, &options)?;
-        let blocks = engine.block_reader(Blocking::Allowed);
+        let volume = Volume::alone(sources, &options, &VolumeOptions::default())?;
+        let blocks = volume.block_reader(Blocking::Allowed);
         let original = open(Arc::clone(&blocks), format)?;
-        let (original_too, non_blocking) = (Arc::clone(&original), engine.block_reader(Blocking::Never));
+        let (original_too, non_blocking) = (Arc::clone(&original), volume.block_reader(Blocking::Never));
         let image = Arc::new(match kept {
             Some(kept) => VirtualImage::open_kept(original_too, &blocks, non_blocking, kept)?,
             None => VirtualImage::open(original_too, &blocks, non_blocking)?,
         });
-        let original_reader = Reader::new(Arc::clone(&engine), Arc::clone(&original));
-        Ok(Self { original, reader: Reader::new(engine, Arc::clone(&image) as _), image, original_reader })
+        let original_reader = Reader::new(Arc::clone(&volume), Arc::clone(&original));
+        Ok(Self { original, reader: Reader::new(volume, Arc::clone(&image) as _), image, original_reader })
     }
 
     pub(crate) fn of_record(corpus: &Corpus, image: &ImageRecord) -> Result<Self> {

@@ -74,9 +74,9 @@ impl Running {
         let (ended, receiver) = mpsc::channel();
         let (session_ended, session_end) = mpsc::channel();
         let (watchdog_unmounter, watchdog_ended, watched_gate) = (unmounter.clone(), ended.clone(), Arc::clone(&gate));
-        let engine = Arc::clone(edge.engine());
+        let volume = Arc::clone(edge.volume());
         let work = move || {
-            if watch(&engine, &deadlines, &counts, rescue, &watched_gate, &session_end) == SessionEnd::Stuck {
+            if watch(&volume, &deadlines, &counts, rescue, &watched_gate, &session_end) == SessionEnd::Stuck {
                 // An aborted connection leaves a dead mount, which must still be unmounted.
                 if pending.connection_end() != Some(ConnectionEnd::Aborted) {
                     watchdog_unmounter.note_end();

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use floe_engine::{AdoptedThread, Engine};
+use floe_engine::{AdoptedThread, Volume};
 use floe_image::start_error;
 use floe_sync::Mutex;
 
@@ -65,7 +65,8 @@ impl Session {
         work: impl FnOnce(&Self, AdoptedThread) + Send + 'static,
     ) -> Result<(), MountError> {
         let session = Arc::clone(self);
-        let started = AdoptedThread::start(self.edge.engine(), name, cpu, move |adopted| work(&session, adopted));
+        let started =
+            AdoptedThread::start(self.edge.volume().engine(), name, cpu, move |adopted| work(&session, adopted));
         started.map_err(|error| MountError::Threads(start_error(error)))
     }
 
@@ -135,7 +136,7 @@ pub(super) enum SessionEnd {
 
 /// Enforces deadlines, and looks whether CPUs are short, until the session ends, or is found stuck after the connection ended.
 pub(super) fn watch(
-    engine: &Engine,
+    volume: &Volume,
     deadlines: &Deadlines,
     counts: &RequestCounts,
     rescue: Option<Rescue>,
@@ -157,7 +158,7 @@ pub(super) fn watch(
             }
             return SessionEnd::Ended;
         }
-        engine.look_at_cpus();
+        volume.look_at_cpus();
         since_tick += interval;
         if tick.is_some_and(|tick| since_tick >= tick) {
             since_tick = Duration::ZERO;

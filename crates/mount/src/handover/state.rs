@@ -87,7 +87,7 @@ impl State {
 /// # Errors
 /// The image cannot be read.
 pub(super) fn identity(image: &Image) -> Result<String, Error> {
-    let blocks = image.reader().engine().block_reader(Blocking::Allowed);
+    let blocks = image.reader().volume().block_reader(Blocking::Allowed);
     let len = blocks.device_len(DeviceId(0))?;
     let head = blocks.stored(DeviceId(0), 0, usize::try_from(len).unwrap_or(HEAD_BYTES).min(HEAD_BYTES))?;
     let digest: String = Sha256::digest(&head).iter().map(|byte| format!("{byte:02x}")).collect();

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use floe::Image;
-use floe_engine::{Engine, EngineOptions, PrefetchSet};
+use floe_engine::{PrefetchSet, Volume, VolumeOptions};
 use floe_fuse::AccessSink;
 use floe_image::ShownName;
 use floe_sandbox::Policy;
@@ -33,8 +33,8 @@ pub(super) struct Learning {
 }
 
 impl Learning {
-    /// Records a launch that will be kept at `place`. The options of the engine are those for the time after it.
-    pub(super) fn new(place: LearnedPlace, options: &EngineOptions, progress: Arc<Progress>) -> Self {
+    /// Records a launch that will be kept at `place`. The options of the volume are those for the time after it.
+    pub(super) fn new(place: LearnedPlace, options: &VolumeOptions, progress: Arc<Progress>) -> Self {
         let prefetch = PausedPrefetch::new(options);
         progress.set(LaunchState::Learning, "");
         Self { recorder: Arc::default(), place: Mutex::new(Some(place)), prefetch, progress }
@@ -61,7 +61,7 @@ impl Learning {
         let mut place = self.place.lock();
         let Some(place) = place.take() else { return };
         self.recorder.end();
-        self.prefetch.resume(image.reader().engine(), &self.progress);
+        self.prefetch.resume(image.reader().volume());
         if !self.recorder.has_read() {
             return self.progress.set(LaunchState::None, "nothing was read");
         }
@@ -90,25 +90,21 @@ pub(super) struct PausedPrefetch {
 
 impl PausedPrefetch {
     /// Keeps the options of prefetch, for the time after the launch.
-    pub(super) fn new(options: &EngineOptions) -> Self {
+    pub(super) fn new(options: &VolumeOptions) -> Self {
         Self { reads_around: options.read_around, prefetch: options.prefetch }
     }
 
-    /// The options of an engine without prefetch.
-    pub(super) fn pause(options: EngineOptions) -> EngineOptions {
-        EngineOptions { read_around: false, prefetch: PrefetchSet::NONE, ..options }
+    /// The options of a volume without prefetch.
+    pub(super) fn pause(options: VolumeOptions) -> VolumeOptions {
+        VolumeOptions { read_around: false, prefetch: PrefetchSet::NONE, ..options }
     }
 
-    /// Switches prefetch on as the options were, unless it was switched on meanwhile. A refusal is reported; prefetch
-    /// then stays off.
-    pub(super) fn resume(self, engine: &Engine, progress: &Progress) {
-        let now = engine.options();
+    /// Switches prefetch on as the options were, unless it was switched on meanwhile.
+    pub(super) fn resume(self, volume: &Volume) {
+        let now = volume.options();
         if now.read_around || now.prefetch != PrefetchSet::NONE {
             return;
         }
-        let wanted = EngineOptions { read_around: self.reads_around, prefetch: self.prefetch, ..now };
-        if let Err(error) = engine.tune(&wanted) {
-            progress.remark(format_args!("prefetch stays off: {error}"));
-        }
+        volume.tune(&VolumeOptions { read_around: self.reads_around, prefetch: self.prefetch, ..now });
     }
 }

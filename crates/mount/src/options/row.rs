@@ -60,7 +60,7 @@ pub(super) enum Default {
 pub(super) enum WhileMounted {
     /// Changing it requires a new mount.
     Fixed,
-    /// `floe tune` changes it. It sets only options of the engine.
+    /// `floe tune` changes it. It sets only options of the engine and the volume.
     Tunable,
     /// Another command changes it; the text says which.
     Elsewhere(&'static str),

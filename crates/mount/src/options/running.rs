@@ -39,7 +39,7 @@ impl Settings {
         changes.iter().fold(self.clone(), tuned)
     }
 
-    /// The settings after `changes` of options of the engine, each of the form `key=value`.
+    /// The settings after `changes` of options of the engine and the volume, each of the form `key=value`.
     ///
     /// # Errors
     /// An option is unknown, is fixed while the image is mounted, or does not accept the value. The message is one

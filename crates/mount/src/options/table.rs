@@ -118,19 +118,19 @@ const BASELINES: &[OptionRow] = &[
     .tunable(),
     row(
         "sync-decompress",
-        text("auto|always|never", |to, value| put(&mut to.open.engine.sync_decompress, value)),
+        text("auto|always|never", |to, value| put(&mut to.open.volume.sync_decompress, value)),
         "decode a block on the thread that fetched it; auto: if decoding is cheap",
     )
     .default("auto")
-    .shown(|now| now.open.engine.sync_decompress.to_string())
+    .shown(|now| now.open.volume.sync_decompress.to_string())
     .tunable(),
     row(
         "readahead-alloc",
-        text("best-effort|wait", |to, value| put(&mut to.open.engine.readahead_alloc, value)),
+        text("best-effort|wait", |to, value| put(&mut to.open.volume.readahead_alloc, value)),
         "whether prefetch gives up or waits while memory is short",
     )
     .default("best-effort")
-    .shown(|now| now.open.engine.readahead_alloc.to_string())
+    .shown(|now| now.open.volume.readahead_alloc.to_string())
     .tunable(),
     row(
         "clone-fd",

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use floe::{EngineOptions, Offset, OpenOptions};
+use floe::{EngineOptions, Offset, OpenOptions, VolumeOptions};
 use floe_engine::PrefetchSet;
 use floe_fuse::Readdir;
 use floe_keeper::Access;
@@ -125,13 +125,14 @@ fn defaults_are_what_the_table_says() {
 }
 
 #[test]
-fn tunable_options_change_the_engine_alone() {
+fn tunable_options_change_the_engine_and_the_volume_alone() {
     for row in rows().filter(|row| row.while_mounted == WhileMounted::Tunable) {
         let change = format!("{}={}", row.name, sample(row).expect("a value"));
         let found = taken(&change).expect(row.name);
-        let engine = ample().tuned(std::slice::from_ref(&change)).expect(row.name).open.engine;
-        assert!(engine != EngineOptions::default() && engine == found.open.engine, "{change}");
-        let unchanged = Settings { open: OpenOptions { engine: EngineOptions::default(), ..found.open }, ..found };
+        let tuned = ample().tuned(std::slice::from_ref(&change)).expect(row.name).open;
+        assert!(tuned != ample().open && tuned == found.open, "{change}");
+        let (engine, volume) = (EngineOptions::default(), VolumeOptions::default());
+        let unchanged = Settings { open: OpenOptions { engine, volume, ..found.open }, ..found };
         assert_eq!(fields(&unchanged), fields(&ample()), "{change}");
     }
 }
@@ -243,8 +244,9 @@ fn changes_are_applied_together_or_not_at_all() {
     let check =
         |changes: &[&str]| ample().tuned(&changes.iter().map(|change| (*change).to_owned()).collect::<Vec<_>>());
     let found =
-        check(&["cache=1M", "prefetch=none", "reserved_pages=7", "workers=inline"]).expect("all are known").open.engine;
-    assert_eq!((found.cache_bytes, found.prefetch, found.reserved_pages), (1 << 20, PrefetchSet::NONE, 7));
+        check(&["cache=1M", "prefetch=none", "reserved_pages=7", "workers=inline"]).expect("all are known").open;
+    let OpenOptions { engine, volume, .. } = found;
+    assert_eq!((engine.cache_bytes, volume.prefetch, engine.reserved_pages), (1 << 20, PrefetchSet::NONE, 7));
     for (changes, expected) in [
         (&["cache=1M", "cache"][..], "cache needs a value: cache=…"),
         (&["cache=much"], "cache: 'much' is not a size: give a number of bytes, or one with k, M or G"),

@@ -156,7 +156,10 @@ impl Source {
             requests: by_name(RequestKind::ALL.map(|kind| (kind.name(), self.requests.of(kind)))),
             faults: by_name(FaultKind::ALL.map(|kind| (kind.name(), self.requests.faults_of(kind)))),
             latency,
-            metrics: MetricGroup::objects(&engine.counters(), &self.reader.read_around_counters()),
+            metrics: MetricGroup::objects(
+                &self.image.reader().volume().counters(),
+                &self.reader.read_around_counters(),
+            ),
         }
     }
 
@@ -168,6 +171,7 @@ impl Source {
     fn settings(&self) -> MutexGuard<'_, Settings> {
         let mut settings = self.settings.lock();
         settings.open.engine = self.engine().options();
+        settings.open.volume = self.image.reader().volume().options();
         settings
     }
 
@@ -175,6 +179,7 @@ impl Source {
         let mut settings = self.settings();
         let wanted = settings.tuned(changes)?;
         self.engine().tune(&wanted.open.engine).map_err(|error| error.to_string())?;
+        self.image.reader().volume().tune(&wanted.open.volume);
         *settings = wanted;
         if let Some(giver) = &self.giver {
             giver.note_tuned(changes);

@@ -45,7 +45,7 @@ pub(super) fn needed_bytes(image: &Path, profile: &Path) -> Outcome<u64> {
     let options = OpenOptions::default();
     let source: Arc<dyn ImageSource> = Arc::clone(&noting) as Arc<dyn ImageSource>;
     let files = ImageFiles::of_source(image, &source, &options).map_err(|error| TaskError::new(error.to_string()))?;
-    let image = Image::of(files, &options.engine).map_err(|error| TaskError::new(error.to_string()))?;
+    let image = Image::of(files, &options).map_err(|error| TaskError::new(error.to_string()))?;
     let mut extents = Vec::new();
     for line in fs::read_to_string(profile).during(profile.display())?.lines().filter(|line| !line.starts_with('#')) {
         let mut fields = line.splitn(3, ' ');

@@ -110,6 +110,22 @@ impl<K: Copy + Eq + Hash, V: Clone + Weight> ShardedCache<K, V> {
         make()
     }
 
+    /// Removes the values whose keys are `forgotten`, except those that are being made.
+    pub(super) fn forget_all(&self, forgotten: impl Fn(&K) -> bool) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let Shard { slots, ring, .. } = &mut *shard;
+            ring.retain(|key| !forgotten(key));
+            let is_gone = |(key, slot): &mut (K, Slot<V>)| matches!(slot, Slot::Ready { .. }) && forgotten(key);
+            let gone: Vec<_> = slots.extract_if(is_gone).collect();
+            drop(shard);
+            for (_, slot) in gone {
+                let Slot::Ready { value, .. } = slot else { continue };
+                self.weight.fetch_sub(value.weight(), Relaxed);
+            }
+        }
+    }
+
     /// Changes the bound of the total weight, in bytes.
     pub(super) fn set_weight_max(&self, weight_max: usize) {
         self.weight_max.store(weight_max, Relaxed);

@@ -123,6 +123,16 @@ impl<K: Copy + Eq, V: Clone + Weight> SingleLockCache<K, V> {
         filling.fill(make)
     }
 
+    /// Removes the values whose keys are `forgotten`, except those in use.
+    pub(super) fn forget_all(&self, forgotten: impl Fn(&K) -> bool) {
+        let mut state = self.lock();
+        for entry in state.entries.iter_mut().filter(|entry| entry.user_count == 0) {
+            if entry.key.as_ref().is_some_and(&forgotten) {
+                (entry.key, entry.content) = (None, Content::Empty);
+            }
+        }
+    }
+
     pub(super) fn counters(&self) -> MetadataCacheCounters {
         MetadataCacheCounters {
             hits: self.hits.load(Relaxed),

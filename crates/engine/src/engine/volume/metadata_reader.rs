@@ -8,12 +8,9 @@ use floe_image::{
 };
 
 use crate::{
-    Blocking, Engine,
-    cache::{
-        block_cache::Key,
-        metadata_cache::{ENTRY_BYTES, Weight},
-    },
-    engine::decode_error,
+    Blocking, Volume,
+    cache::metadata_cache::{ENTRY_BYTES, Weight},
+    engine::volume::decode_error,
     threads::real_time,
 };
 
@@ -25,7 +22,7 @@ const PIECE_BYTES: u64 = 16 << 10;
 /// A file system is opened with a blocking reader. [`FileSystem::with_reader`](floe_image::FileSystem::with_reader)
 /// returns its non-blocking view.
 pub(crate) struct MetadataReader {
-    pub(crate) engine: Arc<Engine>,
+    pub(crate) volume: Arc<Volume>,
     pub(crate) blocking: Blocking,
 }
 
@@ -57,8 +54,8 @@ impl MetadataReader {
     /// There is no such byte; the source fails.
     fn piece(&self, device: DeviceId, offset: u64) -> Result<Bytes> {
         let start = offset - offset % PIECE_BYTES;
-        self.engine.stored_metadata.find_or_make(
-            (device, start),
+        self.volume.engine.stored_metadata.find_or_make(
+            (self.volume.source_id(device), start),
             self.blocking,
             |_| true,
             || {
@@ -74,11 +71,11 @@ impl MetadataReader {
     }
 
     fn fill(&self, device: DeviceId, offset: u64, output: &mut [u8]) -> Result<()> {
-        self.engine.sources.fetch_metadata(device, offset, output, self.blocking)
+        self.volume.sources.fetch_metadata(device, offset, output, self.blocking)
     }
 
     fn decode(&self, block: &StoredBlock) -> Result<DecodedBlock> {
-        self.engine.check_bounds(block)?;
+        self.volume.check_bounds(block)?;
         let StoredBlock { device, offset, decoded_len, mut encoding, .. } = *block;
         let decoded_len_max = decoded_len.bytes() as usize;
         let mut stored = Vec::new();
@@ -113,7 +110,7 @@ impl MetadataReader {
         }
         let stored_end = offset + stored.len() as u64;
         let mut bytes = vec![0; decoded_len_max];
-        let decoded = self.engine.decoders.with(&encoding, decoded_len, |decoder| {
+        let decoded = self.volume.engine.decoders.with(&encoding, decoded_len, |decoder| {
             let decoded = decoder.decode(&encoding, decoded_len, &stored[stored_start..], 0, &mut bytes);
             decoded.map_err(|error| decode_error(error, block))
         })?;
@@ -130,11 +127,11 @@ fn past_the_end(device: DeviceId, offset: u64) -> Error {
 
 impl BlockReader for MetadataReader {
     fn device_count(&self) -> u16 {
-        self.engine.sources.device_count()
+        self.volume.sources.device_count()
     }
 
     fn device_len(&self, device: DeviceId) -> Result<u64> {
-        self.engine.sources.device_len(device)
+        self.volume.sources.device_len(device)
     }
 
     fn stored(&self, device: DeviceId, offset: u64, len: usize) -> Result<Bytes> {
@@ -171,7 +168,8 @@ impl BlockReader for MetadataReader {
         let is_enough =
             |found: &DecodedBlock| found.bytes.len() >= len || matches!(block.decoded_len, DecodedLen::AtMost(_));
         let make = || self.decode(block);
-        let found = self.engine.decoded_metadata.find_or_make(Key::of(block), self.blocking, is_enough, make)?;
+        let key = self.volume.blocks.key(block);
+        let found = self.volume.engine.decoded_metadata.find_or_make(key, self.blocking, is_enough, make)?;
         if is_enough(&found) {
             return Ok(DecodedBlock { bytes: found.bytes.slice(..found.bytes.len().min(len)), ..found });
         }
@@ -179,6 +177,6 @@ impl BlockReader for MetadataReader {
     }
 
     fn add_derived(&self, source: Arc<dyn ImageSource>) -> Result<DeviceId> {
-        self.engine.sources.add_derived(source)
+        self.volume.add_derived(source)
     }
 }

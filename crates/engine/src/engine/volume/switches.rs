@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
-use crate::{EngineOptions, ReadaheadAlloc, SyncDecompress, memory::page_pool::Effort};
+use crate::{ReadaheadAlloc, SyncDecompress, VolumeOptions, memory::page_pool::Effort};
 
 /// Options that every read consults, and that can change at any time.
 #[derive(Debug)]
@@ -12,14 +12,14 @@ pub(crate) struct Switches {
 }
 
 impl Switches {
-    pub(crate) fn new(options: &EngineOptions) -> Self {
+    pub(crate) fn new(options: &VolumeOptions) -> Self {
         let switches = Self { sync_decompress: AtomicU8::new(0), readahead_waits: AtomicBool::new(false) };
         switches.set(options);
         switches
     }
 
     /// Adopts all values from `options`.
-    pub(crate) fn set(&self, options: &EngineOptions) {
+    pub(crate) fn set(&self, options: &VolumeOptions) {
         let number = match options.sync_decompress {
             SyncDecompress::Auto => 0,
             SyncDecompress::Always => 1,

@@ -5,7 +5,13 @@ use super::*;
 const KIB: u64 = 1 << 10;
 
 fn controller() -> Controller {
-    Controller::new(&EngineOptions::default())
+    with_budget(16 << 20)
+}
+
+fn with_budget(budget_bytes: u64) -> Controller {
+    let budget = Arc::<PrefetchBudget>::default();
+    budget.set_max(budget_bytes);
+    Controller::new(&VolumeOptions::default(), budget)
 }
 
 /// The windows for a sequential reader of `count` requests of 64 KiB.
@@ -59,9 +65,8 @@ fn windows_shrink_with_wasted_bytes_and_grow_with_used_ones() {
 
 #[test]
 fn the_budget_bounds_unused_prefetched_bytes() {
-    let options = EngineOptions { cache_bytes: 4 << 20, ..EngineOptions::default() };
-    let controller = Controller::new(&options);
-    assert!(reach(&controller, 1, 100, Pressure::None) <= (4 << 20) / BUDGET_PART / 2);
+    let controller = with_budget(1 << 20);
+    assert!(reach(&controller, 1, 100, Pressure::None) <= (1 << 20) / 2);
     // Unused bytes make room, so that one abandoned file does not stop prefetch of all others.
     let claims: Vec<_> = (0..100).map(|_| controller.claim_ahead(64 * KIB).expect("room")).collect();
     assert_eq!(controller.counters().wasted_blocks, 100 - 16);
@@ -69,7 +74,7 @@ fn the_budget_bounds_unused_prefetched_bytes() {
     assert_eq!((held.len(), controller.counters().dropped), (16, 1));
     assert!(controller.claim_ahead(1).is_none(), "blocks on their way to the page cache stay");
     drop(claims);
-    let none = Controller::new(&EngineOptions { cache_bytes: 0, ..EngineOptions::default() });
+    let none = with_budget(0);
     assert!(windows(&none, 1, 100, Pressure::None).is_empty());
 }
 
@@ -98,7 +103,7 @@ fn misses_request_windows_where_reads_are_dense() {
         |index: u64| controller.note_hit(Purpose::Data, DeviceId(0), ByteRange::new((1 << 40) + index * 512, 512));
     (0..200).for_each(hit);
     assert!(controller.data_is_dense());
-    controller.set(&EngineOptions { fetch_around_bytes: 0, ..EngineOptions::default() });
+    controller.set(&VolumeOptions { fetch_around_bytes: 0, ..VolumeOptions::default() });
     assert!(
         missed(&controller, 4096, near).is_empty() && controller.data_is_dense(),
         "density is measured nevertheless"

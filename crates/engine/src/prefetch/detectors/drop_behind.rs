@@ -26,11 +26,14 @@ const DECODED_PAGES: u32 = (PAGES_OF_REGION - PAGES_OF_REGION / DECODED_GAP_PART
 /// Decoded bytes are in the kernel's page cache as file data. Keeping the stored bytes there too would take memory, and
 /// each new page of memory costs time. If stored bytes are read again, random readers still need them: their region
 /// then no longer counts as decoded, and its detection starts anew.
+#[derive(Default)]
 pub(crate) struct DropBehind {
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
+    /// Allocated at the first read.
     regions: Vec<Region>,
     decoded: VecDeque<(DeviceId, u64)>,
 }
@@ -82,14 +85,12 @@ impl Region {
 }
 
 impl DropBehind {
-    pub(crate) fn new() -> Self {
-        let regions = vec![Region::new(DeviceId(0), u64::MAX); REGION_COUNT];
-        Self { state: Mutex::new(State { regions, decoded: VecDeque::new() }) }
-    }
-
     /// Notes bytes that were read to be decoded, and returns a region that may leave the page cache.
     pub(crate) fn note(&self, device: DeviceId, range: ByteRange) -> Option<(DeviceId, ByteRange)> {
         let mut state = self.state.lock();
+        if state.regions.is_empty() {
+            state.regions = vec![Region::new(DeviceId(0), u64::MAX); REGION_COUNT];
+        }
         let mut position = range.offset();
         while position < range.end() {
             let number = position / REGION_BYTES;
@@ -120,7 +121,7 @@ mod tests {
 
     /// Notes reads of blocks of this size in this order, and returns the numbers of the regions that may leave the cache.
     fn let_go(block_bytes: u64, blocks: impl IntoIterator<Item = u64>) -> Vec<u64> {
-        let drop_behind = DropBehind::new();
+        let drop_behind = DropBehind::default();
         let note = |block: u64| drop_behind.note(DeviceId(0), ByteRange::new(block * block_bytes, block_bytes));
         blocks.into_iter().filter_map(note).map(|(_, range)| range.offset() / REGION_BYTES).collect()
     }

@@ -13,7 +13,9 @@ use crate::prefetch::thresholds::FILE_DISORDER_BYTES;
 const READER_COUNT: usize = 256;
 
 /// Detects sequential readers. Files with the same entry of its small table disturb each other, which costs only speed.
+#[derive(Default)]
 pub(crate) struct SequentialReadahead {
+    /// Allocated at the first read.
     table: Vec<SequentialReader>,
 }
 
@@ -61,16 +63,13 @@ impl Ahead {
     }
 }
 
-impl Default for SequentialReadahead {
-    fn default() -> Self {
-        Self { table: (0..READER_COUNT).map(|_| SequentialReader::default()).collect() }
-    }
-}
-
 impl SequentialReadahead {
     /// Notes a read, and returns its reader.
     pub(crate) fn note(&mut self, nid: Nid, range: ByteRange) -> &mut SequentialReader {
         let index = (nid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % READER_COUNT;
+        if self.table.is_empty() {
+            self.table = (0..READER_COUNT).map(|_| SequentialReader::default()).collect();
+        }
         let reader = &mut self.table[index];
         let follows = reader.nid == Some(nid)
             && range.offset() <= reader.next + FILE_DISORDER_BYTES

@@ -7,7 +7,7 @@ use floe_image::{ByteRange, Extent, ExtentData, Nid, Result, StoredBlock};
 use super::{ReadAround, run_around};
 use crate::{
     Blocking, PrefetchKind, Sink,
-    cache::{block_cache::CachedBlock, fragment_cache::FragmentCache},
+    cache::{cached_block::CachedBlock, fragment_cache::FragmentCache},
     prefetch::{controller::PushRest, thresholds::*},
     read::{
         acquire::{BlockSource, Step},
@@ -47,7 +47,7 @@ impl Neighbours {
     /// prefetch or the block is a fragment.
     pub(super) fn of(read: ReadAround, data: &FileData, extents: &[Extent], steps: &[Step]) -> Self {
         let ReadAround { nid, range, is_prefetch } = read;
-        let (engine, prefetch) = (&data.engine, &data.engine.prefetch);
+        let (engine, prefetch) = (&data.volume.engine, &data.volume.prefetch);
         if prefetch.sink().is_none() || !prefetch.has(PrefetchKind::RestOfBlock) {
             return Self::default();
         }
@@ -92,7 +92,7 @@ impl Neighbours {
     /// The rest of cheap blocks may be pushed later or be dropped. The rest of costly blocks is pushed soon, and the blocks are
     /// held until then: an evicted block would be decoded again for each of its pages.
     pub(super) fn push(self, read: ReadAround, data: &Arc<FileData>) {
-        let (nid, prefetch) = (read.nid, &data.engine.prefetch);
+        let (nid, prefetch) = (read.nid, &data.volume.prefetch);
         if let Some(sink) = prefetch.sink().filter(|sink| sink.reads_by_itself(nid)) {
             return self.request(nid, data, sink);
         }
@@ -112,14 +112,14 @@ impl Neighbours {
             if read.range.contains(neighbour.range) && !neighbour.is_kept {
                 continue;
             }
-            let Some(cached) = data.engine.blocks.peek(&neighbour.block) else { continue };
-            if !cached.note_push(neighbour.hash(nid)) {
+            let Some(cached) = data.volume.blocks.peek(&neighbour.block) else { continue };
+            if !cached.note_push(neighbour.hash(data, nid)) {
                 continue;
             }
             let is_accepted = match neighbour.when {
                 PushRest::Soon => neighbour.push_soon(read, data, &cached),
                 PushRest::Later => run_around(data, move |data| {
-                    if let Some(cached) = data.engine.blocks.peek(&neighbour.block) {
+                    if let Some(cached) = data.volume.blocks.peek(&neighbour.block) {
                         neighbour.push(read, data, &cached);
                     }
                 }),
@@ -132,16 +132,16 @@ impl Neighbours {
 
     /// Asks the page cache to read the bytes itself.
     fn request(&self, nid: Nid, data: &FileData, sink: &dyn Sink) {
-        let engine = &data.engine;
-        let cpus_are_short = engine.workers.cpus_are_short();
+        let volume = &data.volume;
+        let cpus_are_short = volume.engine.workers.cpus_are_short();
         if let Some(cluster) = self.cluster {
             data.will_need(nid, cluster);
             sink.request(nid, cluster, cpus_are_short);
-            engine.prefetch.note_cluster(nid, cluster);
+            volume.prefetch.note_cluster(nid, cluster);
         }
         for neighbour in &self.blocks {
-            let cached = engine.blocks.peek(&neighbour.block);
-            if cached.is_some_and(|cached| cached.note_push(neighbour.hash(nid))) {
+            let cached = volume.blocks.peek(&neighbour.block);
+            if cached.is_some_and(|cached| cached.note_push(neighbour.hash(data, nid))) {
                 sink.request(nid, neighbour.range, cpus_are_short);
             }
         }
@@ -149,20 +149,21 @@ impl Neighbours {
 }
 
 impl Neighbour {
-    /// A hash of the part of the file `nid`.
-    fn hash(&self, nid: Nid) -> u64 {
-        (nid.0.rotate_left(32) ^ self.range.offset()).wrapping_mul(HASH_FACTOR)
+    /// A hash of the part of the file `nid` of this volume. Other volumes of the same content have other page caches.
+    fn hash(&self, data: &FileData, nid: Nid) -> u64 {
+        let volume = data.volume.numbers.volume();
+        (nid.0.rotate_left(32) ^ self.range.offset() ^ volume.rotate_right(16)).wrapping_mul(HASH_FACTOR)
     }
 
     /// Schedules a push of the rest of the block. Returns whether there is room to hold the block until then, and a thread.
     fn push_soon(self, read: ReadAround, data: &Arc<FileData>, cached: &Arc<CachedBlock>) -> bool {
         let len = cached.bytes().len() as u64;
-        let Some(held) = cached.hold(|| data.engine.prefetch.hold(len)) else { return false };
+        let Some(held) = cached.hold(|| data.volume.prefetch.hold(len)) else { return false };
         let cached = Arc::clone(cached);
         push_after_reply(data, move |data| {
             self.push(read, data, &cached);
             if self.is_kept {
-                data.engine.fragments.keep(&self.block, &cached);
+                data.volume.engine.fragments.keep(data.volume.blocks.key(&self.block), &cached);
             }
             drop((cached, held));
         })
@@ -171,7 +172,7 @@ impl Neighbour {
     /// Pushes what the read did not contain into the page cache.
     fn push(self, read: ReadAround, data: &FileData, cached: &CachedBlock) {
         let Self { range, skip, .. } = self;
-        let prefetch = &data.engine.prefetch;
+        let prefetch = &data.volume.prefetch;
         let Some(sink) = prefetch.sink() else { return };
         let before = ByteRange::between(range.offset(), range.end().min(read.range.offset()));
         let after = ByteRange::between(range.offset().max(read.range.end()), range.end());
@@ -201,10 +202,10 @@ fn may_cluster(data: &FileData, extent: &Extent) -> bool {
     match extent.data {
         ExtentData::Hole => false,
         // The bytes of derived sources are computed, and their format reads ahead by itself.
-        ExtentData::Plain { device, .. } => !data.engine.sources.is_derived(device),
+        ExtentData::Plain { device, .. } => !data.volume.numbers.is_derived(device),
         ExtentData::Encoded { block, .. } => {
             let len = u64::from(block.decoded_len.bytes());
-            let cost = data.engine.costs.estimate(&block);
+            let cost = data.volume.engine.costs.estimate(&block);
             (1..=CLUSTER_BLOCK_BYTES_MAX).contains(&len) && cost * (CLUSTER_BYTES / len) as u32 <= CLUSTER_DECODE_MAX
         }
     }
@@ -213,7 +214,7 @@ fn may_cluster(data: &FileData, extent: &Extent) -> bool {
 /// Pushes the bytes of a cluster that are contiguous with those of a read into the page cache, as far as their extents may be
 /// part of a cluster.
 fn push_cluster(data: &FileData, read: ReadAround, cluster: ByteRange) -> Result<()> {
-    let page_bytes = data.engine.prefetch.sink().map_or(1, |sink| sink.page_bytes());
+    let page_bytes = data.volume.prefetch.sink().map_or(1, |sink| sink.page_bytes());
     let part = data.workspaces.with(|workspace| {
         data.plan(workspace, read.nid, cluster, Blocking::Allowed)?;
         let (mut start, mut end) = (cluster.offset(), cluster.offset());
@@ -239,12 +240,12 @@ fn push_cluster(data: &FileData, read: ReadAround, cluster: ByteRange) -> Result
 /// The real-time thread `floe-store` would take the CPU from the reader that just got its reply. So it gets work only
 /// while earlier work still waits.
 fn push_after_reply(data: &Arc<FileData>, work: impl FnOnce(&FileData) + Send + 'static) -> bool {
-    let engine = &data.engine;
-    let (pushing, is_alone) = engine.prefetch.count_push();
+    let volume = Arc::clone(&data.volume);
+    let (pushing, is_alone) = volume.prefetch.count_push();
     let data = Arc::clone(data);
     let work = Box::new(move || {
         work(&data);
         drop(pushing);
     });
-    if is_alone { engine.workers.run_around(work) } else { engine.workers.run_store(work) }
+    if is_alone { volume.run_around(work) } else { volume.run_store(work) }
 }

@@ -29,9 +29,9 @@ pub(super) fn decode(data: &FileData, nid: Nid, window: &Ahead) -> Result<()> {
 }
 
 fn run(data: &FileData, workspace: &mut Workspace, window: &Ahead, planned: &[PlannedStep]) -> Result<()> {
-    let engine = &data.engine;
-    let ahead = AheadGuard { window, controller: &engine.prefetch };
-    let job = Job { engine, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: Some(&ahead) };
+    let volume = &data.volume;
+    let ahead = AheadGuard { window, controller: &volume.prefetch };
+    let job = Job { volume, blocking: Blocking::Allowed, costly: Costly::DecodeHere, ahead: Some(&ahead) };
     let mut rest = planned;
     while let Some(first) = rest.first() {
         let step_end = first.output.start + AHEAD_STEP_BYTES;
@@ -49,17 +49,17 @@ fn run(data: &FileData, workspace: &mut Workspace, window: &Ahead, planned: &[Pl
 
 /// The prefetch step for a planned step. Plain bytes are only requested from the source.
 fn step_ahead(data: &FileData, step: &PlannedStep, ahead: &AheadGuard<'_>) -> Option<Step> {
-    let engine = &data.engine;
+    let volume = &data.volume;
     match step.origin {
         Origin::Hole => None,
         Origin::Plain { device, offset } => {
             if !ahead.window.is_cancelled() {
-                engine.sources.will_need(device, offset, step.output.len() as u64);
+                volume.sources.will_need(device, offset, step.output.len() as u64);
             }
             None
         }
         Origin::Block { block, .. } => {
-            let is_needed = engine.blocks.has_room_for(&block) && !engine.blocks.contains(&block);
+            let is_needed = volume.blocks.has_room_for(&block) && !volume.blocks.contains(&block);
             let is_wanted = is_needed && ahead.wants(step.output.end);
             is_wanted.then(|| Step { output: step.output.clone(), source: BlockSource::Ahead { block } })
         }

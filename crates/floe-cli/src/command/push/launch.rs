@@ -115,7 +115,7 @@ fn found(path: &Path, file: FileSource, profile: Option<&Profile>) -> Result<Vec
     let image = match ImageFiles::of_source(path, &source, &options) {
         // The image is pushed without its devices. Readers add them.
         Err(OpenError::MissingDevice { .. }) if profile.is_none() => return Ok(Vec::new()),
-        files => Image::of(files?, &options.engine)?,
+        files => Image::of(files?, &options)?,
     };
     let launch = profile.map_or_else(|| Launched::in_image(&image), Launched::of);
     if launch.0.iter().all(|step| step.range.is_none()) {
@@ -124,7 +124,7 @@ fn found(path: &Path, file: FileSource, profile: Option<&Profile>) -> Result<Vec
     // Record the reads of a launch, in a fresh image.
     drop(image);
     recording.take();
-    let image = Image::of(ImageFiles::of_source(path, &source, &options)?, &options.engine)?;
+    let image = Image::of(ImageFiles::of_source(path, &source, &options)?, &options)?;
     let replay = Replay { front: virtual_image(&image).ok(), image, recording };
     Ok(replay.of(&launch))
 }
@@ -175,8 +175,8 @@ impl Launched {
 
 /// Opens the image as the kernel does that mounts a front.
 fn virtual_image(image: &Image) -> floe_image::Result<VirtualImage> {
-    let engine = image.reader().engine();
-    let (waiting, non_blocking) = (engine.block_reader(Blocking::Allowed), engine.block_reader(Blocking::Never));
+    let volume = image.reader().volume();
+    let (waiting, non_blocking) = (volume.block_reader(Blocking::Allowed), volume.block_reader(Blocking::Never));
     VirtualImage::open(Arc::clone(image.file_system()), &waiting, non_blocking)
 }
 

@@ -6,7 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use floe::{Attr, EngineOptions, Image, Offset, OpenOptions, Timestamp, WorkerMode, XattrFilter, XattrSelection};
+use floe::{
+    Attr, EngineOptions, Image, Offset, OpenOptions, Timestamp, VolumeOptions, WorkerMode, XattrFilter, XattrSelection,
+};
 use floe_image::{Shown, ShownName};
 use floe_mount::quantity;
 use regex::bytes::Regex;
@@ -328,14 +330,10 @@ impl Arguments {
 
     /// The options for opening the image.
     pub(super) fn open_options(&self) -> OpenOptions {
-        let engine = EngineOptions {
-            workers: WorkerMode::Inline,
-            reserved_pages: 0,
-            read_around: false,
-            ..EngineOptions::default()
-        };
+        let engine = EngineOptions { workers: WorkerMode::Inline, reserved_pages: 0, ..EngineOptions::default() };
+        let volume = VolumeOptions { read_around: false, ..VolumeOptions::default() };
         let offset = if self.offset == 0 { Offset::None } else { Offset::At(self.offset) };
-        OpenOptions { offset, engine, ..OpenOptions::default() }
+        OpenOptions { offset, engine, volume, ..OpenOptions::default() }
     }
 }
 

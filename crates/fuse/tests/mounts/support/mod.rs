@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use floe_engine::{Engine, EngineOptions, Reader};
+use floe_engine::{EngineOptions, Reader, Volume, VolumeOptions};
 use floe_fuse::{Detach, Mount, MountSetup, Mountpoint, RequestCounts, Unmounter};
 use floe_testkit::skip::{Need, ready};
 pub(crate) use gate::{Gate, GatedSource};
@@ -79,6 +79,6 @@ impl Drop for TestMount {
 
 pub(crate) fn reader(tree: &Arc<TreeFileSystem>, gate: &Arc<Gate>) -> Reader {
     let source = Arc::new(GatedSource::new(tree.image(), Arc::clone(gate)));
-    let engine = Engine::new(vec![source], &EngineOptions::default()).expect("an engine");
-    Reader::new(engine, Arc::clone(tree) as _)
+    let volume = Volume::alone(vec![source], &EngineOptions::default(), &VolumeOptions::default());
+    Reader::new(volume.expect("an engine"), Arc::clone(tree) as _)
 }

@@ -142,20 +142,20 @@ pub(super) const THREADS: &[OptionRow] = &[
 pub(super) const PREFETCH: &[OptionRow] = &[
     row(
         "prefetch",
-        text("all|none|KIND+KIND…", |to, value| put(&mut to.open.engine.prefetch, value)),
+        text("all|none|KIND+KIND…", |to, value| put(&mut to.open.volume.prefetch, value)),
         "kinds of prefetch: sequential, directory, rest-of-block, drop-behind",
     )
     .default("all")
-    .shown(|now| now.open.engine.prefetch.to_string())
+    .shown(|now| now.open.volume.prefetch.to_string())
     .tunable(),
     row(
         "fetch-around",
-        bytes(|to, bytes| to.open.engine.fetch_around_bytes = bytes),
+        bytes(|to, bytes| to.open.volume.fetch_around_bytes = bytes),
         "fault-around: size of the aligned window of the image that a miss fetches",
     )
-    .or("off", |to| to.open.engine.fetch_around_bytes = 0)
+    .or("off", |to| to.open.volume.fetch_around_bytes = 0)
     .default("128k")
-    .shown(|now| match now.open.engine.fetch_around_bytes {
+    .shown(|now| match now.open.volume.fetch_around_bytes {
         0 => "off".to_owned(),
         bytes => exact(bytes),
     })
