@@ -86,22 +86,27 @@ fn threads_that_take_pages_stay_below_the_limit_together() {
     });
 }
 
+/// Two threads that execute what is in the queue until it is closed.
+fn workers_of(queue: &Arc<TaskQueue>) -> Vec<thread::JoinHandle<()>> {
+    (0..2)
+        .map(|_| {
+            let queue = Arc::clone(queue);
+            thread::spawn(move || {
+                let mut ended = None;
+                while let Some(task) = queue.pop(ended, || {}) {
+                    ended = Some(task.flow);
+                    (task.work)();
+                }
+            })
+        })
+        .collect()
+}
+
 #[test]
 fn a_queue_loses_no_work_and_lets_its_threads_end() {
     try_orders(|| {
         let (queue, done) = (Arc::new(TaskQueue::default()), Arc::new(AtomicUsize::new(0)));
-        let workers: Vec<_> = (0..2)
-            .map(|_| {
-                let queue = Arc::clone(&queue);
-                thread::spawn(move || {
-                    let mut ended = None;
-                    while let Some(task) = queue.pop(ended, || {}) {
-                        ended = Some(task.flow);
-                        (task.work)();
-                    }
-                })
-            })
-            .collect();
+        let workers = workers_of(&queue);
         for _ in 0..3 {
             let done = Arc::clone(&done);
             assert!(
@@ -126,18 +131,7 @@ fn a_queue_with_a_limit_loses_no_work() {
     for limit in [FlowLimit::One, FlowLimit::Left(2)] {
         try_orders(move || {
             let (queue, done) = (Arc::new(TaskQueue::with_limit(limit)), Arc::new(AtomicUsize::new(0)));
-            let workers: Vec<_> = (0..2)
-                .map(|_| {
-                    let queue = Arc::clone(&queue);
-                    thread::spawn(move || {
-                        let mut ended = None;
-                        while let Some(task) = queue.pop(ended, || {}) {
-                            ended = Some(task.flow);
-                            (task.work)();
-                        }
-                    })
-                })
-                .collect();
+            let workers = workers_of(&queue);
             for flow in [1, 1, 2, 1] {
                 let done = Arc::clone(&done);
                 let work = move || {

@@ -29,30 +29,32 @@ fn open(files: &Materialised) -> Image {
     Image::open(&files.path, &options).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// The differences between an image and its manifest.
+pub(crate) fn complaints(image: &Image, corpus: &Corpus, record: &ImageRecord) -> Vec<String> {
+    let read = |nid, range: ByteRange| {
+        let mut bytes = vec![0; range.len() as usize];
+        let len = image.read_at(nid, range.offset(), &mut bytes)?;
+        bytes.truncate(len);
+        Ok(bytes)
+    };
+    match walk::image(image.file_system().as_ref(), &read) {
+        Ok(found) => {
+            // For images that the kernel cannot mount, other tools produced the expected directories.
+            let directory_shape_is_free = !record.kernel_is_truth();
+            let comparison = Comparison { directory_shape_is_free, ..Comparison::default() };
+            differences(&corpus.manifest(record), &found, &comparison)
+        }
+        Err(error) => vec![error.to_string()],
+    }
+}
+
 #[test]
 fn images_match_their_manifests() {
     let corpus = Corpus::locate_or_fixtures();
     check_rows(
         &images(&corpus),
         |record| record.name.clone(),
-        |record| {
-            let image = open(&corpus.materialise(record));
-            let read = |nid, range: floe::ByteRange| {
-                let mut bytes = vec![0; range.len() as usize];
-                let len = image.read_at(nid, range.offset(), &mut bytes)?;
-                bytes.truncate(len);
-                Ok(bytes)
-            };
-            match walk::image(image.file_system().as_ref(), &read) {
-                Ok(found) => {
-                    // For images that the kernel cannot mount, other tools produced the expected directories.
-                    let directory_shape_is_free = !record.kernel_is_truth();
-                    let comparison = Comparison { directory_shape_is_free, ..Comparison::default() };
-                    differences(&corpus.manifest(record), &found, &comparison)
-                }
-                Err(error) => vec![error.to_string()],
-            }
-        },
+        |record| complaints(&open(&corpus.materialise(record)), &corpus, record),
     );
 }
 

@@ -2,14 +2,14 @@
 
 use std::{sync::Arc, thread};
 
-use floe::{ByteRange, Engine, EngineOptions, Image, ImageFiles, Offset, OpenOptions, Reader, VolumeOptions};
+use floe::{Engine, EngineOptions, Image, ImageFiles, Offset, OpenOptions, Reader, VolumeOptions};
 use floe_image::{ImageSource, Nid};
 use floe_testkit::{
     HeldSource, MemorySource, TruncatedSource,
     corpus::{Corpus, ImageRecord},
-    manifest::{Comparison, differences},
-    walk,
 };
+
+use crate::corpus::complaints;
 
 /// The number of sound images.
 const SOUND_COUNT: usize = 17;
@@ -32,24 +32,6 @@ fn sound_images(corpus: &Corpus) -> Vec<(ImageRecord, Vec<u8>)> {
             (record, bytes)
         })
         .collect()
-}
-
-/// The differences between an image and its manifest.
-fn complaints(image: &Image, corpus: &Corpus, record: &ImageRecord) -> Vec<String> {
-    let read = |nid, range: ByteRange| {
-        let mut bytes = vec![0; range.len() as usize];
-        let len = image.read_at(nid, range.offset(), &mut bytes)?;
-        bytes.truncate(len);
-        Ok(bytes)
-    };
-    match walk::image(image.file_system().as_ref(), &read) {
-        Ok(found) => {
-            let directory_shape_is_free = !record.kernel_is_truth();
-            let comparison = Comparison { directory_shape_is_free, ..Comparison::default() };
-            differences(&corpus.manifest(record), &found, &comparison)
-        }
-        Err(error) => vec![error.to_string()],
-    }
 }
 
 /// Asks for the beginning of every file of an image, and waits for nothing.
