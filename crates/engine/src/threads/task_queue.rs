@@ -12,7 +12,7 @@ pub(crate) type Work = Box<dyn FnOnce() + Send>;
 
 /// A piece of work in a queue.
 pub(crate) struct Task {
-    /// The image that the work belongs to.
+    /// The flow that the work belongs to.
     pub(crate) flow: Flow,
     pub(crate) work: Work,
     /// When it was queued.

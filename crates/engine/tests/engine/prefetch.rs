@@ -246,7 +246,7 @@ fn the_rest_of_a_block_follows_only_further_reads_of_a_file_while_files_are_read
         for nid in files {
             read_one(&reader, nid, nid % 8 * u64::from(COSTLY_BLOCK_BYTES) + page * 4096, 4096);
         }
-        // What is pushed arrives after the reply.
+        // A push may end later than the read that caused it.
         thread::sleep(Duration::from_millis(100));
         stored.load(Relaxed)
     };
