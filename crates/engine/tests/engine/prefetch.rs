@@ -247,8 +247,13 @@ fn the_rest_of_a_block_follows_only_further_reads_of_a_file_while_files_are_read
             read_one(&reader, nid, nid % 8 * u64::from(COSTLY_BLOCK_BYTES) + page * 4096, 4096);
         }
         // A push may end later than the read that caused it.
-        thread::sleep(Duration::from_millis(100));
-        stored.load(Relaxed)
+        loop {
+            let before = stored.load(Relaxed);
+            thread::sleep(Duration::from_millis(300));
+            if stored.load(Relaxed) == before {
+                return before;
+            }
+        }
     };
     let before = read(0..LEARNT_FILES, 3);
     assert!(before > 0, "at first, nothing is known");
