@@ -118,7 +118,8 @@ fn a_scan_leaves_other_contents_their_floors() {
     let [first, second, third] = [1, 2, 3].map(|number| volume(&cache, number));
     let page = |offset| block(offset, DecodedLen::Exact(PAGE_BYTES as u32));
     let kept_count = |volume: &VolumeBlocks| (0..60).filter(|offset| volume.contains(&page(*offset))).count();
-    (0..60).for_each(|offset| put(&first, &pool, &page(offset), PAGE_BYTES));
+    // All of them fit, so none is evicted yet.
+    (0..50).for_each(|offset| put(&first, &pool, &page(offset), PAGE_BYTES));
     (0..8).for_each(|offset| put(&second, &pool, &page(offset), PAGE_BYTES));
     let scan = |volume: &VolumeBlocks, start: u64| {
         (start..start + 300).for_each(|offset| put(volume, &pool, &page(offset), PAGE_BYTES));
