@@ -255,8 +255,8 @@ pub enum WorkerMode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Priority {
     /// The best that is permitted: real-time at the lowest level, else nice −20, else a short slice. Session threads,
-    /// threads that wait for a source and the one that reads ahead in a front are real-time only while more threads are
-    /// runnable than there are CPUs.
+    /// threads that wait for a source or prefetch, and the one that reads ahead in a front are real-time only while more
+    /// threads are runnable than there are CPUs.
     Auto,
     /// Real-time, first in first out, at this level (1 to 99).
     Fifo(u8),

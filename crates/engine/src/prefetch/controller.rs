@@ -35,8 +35,7 @@ use crate::{
 
 /// The prefetch decisions for one volume, based on the reports of the detectors.
 ///
-/// `read/read_around` executes them: mostly on the thread `floe-around`, at normal priority, with best-effort pages. Work may
-/// be dropped.
+/// `read/read_around` executes them: mostly on the thread `floe-around`, with best-effort pages. Work may be dropped.
 pub(crate) struct Controller {
     kinds: AtomicU8,
     /// Whether more bytes may be read than were requested.

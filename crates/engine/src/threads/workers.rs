@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_sync::{Mutex, MutexGuard, RwLock};
+use floe_sync::{Mutex, RwLock};
 
 use crate::{
     Priority, WorkerMode, WorkerStatus,
@@ -55,6 +55,9 @@ pub(crate) struct Workers {
 /// The only thread of its kind, started for its first task. It executes the tasks of an image in their order. While it waits
 /// for a source that does not answer, another one serves the other images.
 struct SerialThread {
+    name: &'static str,
+    /// The pressure under which it has the priority of the decompression threads; `None` if it always has.
+    follows: Option<Arc<CpuPressure>>,
     queue: Arc<TaskQueue>,
     /// Empty until the thread runs.
     threads: Mutex<Vec<Arc<WorkerRecord>>>,
@@ -80,6 +83,7 @@ impl Workers {
     /// # Errors
     /// The operating system refuses to start a thread.
     pub(crate) fn start(mode: WorkerMode, priority: Priority, latencies: Arc<Latencies>) -> io::Result<Self> {
+        let cpu_pressure = Arc::new(CpuPressure::new());
         let workers = Self {
             mode: AtomicU8::new(mode as u8),
             priority: Mutex::new(priority),
@@ -87,10 +91,10 @@ impl Workers {
             lanes: RwLock::default(),
             fetch_queue: Arc::new(TaskQueue::with_limit(FlowLimit::Left(FETCH_THREADS))),
             fetch_threads: Mutex::default(),
-            around: SerialThread::new(),
-            storing: SerialThread::new(),
+            around: SerialThread::new("floe-around", Some(Arc::clone(&cpu_pressure))),
+            storing: SerialThread::new("floe-store", None),
             adopted_threads: Mutex::default(),
-            cpu_pressure: Arc::new(CpuPressure::new()),
+            cpu_pressure,
             started: Instant::now(),
             cpus_checked_ms: AtomicU64::new(0),
         };
@@ -134,18 +138,16 @@ impl Workers {
         *self.priority.lock()
     }
 
-    /// Changes the priority of all threads except `floe-around`.
+    /// Changes the priority of all threads.
     pub(crate) fn set_priority(&self, priority: Priority) {
         // Threads started from here on have the new priority already.
         *self.priority.lock() = priority;
         let lanes = self.lanes.read();
         lanes.iter().flat_map(|lane| &lane.records).for_each(|record| record.reschedule(priority));
         drop(lanes);
-        for others in [&self.fetch_threads, &self.adopted_threads] {
-            let others = others.lock();
-            others.iter().for_each(|record| record.reschedule(priority));
+        for others in [&self.fetch_threads, &self.adopted_threads, &self.around.threads, &self.storing.threads] {
+            others.lock().iter().for_each(|record| record.reschedule(priority));
         }
-        self.storing.threads().iter().for_each(|record| record.reschedule(priority));
     }
 
     /// Executes `work` of `flow` on a decompression thread: the one of this CPU if it is idle, else another idle one, else the
@@ -181,16 +183,17 @@ impl Workers {
     }
 
     /// Executes `work` of `flow` on the thread that reads around. Drops `work` and returns `false` if that thread cannot be
-    /// started now.
+    /// started now. While CPUs are short, the thread has the priority of the decompression threads, because other programs would
+    /// keep what it prefetches from being there in time.
     pub(crate) fn run_around(&self, flow: Flow, work: Work) -> bool {
-        self.around.run("floe-around", Priority::Normal, self, Task::new(flow, work))
+        self.around.run(self, Task::new(flow, work))
     }
 
     /// Executes `work` of `flow`, which may wait, on the thread that pushes decoded bytes into the page cache. Drops `work` and
     /// returns `false` if that thread cannot be started now. The thread has the priority of the decompression threads, so
     /// that they cannot keep it from running for long.
     pub(crate) fn run_store(&self, flow: Flow, work: Work) -> bool {
-        self.storing.run("floe-store", self.priority(), self, Task::new(flow, work))
+        self.storing.run(self, Task::new(flow, work))
     }
 
     /// Adds the record of a thread that serves requests, until it is detached. The thread has yet to be attached or started.
@@ -213,9 +216,8 @@ impl Workers {
     /// Looks at the CPU pressure, unless that was done just now, and adapts the threads that follow it.
     fn look(&self) {
         if self.cpu_pressure.look() {
-            for others in [&self.fetch_threads, &self.adopted_threads] {
-                let others = others.lock();
-                others.iter().for_each(|record| record.follow());
+            for others in [&self.fetch_threads, &self.adopted_threads, &self.around.threads] {
+                others.lock().iter().for_each(|record| record.follow());
             }
         }
     }
@@ -224,11 +226,8 @@ impl Workers {
     pub(crate) fn status(&self) -> Vec<WorkerStatus> {
         let lanes = self.lanes.read();
         let mut all: Vec<_> = lanes.iter().flat_map(|lane| &lane.records).map(|record| record.status()).collect();
-        for others in [&self.fetch_threads, &self.adopted_threads] {
+        for others in [&self.fetch_threads, &self.adopted_threads, &self.around.threads, &self.storing.threads] {
             all.extend(others.lock().iter().map(|record| record.status()));
-        }
-        for serial in [&self.around, &self.storing] {
-            all.extend(serial.threads().iter().map(|record| record.status()));
         }
         all
     }
@@ -322,17 +321,18 @@ impl Workers {
 }
 
 impl SerialThread {
-    fn new() -> Self {
-        Self { queue: Arc::new(TaskQueue::with_limit(FlowLimit::One)), threads: Mutex::default() }
+    fn new(name: &'static str, follows: Option<Arc<CpuPressure>>) -> Self {
+        let queue = Arc::new(TaskQueue::with_limit(FlowLimit::One));
+        Self { name, follows, queue, threads: Mutex::default() }
     }
 
     /// Executes a task on the thread, which is started if it does not run, or is stuck. Drops the task and returns `false` if
     /// there is no thread and none can be started; the next call tries again.
-    fn run(&self, name: &str, priority: Priority, workers: &Workers, task: Task) -> bool {
-        let mut threads = self.threads();
+    fn run(&self, workers: &Workers, task: Task) -> bool {
+        let mut threads = self.threads.lock();
         // Another thread could not run a task behind one of its own image.
         if self.queue.all_stuck_count(STUCK_TIME) == Some(threads.len()) && !self.queue.is_running(task.flow) {
-            let record = WorkerRecord::new(name.to_owned(), None, priority, None);
+            let record = WorkerRecord::new(self.name.to_owned(), None, workers.priority(), self.follows.clone());
             let (queue, latencies) = (Arc::clone(&self.queue), Arc::clone(&workers.latencies));
             let pressure = Some(Arc::clone(&workers.cpu_pressure));
             let spawned = worker::spawn(Arc::clone(&record), queue, latencies, pressure);
@@ -342,10 +342,6 @@ impl SerialThread {
         drop(threads);
         is_running && self.queue.push(task).is_ok()
     }
-
-    fn threads(&self) -> MutexGuard<'_, Vec<Arc<WorkerRecord>>> {
-        self.threads.lock()
-    }
 }
 
 impl Drop for Workers {
@@ -353,5 +349,30 @@ impl Drop for Workers {
         drop(self.fetch_queue.close());
         drop(self.around.queue.close());
         drop(self.storing.queue.close());
+    }
+}
+
+#[cfg(all(test, not(miri), not(feature = "shuttle")))]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn a_changed_priority_applies_to_the_threads_that_prefetch() {
+        let workers =
+            Workers::start(WorkerMode::PerCpu, Priority::Normal, Arc::new(Latencies::new())).expect("threads");
+        let (ran, has_run) = channel();
+        let work = || -> Work {
+            let ran = ran.clone();
+            Box::new(move || ran.send(()).expect("a waiter"))
+        };
+        assert!(workers.run_around(Flow::ENGINE, work()) && workers.run_store(Flow::ENGINE, work()));
+        has_run.iter().take(2).for_each(drop);
+        workers.set_priority(Priority::Nice(5));
+        for name in ["floe-around", "floe-store"] {
+            let status = workers.status().into_iter().find(|status| status.name == name);
+            assert_eq!(status.map(|status| status.got), Some(Priority::Nice(5)), "{name}");
+        }
     }
 }
