@@ -5,9 +5,10 @@
 //! in the file: small and large files each have a device, on which Floe serves their data. An index leads from the addresses on
 //! these devices back to files of the original.
 //!
-//! The original itself can be a third device ([`PlainSource`]): the kernel then reads data that is stored uncompressed, in whole
+//! The original itself can be a third device ([`ImageFile`]): the kernel then reads data that is stored uncompressed, in whole
 //! blocks, without Floe. Rendering checks that these blocks are in the image. The bytes behind the last whole block of such a file
-//! follow its inode, as far as there is room in the file.
+//! follow its inode, as far as there is room in the file. The kernel also decodes small files, from blocks that rendering has
+//! decoded before.
 //!
 //! | bytes | what |
 //! | --- | --- |
@@ -22,13 +23,16 @@
 //!
 //! Nothing is synced: a checksum covers the whole file, and a file that does not match it is not used.
 
+mod algorithms;
 mod checksum;
+mod compressed;
+mod empty_image;
 mod entry;
 mod header;
+mod image_file;
 mod metadata_file;
 mod not_kept;
 mod number_set;
-mod plain;
 mod runs;
 mod shared_xattrs;
 mod writing;
@@ -36,15 +40,17 @@ mod writing;
 use std::{fs::File, io, os::unix::fs::FileExt};
 
 pub(crate) use self::runs::{KeptRun, KeptRuns};
+pub use self::{
+    algorithms::Algorithms,
+    empty_image::empty_image,
+    header::Identity,
+    image_file::ImageFile,
+    not_kept::NotKept,
+    writing::{Pace, keep},
+};
 use self::{
     checksum::checksum,
     header::{HEADER_BYTES, HEADER_START, Header},
-};
-pub use self::{
-    header::Identity,
-    not_kept::NotKept,
-    plain::PlainSource,
-    writing::{Pace, keep},
 };
 
 /// A kept image whose content was verified.
@@ -81,8 +87,13 @@ impl KeptImage {
     }
 
     /// Whether the kernel reads data in the original itself.
-    pub(crate) fn has_plain_data(&self) -> bool {
-        self.header.plain_blocks > 0
+    pub(crate) fn has_data_in_image(&self) -> bool {
+        self.header.image_blocks > 0
+    }
+
+    /// Whether the kernel decodes small files. Not all kernels have all algorithms.
+    pub fn is_decoded_by_kernel(&self) -> bool {
+        self.header.decodes
     }
 
     /// The index, which takes 16 bytes of memory for each run of file data.

@@ -98,5 +98,5 @@ mod superblock;
 mod view;
 mod virtual_image;
 
-pub use kept::{Identity, KeptImage, NotKept, Pace, PlainSource, keep};
-pub use virtual_image::{FrontPart, Origin, VirtualImage};
+pub use kept::{Algorithms, Identity, ImageFile, KeptImage, NotKept, Pace, empty_image, keep};
+pub use virtual_image::{DataInImage, FrontPart, Origin, VirtualImage};

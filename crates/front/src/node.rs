@@ -21,7 +21,7 @@ pub(crate) const INODE_BYTES: u64 = InodeExtended::SIZE as u64;
 const SHARED_FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// The smallest regular file whose data is in the large file.
-const LARGE_FILE_BYTES_MIN: u64 = 128 << 10;
+pub(crate) const LARGE_FILE_BYTES_MIN: u64 = 128 << 10;
 
 /// The longest symbolic link, as Linux reads it: `PATH_MAX`.
 const LINK_BYTES_MAX: u64 = 4096;

@@ -1,7 +1,11 @@
 //! The superblock of virtual images and of kept ones.
 
 use floe_erofs::{
-    format::{FEATURE_COMPAT_MTIME, FEATURE_INCOMPAT_CHUNKED_FILE, FEATURE_INCOMPAT_DEVICE_TABLE},
+    AlgorithmConfiguration,
+    format::{
+        FEATURE_COMPAT_MTIME, FEATURE_INCOMPAT_CHUNKED_FILE, FEATURE_INCOMPAT_COMPR_CFGS,
+        FEATURE_INCOMPAT_DEVICE_TABLE, FEATURE_INCOMPAT_ZERO_PADDING,
+    },
     write::{Device as DeviceRecord, SuperBlockRecord, superblock_bytes},
 };
 use floe_image::FileSystemInfo;
@@ -21,7 +25,9 @@ pub(crate) struct KeptAreas {
     /// The number of blocks on the device with the data of small files.
     pub(crate) data_blocks: u32,
     /// The number of blocks of the original up to the last one that the kernel reads by itself; `None` if it is no device.
-    pub(crate) plain_blocks: Option<u32>,
+    pub(crate) image_blocks: Option<u32>,
+    /// The algorithms that the kernel decodes there.
+    pub(crate) algorithms: Vec<AlgorithmConfiguration>,
     /// The first block of shared extended attributes; 0 if there are none.
     pub(crate) xattr_block: u32,
 }
@@ -31,23 +37,28 @@ pub(crate) fn superblock(original: &FileSystemInfo, root_nid: u64, kept: Option<
     // The device has no blocks of its own, so that statfs shows the original's size. Chunks with a device number
     // need only its entry.
     let mut devices = vec![DeviceRecord { tag: LARGE_NAME.into(), blocks: 0, unified_block: 0 }];
-    let plain_blocks = kept.and_then(|kept| kept.plain_blocks);
+    let image_blocks = kept.and_then(|kept| kept.image_blocks);
     let kept_devices = [
         (SMALL_TAG, kept.map(|kept| kept.data_blocks), KEPT_DATA_BLOCK),
-        (ORIGINAL_TAG, plain_blocks, KEPT_PLAIN_BLOCK),
+        (ORIGINAL_TAG, image_blocks, KEPT_PLAIN_BLOCK),
     ];
     devices.extend(kept_devices.into_iter().filter_map(|(tag, blocks, start)| {
         Some(DeviceRecord { tag: tag.into(), blocks: blocks?.into(), unified_block: start.into() })
     }));
     let device_blocks: u64 = devices.iter().map(|device| device.blocks).sum();
     let bytes = original.block_count.saturating_mul(original.block_size.into());
+    let configurations = kept.map_or_else(Vec::new, |kept| kept.algorithms.clone());
+    let compression = match configurations.is_empty() {
+        true => 0,
+        false => FEATURE_INCOMPAT_ZERO_PADDING | FEATURE_INCOMPAT_COMPR_CFGS,
+    };
     let mut volume_name = [0; 16];
     for (byte, given) in volume_name.iter_mut().zip(&original.label) {
         *byte = *given;
     }
     superblock_bytes(&SuperBlockRecord {
         feature_compat: FEATURE_COMPAT_MTIME,
-        feature_incompat: FEATURE_INCOMPAT_CHUNKED_FILE | FEATURE_INCOMPAT_DEVICE_TABLE,
+        feature_incompat: FEATURE_INCOMPAT_CHUNKED_FILE | FEATURE_INCOMPAT_DEVICE_TABLE | compression,
         block_size_log2: BLOCK_LOG2,
         root_nid,
         inode_count: original.inode_count,
@@ -59,7 +70,7 @@ pub(crate) fn superblock(original: &FileSystemInfo, root_nid: u64, kept: Option<
         xattr_block: kept.map_or(0, |kept| kept.xattr_block),
         uuid: original.uuid.unwrap_or_default(),
         volume_name,
-        configurations: Vec::new(),
+        configurations,
         devices,
         long_prefixes: Vec::new(),
         packed_nid: 0,

@@ -61,6 +61,27 @@ pub struct FrontPart {
     pub image_offset: u64,
 }
 
+/// What the kernel reads in the original itself, without Floe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DataInImage {
+    /// Nothing.
+    None,
+    /// Data that is stored uncompressed.
+    Plain,
+    /// This, and compressed data of small files.
+    Compressed,
+}
+
+impl DataInImage {
+    fn of(kept: &KeptImage) -> Self {
+        match (kept.has_data_in_image(), kept.is_decoded_by_kernel()) {
+            (false, _) => Self::None,
+            (true, false) => Self::Plain,
+            (true, true) => Self::Compressed,
+        }
+    }
+}
+
 /// An image of any format as a virtual EROFS image: the same tree, uncompressed, in files that are rendered when they
 /// are read. It implements [`FileSystem`] with these files alone, so a mount can serve it like any image.
 ///
@@ -75,7 +96,7 @@ pub struct VirtualImage {
     keeps_directory_sizes: bool,
     /// The data behind a kept image, if the kernel has mounted one: the files are its devices, and nothing is rendered.
     kept: Option<Arc<KeptRuns>>,
-    has_plain_data: bool,
+    data_in_image: DataInImage,
 }
 
 impl VirtualImage {
@@ -125,7 +146,7 @@ impl VirtualImage {
         let (shared, root) = Shared::new(original.as_ref())?;
         let runs = kept.runs().map_err(io_error)?;
         let image = Self::of_shared(original, reader, non_blocking, shared, &root, Some(Arc::new(runs)))?;
-        Ok(Self { has_plain_data: kept.has_plain_data(), ..image })
+        Ok(Self { data_in_image: DataInImage::of(kept), ..image })
     }
 
     fn of_shared(
@@ -145,8 +166,8 @@ impl VirtualImage {
         let rendered = reader.add_derived(Arc::new(source))?;
         let keeps_directory_sizes = has_blocks_to_keep(root);
         let root_number = root.number;
-        let has_plain_data = false;
-        Ok(Self { view: waiting, views, rendered, root_number, keeps_directory_sizes, kept, has_plain_data })
+        let data_in_image = DataInImage::None;
+        Ok(Self { view: waiting, views, rendered, root_number, keeps_directory_sizes, kept, data_in_image })
     }
 
     /// Whether directories are as large in the virtual image as in the original.
@@ -164,9 +185,9 @@ impl VirtualImage {
         self.kept.is_some()
     }
 
-    /// Whether a kept image is mounted with which the kernel reads plain data in the original itself.
-    pub fn has_plain_data(&self) -> bool {
-        self.has_plain_data
+    /// What the kernel reads in the original itself.
+    pub fn data_in_image(&self) -> DataInImage {
+        self.data_in_image
     }
 
     /// The length of the virtual image in bytes, most of which is unused addresses; or that of the data of small files behind a

@@ -4,7 +4,7 @@ use std::{fmt, path::Path, str::FromStr, sync::Arc};
 
 use floe::{Image, Reader};
 use floe_engine::Blocking;
-use floe_front::{FrontPart, KeptImage, VirtualImage};
+use floe_front::{DataInImage, FrontPart, KeptImage, VirtualImage};
 use floe_fuse::{FrontImage, Mount, MountError, MountOptions, MountSetup, MountStart, Mountpoint};
 use floe_image::{ByteRange, FileSystem, Nid};
 use floe_keeper::{Access, FrontRange};
@@ -207,8 +207,12 @@ impl FrontReport {
             if front == Front::Kernel { Obstacle::Requested.to_string() } else { "the kernel supports it".to_owned() };
         let sizes = (!image.keeps_directory_sizes()).then_some("; sizes of directories differ from the image");
         let kept = image.is_kept().then_some("; with kept metadata");
-        let plain = image.has_plain_data().then_some("; the kernel reads plain data in the image");
-        let reason = [Some(cause.as_str()), sizes, kept, plain].into_iter().flatten().collect();
+        let in_image = match image.data_in_image() {
+            DataInImage::None => None,
+            DataInImage::Plain => Some("; the kernel reads plain data in the image"),
+            DataInImage::Compressed => Some("; the kernel reads plain data and small files in the image"),
+        };
+        let reason = [Some(cause.as_str()), sizes, kept, in_image].into_iter().flatten().collect();
         Self { kind: "kernel".to_owned(), reason }
     }
 

@@ -18,7 +18,7 @@ use std::{
 };
 
 use floe::Offset;
-use floe_front::{Identity, KeptImage, NotKept, PlainSource, VirtualImage, keep};
+use floe_front::{Algorithms, Identity, ImageFile, KeptImage, NotKept, VirtualImage, empty_image, keep};
 use floe_fuse::RequestCounts;
 use floe_image::{FileSystem, ShownName};
 use floe_keeper::{KeptFiles, can_mount_kept};
@@ -51,6 +51,10 @@ const BYTES_MAX: u64 = 128 << 20;
 
 /// The maximum size of the kept metadata of all images. The least recently used are removed.
 const ALL_BYTES_MAX: u64 = 1 << 30;
+
+/// The first bytes of the superblock of an EROFS image, and their offset.
+const EROFS_MAGIC: [u8; 4] = 0xe0f5_e1e2_u32.to_le_bytes();
+const EROFS_MAGIC_START: u64 = 1024;
 
 /// The permissions of users other than the owner to change a file.
 const OTHERS_WRITE: u32 = 0o022;
@@ -97,8 +101,8 @@ pub(crate) struct KeptFront {
     identity: Identity,
     image: PathBuf,
     stamp: Stamp,
-    /// The image, if the kernel may read plain data in it by itself.
-    plain: Option<PlainSource>,
+    /// The image, if the kernel may read data in it by itself.
+    image_file: Option<ImageFile>,
     /// What an earlier mount kept, verified.
     kept: Option<KeptImage>,
     /// Whether the kernel mounts it.
@@ -150,25 +154,30 @@ impl KeptFront {
         let image = image.canonicalize()?;
         let stamp = Stamp::of(&image)?;
         let Some(stamp) = stamp.filter(Stamp::is_settled) else { return Ok(None) };
-        let plain = plain_source(&image, &stamp, settings).filter(|_| idle.is_none());
-        let identity = identity_of(&image, &stamp, settings, plain.is_some())?;
+        let mut image_file = image_file(&image, &stamp, settings).filter(|_| idle.is_none());
+        let identity = identity_of(&image, &stamp, settings, image_file.is_some())?;
         let cache = settings.open.remote.cache_directory.clone().or_else(CacheOptions::default_directory);
         let Some(cache) = cache else { return Ok(None) };
         let name: String = identity.iter().map(|byte| format!("{byte:02x}")).collect();
         let directory = TrustedDirectory::create(&cache.join(DIRECTORY), &name)?;
         let kept = directory.read_file(NAME).and_then(|file| KeptImage::verify(file, &identity)).ok();
+        let is_mountable = kept.as_ref().is_some_and(|kept| can_mount_kept(kept.file().as_fd()));
+        // Another kernel may have other algorithms.
+        let kept = kept.filter(|kept| is_mountable || !kept.is_decoded_by_kernel());
         match &kept {
             // The time of the last use.
             Some(kept) => drop(kept.file().set_modified(SystemTime::now())),
-            None => remove_least_recently_used(&cache.join(DIRECTORY), &name),
+            None => {
+                remove_least_recently_used(&cache.join(DIRECTORY), &name);
+                image_file = image_file.map(|file| file.decoding(kernel_algorithms(&image, &directory)));
+            }
         }
-        let is_mountable = kept.as_ref().is_some_and(|kept| can_mount_kept(kept.file().as_fd()));
-        Ok(Some(Self { directory, identity, image, stamp, plain, kept, is_mountable }))
+        Ok(Some(Self { directory, identity, image, stamp, image_file, kept, is_mountable }))
     }
 
     /// The kept image for the kernel, and its device.
     pub(crate) fn files(&self) -> Option<KeptFiles<'_>> {
-        let original = self.plain.as_ref().map(|plain| plain.file().as_fd());
+        let original = self.image_file.as_ref().map(|image| image.file().as_fd());
         let kept = self.kept.as_ref().filter(|_| self.is_mountable);
         kept.map(|kept| KeptFiles { metadata: kept.file().as_fd(), original })
     }
@@ -233,7 +242,7 @@ impl KeptFront {
             if ended.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let (unfinished, file) = self.directory.new_file()?;
-        let kept = keep(original, self.plain.as_ref(), &file, &self.identity, BYTES_MAX, &mut pace);
+        let kept = keep(original, self.image_file.as_ref(), &file, &self.identity, BYTES_MAX, &mut pace);
         let written = kept.and_then(|()| {
             if !self.is_unchanged() {
                 return Err(NotKept::Ended);
@@ -318,14 +327,36 @@ fn age_min() -> Option<Duration> {
     }
 }
 
-/// The image, if the kernel may read plain data in it by itself, past Floe.
+/// What the running kernel decodes in EROFS images: it mounts an empty image with these algorithms. Nothing if `image` is no EROFS
+/// image.
+fn kernel_algorithms(image: &Path, directory: &TrustedDirectory) -> Algorithms {
+    let has_magic = || -> io::Result<bool> {
+        let mut magic = [0; EROFS_MAGIC.len()];
+        fs::File::open(image)?.read_exact_at(&mut magic, EROFS_MAGIC_START)?;
+        Ok(magic == EROFS_MAGIC)
+    };
+    let can_mount = |algorithms: &Algorithms| -> io::Result<bool> {
+        let (name, file) = directory.new_file()?;
+        let written = file.write_all_at(&empty_image(*algorithms), 0);
+        let is_mounted = written.is_ok() && can_mount_kept(file.as_fd());
+        directory.remove_file(&name)?;
+        Ok(is_mounted)
+    };
+    if !has_magic().unwrap_or(false) {
+        return Algorithms::default();
+    }
+    let tried = [Algorithms::FASTER, Algorithms::LZ4];
+    tried.into_iter().find(|algorithms| can_mount(algorithms).unwrap_or(false)).unwrap_or_default()
+}
+
+/// The image, if the kernel may read data in it by itself, past Floe.
 ///
 /// Other users must not be able to change or truncate it: the kernel shows whatever is behind its end as zeros. Its file system
 /// must store it on a disk or in memory of this machine, because Floe's time limit for reads does not apply; and the kernel must
 /// not need many steps to read it, as from an image in another image. An image whose bytes are to be verified is read by Floe
 /// alone, and while a launch is recorded, Floe must see each read.
-fn plain_source(image: &Path, stamp: &Stamp, settings: &Settings) -> Option<PlainSource> {
-    if settings.open.remote.require_verified || settings.profile == ProfileChoice::Learn {
+fn image_file(image: &Path, stamp: &Stamp, settings: &Settings) -> Option<ImageFile> {
+    if settings.reads_all_data || settings.open.remote.require_verified || settings.profile == ProfileChoice::Learn {
         return None;
     }
     let file = fs::File::open(image).ok()?;
@@ -333,11 +364,11 @@ fn plain_source(image: &Path, stamp: &Stamp, settings: &Settings) -> Option<Plai
     let is_roots = metadata.uid() == 0 && metadata.mode() & OTHERS_WRITE == 0;
     let is_near = fstatfs(&file).is_ok_and(|found| NEAR_FILE_SYSTEMS.contains(&(found.f_type as u32)));
     let is_image = Stamp::of_file(&metadata).as_ref() == Some(stamp);
-    if is_roots && is_near && is_image { PlainSource::new(file).ok() } else { None }
+    if is_roots && is_near && is_image { ImageFile::new(file).ok() } else { None }
 }
 
-fn identity_of(image: &Path, stamp: &Stamp, settings: &Settings, has_plain_data: bool) -> io::Result<Identity> {
-    let mut digest = Sha256::new().chain_update(env!("CARGO_PKG_VERSION")).chain_update([u8::from(has_plain_data)]);
+fn identity_of(image: &Path, stamp: &Stamp, settings: &Settings, has_image_file: bool) -> io::Result<Identity> {
+    let mut digest = Sha256::new().chain_update(env!("CARGO_PKG_VERSION")).chain_update([u8::from(has_image_file)]);
     let Stamp { device, inode, len, modified, changed } = *stamp;
     let owners = [settings.mount.uid, settings.mount.gid].map(|id| id.map_or(u64::MAX, u64::from));
     for number in [device, inode, len].into_iter().chain(owners) {

@@ -37,6 +37,8 @@ pub struct Settings {
     pub front: Front,
     /// Whether each mount renders the metadata of the kernel's EROFS in front, instead of keeping it for later ones.
     pub renders_front: bool,
+    /// Whether the kernel's EROFS in front reads nothing in the image itself.
+    pub reads_all_data: bool,
     /// How requests come from the kernel.
     pub transport: TransportChoice,
     /// The launch that is replayed or recorded.

@@ -5,7 +5,7 @@ use floe_erofs::{
     write::{InodeData, InodeRules},
 };
 
-use super::plain::PlainFile;
+use super::{compressed::CompressedFile, image_file::PlainFile};
 use crate::{
     geometry::BLOCK_BYTES,
     node::{CHUNK_INDEX_BYTES, ChunkMap, Node, large_format},
@@ -23,6 +23,8 @@ pub(super) enum EntryData {
     Chunks(ChunkMap),
     /// Blocks of the original, and a copy of what follows them.
     Plain(PlainFile),
+    /// Compressed blocks of the original.
+    Compressed(CompressedFile),
     /// The target of a symbolic link.
     Target(Vec<u8>),
 }
@@ -49,6 +51,10 @@ impl Entry {
         let (tail_start, tail_len) = match &data {
             EntryData::Device(_) | EntryData::Small => (body_len, 0),
             EntryData::Plain(plain) => (body_len, plain.tail.len() as u64),
+            EntryData::Compressed(file) => {
+                let start = CompressedFile::map_start(body_len);
+                (start, file.map_bytes(start).len() as u64)
+            }
             EntryData::Large => (body_len.next_multiple_of(CHUNK_INDEX_BYTES), CHUNK_INDEX_BYTES),
             EntryData::Chunks(map) => (body_len, map.count * BLOCK_MAP_ENTRY_SIZE),
             EntryData::Target(target) if body_len + target.len() as u64 <= BLOCK_BYTES => {
@@ -74,6 +80,7 @@ impl EntryData {
             Self::Device(number) => InodeData::Device(*number),
             Self::Large => InodeData::Chunked { format: large_format(size) },
             Self::Chunks(map) => InodeData::Chunked { format: map.format() },
+            Self::Compressed(file) => file.form(size),
             Self::Small | Self::Plain(_) | Self::Target(_) => InodeData::Flat { start_block: None, inline: false },
         }
     }

@@ -14,7 +14,7 @@ pub(super) const HEADER_BYTES: usize = NUMBERS_START + 8 * NUMBER_COUNT + 8;
 const MAGIC: [u8; 8] = *b"floekept";
 
 /// The version of this format and of all that the crate renders. Kept images of other versions are not used.
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 
 /// The offset in the header of the numbers behind the identity, and their count.
 const NUMBERS_START: usize = MAGIC.len() + 8 + size_of::<Identity>();
@@ -31,7 +31,9 @@ pub(super) struct Header {
     pub(super) len: u64,
     pub(super) checksum: u64,
     /// The number of blocks of the original up to the last one that the kernel reads by itself.
-    pub(super) plain_blocks: u32,
+    pub(super) image_blocks: u32,
+    /// Whether the kernel decodes some of them.
+    pub(super) decodes: bool,
     pub(super) index: IndexPlace,
 }
 
@@ -41,8 +43,9 @@ impl Header {
         let mut bytes = [MAGIC.as_slice(), &VERSION.to_le_bytes(), &self.identity].concat();
         let IndexPlace { start, image_runs, large_runs, offsets, image_free, large_free } = self.index;
         let free = u64::from(large_free) << 32 | u64::from(image_free);
+        let in_image = u64::from(self.image_blocks) | u64::from(self.decodes) << 32;
         let numbers: [u64; NUMBER_COUNT] =
-            [self.len, self.checksum, start, image_runs, large_runs, offsets, free, self.plain_blocks.into()];
+            [self.len, self.checksum, start, image_runs, large_runs, offsets, free, in_image];
         bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
         bytes.extend(xxh64(&bytes, 0).to_le_bytes());
         bytes
@@ -69,8 +72,9 @@ impl Header {
             large_free: (free >> 32) as u32,
         };
         let identity = bytes.get(MAGIC.len() + 8..NUMBERS_START)?.try_into().ok()?;
-        let plain_blocks = u32::try_from(nth(7)?).ok()?;
-        Some(Self { identity, len: nth(0)?, checksum: nth(1)?, plain_blocks, index })
+        let in_image = nth(7)?;
+        let (image_blocks, decodes) = ((in_image & u64::from(u32::MAX)) as u32, in_image >> 32 != 0);
+        Some(Self { identity, len: nth(0)?, checksum: nth(1)?, image_blocks, decodes, index })
     }
 }
 
@@ -84,7 +88,8 @@ mod tests {
             identity: [7; 32],
             len: 1 << 43,
             checksum: u64::MAX,
-            plain_blocks: 8,
+            image_blocks: 8,
+            decodes: true,
             index: IndexPlace {
                 start: 1 << 33,
                 image_runs: 5,

@@ -12,12 +12,13 @@ use floe_image::{Error, FileSystem, FileType, Nid};
 
 use super::{
     checksum::checksum,
+    compressed::CompressedFiles,
     entry::{Entry, EntryData},
     header::{HEADER_START, Header, Identity},
+    image_file::ImageFile,
     metadata_file::MetadataFile,
     not_kept::NotKept,
     number_set::NumberSet,
-    plain::PlainSource,
     runs::KeptRuns,
     shared_xattrs::SharedXattrs,
 };
@@ -48,9 +49,10 @@ struct Writing<'a> {
     metadata: MetadataFile<'a>,
     bytes_max: u64,
     /// The original as a device of the kept image.
-    plain: Option<&'a PlainSource>,
+    image_file: Option<&'a ImageFile>,
     /// The number of its blocks up to the last one that was used.
-    plain_blocks: u32,
+    image_blocks: u32,
+    compressed: CompressedFiles,
     /// The number of inodes that have no place yet.
     inodes_left: u64,
     runs: KeptRuns,
@@ -94,7 +96,7 @@ enum Target {
 }
 
 /// Writes the metadata of `original` to `file`, which is empty, as the kept image with this identity. It takes at most
-/// `bytes_max` bytes there. With `plain`, that is a device of the kept image.
+/// `bytes_max` bytes there. With `image_file`, that is a device of the kept image.
 ///
 /// The file becomes valid with the last write. Memory is limited by the number of inodes that fit in the file: about 16 bytes per
 /// file, some more for those with several names, and 32 per directory whose turn has not come.
@@ -103,7 +105,7 @@ enum Target {
 /// The image is not kept.
 pub fn keep(
     original: Arc<dyn FileSystem>,
-    plain: Option<&PlainSource>,
+    image_file: Option<&ImageFile>,
     file: &File,
     identity: &Identity,
     bytes_max: u64,
@@ -115,8 +117,9 @@ pub fn keep(
     let rules = InodeRules { epoch: original.info().built, wide: false, form: InodeForm::Smallest };
     let inodes_left = original.info().inode_count;
     let mut writing = Writing {
-        plain,
-        plain_blocks: 0,
+        image_file,
+        image_blocks: 0,
+        compressed: CompressedFiles::default(),
         inodes_left,
         view: View { file_system: original, shared: Arc::new(shared), may_wait: true, non_blocking: None },
         rules,
@@ -278,7 +281,7 @@ impl Writing<'_> {
                     None => EntryData::Small,
                 };
                 let xattrs = self.xattrs.body(body(node));
-                let data = self.plain_data(node, xattrs.len() as u64)?.unwrap_or(data);
+                let data = self.data_in_image(node, xattrs.len() as u64)?.unwrap_or(data);
                 return Ok(Entry::new(node, data, xattrs, &self.rules));
             }
             FileType::Symlink => {
@@ -306,9 +309,13 @@ impl Writing<'_> {
             }
             EntryData::Plain(plain) => {
                 let blocks = size - plain.tail.len() as u64;
-                let address = |block: u32| self.plain_address(block, blocks.div_ceil(BLOCK_BYTES)).into();
+                let address = |block: u32| self.image_address(block, blocks.div_ceil(BLOCK_BYTES)).into();
                 tail.clone_from(&plain.tail);
                 InodeData::Flat { start_block: plain.start_block.map(address), inline: !tail.is_empty() }
+            }
+            EntryData::Compressed(file) => {
+                (tail, tail_start) = (file.map_bytes(entry.tail_start), entry.tail_start);
+                entry.data.form(size)
             }
             EntryData::Large => {
                 let first = self.runs.assign_large(node.nid, front_nid, size).ok_or(NotKept::TooLarge)?;
@@ -356,15 +363,17 @@ impl Writing<'_> {
             return Err(NotKept::TooLarge);
         }
         let index = self.runs.write(file, index_start)?;
+        let image_blocks = self.image_blocks.max(self.compressed.image_blocks() as u32);
         let areas = KeptAreas {
             data_blocks: self.runs.image_block_count(),
-            plain_blocks: self.plain.map(|_| self.plain_blocks),
+            image_blocks: self.image_file.map(|_| image_blocks),
+            algorithms: self.compressed.configurations().to_vec(),
             xattr_block: if table.is_empty() { 0 } else { (table_start / BLOCK_BYTES) as u32 },
         };
         file.write_all_at(&superblock(&self.view.file_system.info(), ROOT_NID, Some(&areas)), 0)?;
         file.set_len(len)?;
-        let plain_blocks = self.plain_blocks;
-        let header = Header { identity: *identity, len, checksum: checksum(file, len)?, plain_blocks, index };
+        let decodes = !self.compressed.configurations().is_empty();
+        let header = Header { identity: *identity, len, checksum: checksum(file, len)?, image_blocks, decodes, index };
         Ok(file.write_all_at(&header.to_bytes(), HEADER_START)?)
     }
 }

@@ -11,8 +11,8 @@ use std::{
     },
 };
 
-use floe_front::{Identity, KeptImage, NotKept, PlainSource, keep};
-use floe_image::ByteRange;
+use floe_front::{Algorithms, DataInImage, Identity, ImageFile, KeptImage, NotKept, VirtualImage, keep};
+use floe_image::{ByteRange, FileSystem, Nid};
 use floe_testkit::{
     check_rows,
     corpus::{Corpus, Format, ImageRecord},
@@ -27,6 +27,9 @@ const IDENTITY: Identity = [3; 32];
 
 const BYTES_MAX: u64 = 64 << 20;
 
+/// How much of the large file is compared.
+const LARGE_BYTES_COMPARED: u64 = 64 << 20;
+
 fn images(corpus: &Corpus) -> Vec<ImageRecord> {
     corpus.sample().into_iter().filter(|image| !image.huge).collect()
 }
@@ -37,10 +40,11 @@ fn new_file(path: &Path) -> File {
 
 /// Keeps the metadata of `front` in a file at `path`. A file with the image is a device of it.
 pub(crate) fn kept(front: &Front, path: &Path, image: Option<&Path>) -> Result<KeptImage, NotKept> {
-    let plain = image.map(|image| PlainSource::new(File::open(image).expect("it is there")).expect("it has a length"));
+    let image = image.map(|image| ImageFile::new(File::open(image).expect("it is there")).expect("it has a length"));
+    let image = image.map(|image| image.decoding(Algorithms::FASTER));
     let original = Arc::clone(&front.original);
     let mut pace = || ControlFlow::Continue(());
-    keep(original, plain.as_ref(), &new_file(path), &IDENTITY, BYTES_MAX, &mut pace)?;
+    keep(original, image.as_ref(), &new_file(path), &IDENTITY, BYTES_MAX, &mut pace)?;
     let file = File::open(path).expect("it is there");
     Ok(KeptImage::verify(file, &IDENTITY).expect("it was written whole"))
 }
@@ -109,7 +113,7 @@ impl floe_image::ImageSource for WholeFile {
 #[test]
 fn a_kept_image_has_what_is_rendered() {
     let corpus = Corpus::locate_or_fixtures();
-    let (images, [count, plain_count]) = (images(&corpus), [const { AtomicUsize::new(0) }; 2]);
+    let (images, [count, plain_count, decoded_count]) = (images(&corpus), [const { AtomicUsize::new(0) }; 3]);
     check_rows(
         &images,
         |image| image.name.clone(),
@@ -127,7 +131,9 @@ fn a_kept_image_has_what_is_rendered() {
                     };
                     count.fetch_add(1, Relaxed);
                     let behind = Front::of_kept(sources_of(&corpus, image), image.format, &kept)?;
-                    plain_count.fetch_add(usize::from(behind.image.has_plain_data()), Relaxed);
+                    let in_image = behind.image.data_in_image();
+                    plain_count.fetch_add(usize::from(in_image != DataInImage::None), Relaxed);
+                    decoded_count.fetch_add(usize::from(in_image == DataInImage::Compressed), Relaxed);
                     let found = walked(&behind, Some((&path, device)))?;
                     told.extend(differences(&expected, &found, &Comparison::default()));
                     fs::remove_file(&path).expect("ours");
@@ -138,7 +144,8 @@ fn a_kept_image_has_what_is_rendered() {
         },
     );
     check_count(&count, &images);
-    assert!(plain_count.load(Relaxed) > 0);
+    let [plain_count, decoded_count] = [plain_count, decoded_count].map(AtomicUsize::into_inner);
+    assert!(plain_count > decoded_count && decoded_count > 0, "{plain_count} {decoded_count}");
 }
 
 #[test]
@@ -186,6 +193,45 @@ fn the_kernel_shows_the_same_of_both() {
     );
     check_count(&count, &images);
     assert_eq!(log.map(|log| kernel_complaints(&log)).unwrap_or_default(), Vec::<String>::new());
+}
+
+/// Another process can serve a front over kept metadata: addresses do not depend on what was read before, in which order.
+#[test]
+fn addresses_follow_from_the_kept_file() {
+    const STEP: u64 = 64 << 10;
+    let corpus = Corpus::locate_or_fixtures();
+    let images = images(&corpus);
+    check_rows(
+        &images,
+        |image| image.name.clone(),
+        |image| {
+            let folder = tempfile::tempdir().expect("a directory");
+            let path = folder.path().join("kept");
+            let compare = || -> floe_image::Result<Vec<String>> {
+                let front = Front::of_record(&corpus, image)?;
+                let Ok(first) = kept(&front, &path, None) else { return Ok(Vec::new()) };
+                let file = File::open(&path).expect("it is there");
+                let second = KeptImage::verify(file, &IDENTITY).expect("it was written whole");
+                let forwards = Front::of_kept(sources_of(&corpus, image), image.format, &first)?.image;
+                let backwards = Front::of_kept(sources_of(&corpus, image), image.format, &second)?.image;
+                let large_len = VirtualImage::LARGE_LEN.min(LARGE_BYTES_COMPARED);
+                let files = [(VirtualImage::NID, forwards.len()), (VirtualImage::LARGE_NID, large_len)];
+                let parts: Vec<_> = files
+                    .iter()
+                    .flat_map(|(nid, len)| (0..*len).step_by(STEP as usize).map(|at| (*nid, ByteRange::new(at, STEP))))
+                    .collect();
+                let map = |image: &VirtualImage, (nid, range): (Nid, ByteRange)| {
+                    let mut extents = Vec::new();
+                    image.map(nid, range, &mut extents).map(|()| extents).map_err(|error| error.to_string())
+                };
+                let mut later: Vec<_> = parts.iter().rev().map(|part| map(&backwards, *part)).collect();
+                later.reverse();
+                let differs = |(part, later): &(&(Nid, ByteRange), Result<_, _>)| map(&forwards, **part) != *later;
+                Ok(parts.iter().zip(later).filter(differs).map(|(part, _)| format!("{part:?} differs")).collect())
+            };
+            compare().unwrap_or_else(|error| vec![error.to_string()])
+        },
+    );
 }
 
 #[test]
@@ -252,15 +298,21 @@ fn work_that_ends_early_leaves_nothing_valid() {
 #[test]
 fn another_rendering_has_another_version() {
     let demo = fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/demo.erofs")).expect("it is there");
-    let front = Front::of_bytes(demo, Format::Erofs).expect("it is opened");
     let folder = tempfile::tempdir().expect("a directory");
-    let path = folder.path().join("kept");
-    drop(kept(&front, &path, None).expect("it is kept"));
-    let number = |at: u64| {
+    let image = folder.path().join("image");
+    fs::write(&image, &demo).expect("there is room");
+    let front = Front::of_bytes(demo, Format::Erofs).expect("it is opened");
+    let header = |name: &str, image: Option<&Path>| {
+        let path = folder.path().join(name);
+        drop(kept(&front, &path, image).expect("it is kept"));
         let mut bytes = [0; 8];
-        File::open(&path).expect("it is there").read_exact_at(&mut bytes, 4096 + at).expect("read");
-        u64::from_le_bytes(bytes)
+        let file = File::open(&path).expect("it is there");
+        // The version and the checksum.
+        [8, 56].map(|at| {
+            file.read_exact_at(&mut bytes, 4096 + at).expect("read");
+            u64::from_le_bytes(bytes)
+        })
     };
-    // The version and the checksum in the header.
-    assert_eq!((number(8), number(56)), (3, 11_183_121_334_116_688_660));
+    assert_eq!(header("kept", None), [4, 11_183_121_334_116_688_660]);
+    assert_eq!(header("kept with a device", Some(&image)), [4, 599_349_725_349_091_793]);
 }

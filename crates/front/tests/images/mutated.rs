@@ -1,5 +1,5 @@
 //! Kept metadata of mutated images: it shows the same as Floe's reader of the image, and the kernel mounts it without a message.
-//! The image is a device of it, so the kernel also reads plain data.
+//! The image is a device of it, so the kernel also reads plain data, and decodes small files.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use std::{
     },
 };
 
-use floe_front::{PlainSource, keep};
+use floe_front::{Algorithms, ImageFile, KeptImage, keep};
 use floe_image::{Attr, BlockReader, ByteRange, DirectoryCursor, FileSystem, FileType, ImageSource, Nid, Timestamp};
 use floe_testkit::{
     DirectReader, MemorySource, Random, check_rows,
@@ -35,6 +35,8 @@ const MUTATED_COUNT: usize = 400;
 
 /// The largest image that is mutated.
 const IMAGE_BYTES_MAX: u64 = 8 << 20;
+
+const IDENTITY: [u8; 32] = [9; 32];
 
 /// The limit of a kept image, and thereby of the walks.
 const BYTES_MAX: u64 = 1 << 20;
@@ -81,9 +83,10 @@ impl Original {
     /// Keeps the metadata in `kept`, which is a new file. The image is also in the file `image`.
     fn keep(&self, kept: &Path, image: &Path) -> bool {
         let file = File::options().read(true).write(true).create(true).truncate(true).open(kept).expect("a file");
-        let plain = PlainSource::new(File::open(image).expect("it is there")).expect("it has a length");
+        let image = ImageFile::new(File::open(image).expect("it is there")).expect("it has a length");
+        let image = image.decoding(Algorithms::FASTER);
         let mut pace = || ControlFlow::Continue(());
-        keep(Arc::clone(&self.file_system), Some(&plain), &file, &[9; 32], BYTES_MAX, &mut pace).is_ok()
+        keep(Arc::clone(&self.file_system), Some(&image), &file, &IDENTITY, BYTES_MAX, &mut pace).is_ok()
     }
 
     /// Bytes of a file; `None` if they cannot be read.
@@ -92,7 +95,7 @@ impl Original {
     }
 }
 
-/// Changes a few of the bytes that are read when the image is kept.
+/// Changes a few of the bytes that are read when the image is kept, or its files are read.
 fn mutate(bytes: &mut [u8], ranges: &[(u64, u64)], random: &mut Random) {
     for _ in 0..=random.below(4) {
         let place = |random: &mut Random| {
@@ -260,7 +263,7 @@ fn what_is_kept_of_mutated_images_shows_the_same_without_kernel_messages() {
     let is_usable = |image: &ImageRecord| !image.huge && image.devices.is_empty();
     let images: Vec<ImageRecord> = corpus.sample().into_iter().filter(is_usable).collect();
     let log = KernelLog::from_now().expect("root reads the kernel's log");
-    let [all_kept, all, plain] = [const { AtomicUsize::new(0) }; 3];
+    let [all_kept, all, plain, decoded] = [const { AtomicUsize::new(0) }; 4];
     let per_image = count.div_ceil(images.len().max(1));
     check_rows(
         &images,
@@ -280,6 +283,10 @@ fn what_is_kept_of_mutated_images_shows_the_same_without_kernel_messages() {
             let source = Arc::new(ReadBytes { inner: MemorySource::new(bytes.clone()), ranges: Mutex::default() });
             let Ok(original) = Original::open(Arc::clone(&source) as _, image.format) else { return Vec::new() };
             original.keep(&path, &image_file);
+            // Blocks of data are changed, too.
+            for nid in inodes_of(original.file_system.as_ref()).map(|(_, files)| files).unwrap_or_default().values() {
+                original.data(*nid, ByteRange::new(0, DATA_BYTES_MAX));
+            }
             let mut ranges = std::mem::take(&mut *source.ranges.lock().expect("no panic while held"));
             ranges.retain(|(start, end)| *start >= SUPERBLOCK_END && start < end);
             let mut random = Random::new(image.name.bytes().fold(7, |sum, byte| sum * 31 % 65_537 + u64::from(byte)));
@@ -295,6 +302,8 @@ fn what_is_kept_of_mutated_images_shows_the_same_without_kernel_messages() {
                     continue;
                 }
                 all_kept.fetch_add(1, Relaxed);
+                let kept = KeptImage::verify(File::open(&path).expect("ours"), &IDENTITY).expect("it is whole");
+                decoded.fetch_add(usize::from(kept.is_decoded_by_kernel()), Relaxed);
                 let wrong = wrong(&original, &path, folder.path(), &plain).unwrap_or_else(|error| vec![error]);
                 told.extend(wrong.into_iter().map(|words| format!("mutation {number}: {words}")));
             }
@@ -305,5 +314,7 @@ fn what_is_kept_of_mutated_images_shows_the_same_without_kernel_messages() {
     let (all_kept, all) = (all_kept.into_inner(), all.into_inner());
     assert!(all_kept * 10 > all, "{all_kept} of {all} mutated images are kept");
     assert!(plain.load(Relaxed) > 0, "the kernel reads no page of the images");
-    println!("{all_kept} of {all} mutated images are kept");
+    let decoded = decoded.into_inner();
+    assert!(decoded * 10 > all_kept, "the kernel decodes files of {decoded} of {all_kept} images");
+    println!("{all_kept} of {all} mutated images are kept; of {decoded}, the kernel decodes files");
 }

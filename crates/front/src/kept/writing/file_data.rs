@@ -7,7 +7,7 @@ use floe_image::ByteRange;
 use super::{Writing, sound};
 use crate::{
     geometry::{BLOCK_BYTES, KEPT_DATA_BLOCK, KEPT_PLAIN_BLOCK},
-    kept::{entry::EntryData, not_kept::NotKept, plain::PlainSource},
+    kept::{entry::EntryData, image_file::ImageFile, not_kept::NotKept},
     node::{ChunkMap, INODE_BYTES, Node},
     render::HOLE,
 };
@@ -19,23 +19,33 @@ const CHUNKS_STEP: u64 = 1024;
 /// the ends of plain files are copied.
 const BYTES_PER_INODE: u64 = 192;
 
+/// Without as many bytes for maps, the kernel decodes no further file.
+const COMPRESSED_ROOM_MIN: u64 = 64 << 10;
+
 impl Writing<'_> {
-    /// The data of a regular file with `xattr_len` bytes of attributes, if it is plain and the kernel can read it.
-    pub(super) fn plain_data(&self, node: &Node, xattr_len: u64) -> Result<Option<EntryData>, NotKept> {
+    /// The data of a regular file with `xattr_len` bytes of attributes, if the kernel can read it in the image.
+    pub(super) fn data_in_image(&mut self, node: &Node, xattr_len: u64) -> Result<Option<EntryData>, NotKept> {
         let size = node.attr().size;
-        let Some(plain) = self.plain.filter(|_| size > 0) else { return Ok(None) };
+        let Some(image) = self.image_file.filter(|_| size > 0) else { return Ok(None) };
         let for_others = self.inodes_left.saturating_mul(BYTES_PER_INODE);
         let room = self.bytes_max.saturating_sub(self.metadata.end()).saturating_sub(for_others);
         // The tail is in one block with the inode, and can leave as much of the block before it unused.
         let tail_max = BLOCK_BYTES.saturating_sub(INODE_BYTES + xattr_len).min(room / 2);
-        let found = plain.find(self.view.file_system.as_ref(), node.nid, size, tail_max)?;
-        Ok(found.map(EntryData::Plain))
+        let original = self.view.file_system.as_ref();
+        if let Some(found) = image.find(original, node.nid, size, tail_max)? {
+            return Ok(Some(EntryData::Plain(found)));
+        }
+        if room < COMPRESSED_ROOM_MIN {
+            return Ok(None);
+        }
+        let Some(found) = self.compressed.find(image, original, node.nid, size)? else { return Ok(None) };
+        Ok(Some(EntryData::Compressed(found)))
     }
 
     /// The address in the kept image of `block_count` blocks of the original from `block` on.
-    pub(super) fn plain_address(&mut self, block: u32, block_count: u64) -> u32 {
+    pub(super) fn image_address(&mut self, block: u32, block_count: u64) -> u32 {
         let end = block.saturating_add(u32::try_from(block_count).unwrap_or(u32::MAX));
-        self.plain_blocks = self.plain_blocks.max(end);
+        self.image_blocks = self.image_blocks.max(end);
         KEPT_PLAIN_BLOCK + block
     }
 
@@ -56,8 +66,8 @@ impl Writing<'_> {
             let end = map.count.min(position + CHUNKS_STEP);
             let mut addresses = vec![HOLE; (end - position) as usize];
             let mut runs = sound(self.view.data_runs(node, map, position..end))?;
-            if let Some(plain) = self.plain {
-                runs = self.put_plain_chunks(plain, node, map, position, &runs, &mut addresses)?;
+            if let Some(image) = self.image_file {
+                runs = self.put_plain_chunks(image, node, map, position, &runs, &mut addresses)?;
             }
             for run in runs {
                 let offset = run.start << map.chunk_log2;
@@ -81,7 +91,7 @@ impl Writing<'_> {
     /// that of chunk `first`. Returns the other chunks.
     fn put_plain_chunks(
         &mut self,
-        plain: &PlainSource,
+        image: &ImageFile,
         node: &Node,
         map: ChunkMap,
         first: u64,
@@ -92,10 +102,10 @@ impl Writing<'_> {
         for chunk in runs.iter().cloned().flatten() {
             let end = node.attr().size.min((chunk + 1) << map.chunk_log2);
             let range = ByteRange::between(chunk << map.chunk_log2, end);
-            let block = plain.find_range(self.view.file_system.as_ref(), node.nid, range)?;
+            let block = image.find_range(self.view.file_system.as_ref(), node.nid, range)?;
             match (block, addresses.get_mut((chunk - first) as usize)) {
                 (Some(block), Some(address)) => {
-                    *address = self.plain_address(block, range.len().div_ceil(BLOCK_BYTES));
+                    *address = self.image_address(block, range.len().div_ceil(BLOCK_BYTES));
                 }
                 _ => match others.last_mut() {
                     Some(last) if last.end == chunk => last.end += 1,

@@ -30,6 +30,21 @@ pub(super) const MOUNT: &[OptionRow] = &[
     .default("keep")
     .shown(|now| if now.renders_front { "render" } else { "keep" }.to_owned()),
     row(
+        "front-data",
+        text("kernel|floe", |to, value| {
+            to.reads_all_data = match value {
+                "kernel" => false,
+                "floe" => true,
+                _ => return Err(format!("'{value}' is not kernel or floe")),
+            };
+            Ok(())
+        }),
+        "whether the kernel's EROFS in front, with kept metadata, itself reads data that is stored uncompressed in an image of root, \
+         and decodes small files there, or Floe alone reads and decodes the image",
+    )
+    .default("kernel")
+    .shown(|now| if now.reads_all_data { "floe" } else { "kernel" }.to_owned()),
+    row(
         "transport",
         text("auto|dev|uring", |to, value| put(&mut to.transport, value)),
         "how requests come from the kernel: over /dev/fuse, or over io_uring (Linux 6.14; for root, and where root has set the \

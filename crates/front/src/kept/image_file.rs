@@ -1,17 +1,17 @@
-//! File data that the kernel reads from the original itself.
+//! The file of the original, in which the kernel reads data by itself; and where plain data is in it.
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
 use floe_image::{ByteRange, DeviceId, Extent, ExtentData, FileSystem, Nid};
 
-use super::not_kept::NotKept;
+use super::{algorithms::Algorithms, not_kept::NotKept};
 use crate::{
     fault::lasting,
     geometry::{BLOCK_BYTES, KEPT_PLAIN_BLOCK, META_BLOCK},
 };
 
-/// The source of an original that has its plain data: the image itself.
-const IMAGE: DeviceId = DeviceId(0);
+/// The source of an original that has its data: the image itself.
+pub(super) const IMAGE: DeviceId = DeviceId(0);
 
 /// How many bytes of a file are mapped at a time at most, and how this grows: most files of a compressed image are compressed
 /// from the first block on.
@@ -21,14 +21,16 @@ const MAP_STEP_GROWTH: u64 = 8;
 /// The number of blocks that the image can have addresses for in a kept image.
 const BLOCK_COUNT_MAX: u32 = META_BLOCK - KEPT_PLAIN_BLOCK;
 
-/// The file of an image, in which the kernel may read plain data by itself: an extra device of the kept image.
+/// The file of an image, in which the kernel may read data by itself: an extra device of the kept image.
 ///
 /// Other programs can change it as they can change an image that the kernel has mounted: the kernel then shows the new bytes.
 #[derive(Debug)]
-pub struct PlainSource {
+pub struct ImageFile {
     file: File,
     /// The number of whole blocks, as far as they can have addresses.
     block_count: u32,
+    /// What the kernel may decode.
+    algorithms: Algorithms,
 }
 
 /// Where the data of a file is, if it is plain.
@@ -48,14 +50,31 @@ struct Piece {
     offset: u64,
 }
 
-impl PlainSource {
+impl ImageFile {
     /// `file` contains an image from its first byte on.
     ///
     /// # Errors
     /// Its length cannot be read.
     pub fn new(file: File) -> io::Result<Self> {
         let block_count = file.metadata()?.len() / BLOCK_BYTES;
-        Ok(Self { file, block_count: u32::try_from(block_count).unwrap_or(u32::MAX).min(BLOCK_COUNT_MAX) })
+        let block_count = u32::try_from(block_count).unwrap_or(u32::MAX).min(BLOCK_COUNT_MAX);
+        Ok(Self { file, block_count, algorithms: Algorithms::default() })
+    }
+
+    /// The kernel reads plain data, and also decodes small files with these algorithms.
+    #[must_use]
+    pub fn decoding(self, algorithms: Algorithms) -> Self {
+        Self { algorithms, ..self }
+    }
+
+    /// What the kernel may decode.
+    pub(super) fn algorithms(&self) -> Algorithms {
+        self.algorithms
+    }
+
+    /// Whether the image has these blocks, and they have addresses.
+    pub(super) fn contains(&self, start: u64, count: u64) -> bool {
+        start.checked_add(count).is_some_and(|end| end <= self.block_count.into())
     }
 
     /// The file.
@@ -130,7 +149,7 @@ impl PlainSource {
     fn block_of(&self, offset: u64, len: u64) -> Option<u32> {
         let end = offset.checked_add(len)?.div_ceil(BLOCK_BYTES);
         let start = u32::try_from(offset / BLOCK_BYTES).ok()?;
-        (offset.is_multiple_of(BLOCK_BYTES) && end <= u64::from(self.block_count)).then_some(start)
+        (offset.is_multiple_of(BLOCK_BYTES) && self.contains(start.into(), end - u64::from(start))).then_some(start)
     }
 
     /// Whether the bytes from `end` to the end of the block are zeros: programs that map the file see them.
@@ -208,7 +227,7 @@ mod tests {
         let mut bytes = vec![0; 10_000];
         bytes[5000] = 1;
         file.write_all_at(&bytes, 0).expect("written");
-        let plain = PlainSource::new(file).expect("it has a length");
+        let plain = ImageFile::new(file).expect("it has a length");
         for (offset, len, block, is_padded) in [
             (0, 8192, Some(0), true),
             (4096, 4096, Some(1), true),
