@@ -7,6 +7,7 @@ mod fsck_erofs;
 mod fuse_tool;
 mod mkfs_erofs;
 mod mksquashfs;
+mod squashfs_tools_ng;
 mod unsquashfs;
 
 use std::{
@@ -30,6 +31,8 @@ const PROGRAMS: &[(&str, Program)] = &[
     ("mkfs.erofs", |arguments, _| mkfs_erofs::run(arguments)),
     ("mksquashfs", |arguments, _| mksquashfs::run(mksquashfs::Program::Mksquashfs, arguments)),
     ("sqfstar", |arguments, _| mksquashfs::run(mksquashfs::Program::Sqfstar, arguments)),
+    ("sqfs2tar", squashfs_tools_ng::sqfs2tar::run),
+    ("tar2sqfs", |arguments, _| squashfs_tools_ng::tar2sqfs::run(arguments)),
     ("erofsfuse", fuse_tool::run_erofsfuse),
     ("squashfuse", fuse_tool::run_squashfuse),
     ("squashfuse_ll", fuse_tool::run_squashfuse_ll),
@@ -43,13 +46,15 @@ pub(crate) fn named(name: Option<&OsString>) -> Option<Program> {
 }
 
 /// The `--help` text of each drop-in program.
-pub(crate) fn helps() -> [(&'static str, String); 9] {
+pub(crate) fn helps() -> [(&'static str, String); 11] {
     [
         ("dump.erofs", dump_erofs::HELP.to_owned()),
         ("fsck.erofs", fsck_erofs::HELP.to_owned()),
         ("mkfs.erofs", mkfs_erofs::help()),
         ("mksquashfs", mksquashfs::help(mksquashfs::Program::Mksquashfs)),
         ("sqfstar", mksquashfs::help(mksquashfs::Program::Sqfstar)),
+        ("sqfs2tar", squashfs_tools_ng::help(squashfs_tools_ng::Program::Sqfs2tar)),
+        ("tar2sqfs", squashfs_tools_ng::help(squashfs_tools_ng::Program::Tar2sqfs)),
         ("erofsfuse", fuse_tool::erofsfuse_help()),
         ("squashfuse", fuse_tool::squashfuse_help()),
         ("squashfuse_ll", fuse_tool::squashfuse_ll_help()),

@@ -115,6 +115,23 @@ fn listing_and_extracting_corrupt_images_ends_in_errors_or_data() {
 }
 
 #[test]
+fn building_from_corrupt_images_ends_in_errors_or_an_image() {
+    check_images(|path| {
+        let folder = tempfile::tempdir_in(support::scratch(EXTRACTED_BYTES_MAX)).expect("a folder");
+        let new = folder.path().join("new");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+        command.args(["mkfs", "--quiet", "--jobs=1", "--memory=8M"]).args([new.as_path(), path]);
+        let run = run_bounded(&mut command, TIME_MAX).expect("floe runs");
+        let mut told = complaints(&run);
+        told.extend(program_complaints(&run));
+        if run.status.success() != new.exists() {
+            told.push(format!("{}, and there is an image: {}", run.status, new.exists()));
+        }
+        told
+    });
+}
+
+#[test]
 fn mounts_of_corrupt_images_give_errors_or_data() {
     if !skip::ready(&[Need::Fuse]) {
         return;

@@ -26,6 +26,7 @@
 //! | read bytes of a file | [`Image::read_at`] |
 //! | read attributes, link targets and extended attributes; find where bytes are stored | [`Image::file_system`] |
 //! | write a tree into a directory | [`extract()`] |
+//! | write a tree as a tar archive | [`write_tar()`] |
 //! | find faults | [`check()`] |
 //!
 //! # Hostile images
@@ -43,7 +44,7 @@
 //!
 //! # Features
 //!
-//! - `mkfs`: `ImageVerifier`, which reads back an image that `floe-mkfs` has built.
+//! - `mkfs`: `ImageVerifier`, which reads back an image that `floe-mkfs` has built. An [`Image`] is a source for `floe-mkfs`.
 //! - `remote`: `Image::open_url`, which opens images on HTTP servers, in object stores and in registries.
 #![forbid(unsafe_code)]
 
@@ -59,7 +60,10 @@ mod open_error;
 mod open_options;
 mod read_many;
 mod resolve;
+#[cfg(feature = "mkfs")]
+mod source_image;
 mod subdirectory;
+mod tar;
 #[cfg(feature = "mkfs")]
 mod verify;
 mod walk;
@@ -91,6 +95,7 @@ pub use open_error::OpenError;
 pub use open_options::{Offset, OpenOptions};
 pub use read_many::ReadRequest;
 pub use resolve::PathError;
+pub use tar::{TarError, TarOmission, TarOptions, TarSummary, write_tar};
 #[cfg(feature = "mkfs")]
 pub use verify::{ImageVerifier, Thoroughness};
 pub use walk::{EntryLimit, Walk, WalkEntry, WalkError};

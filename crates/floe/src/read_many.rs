@@ -26,6 +26,8 @@ pub struct ReadRequest<'a> {
 /// may have a block in common, for which one thread then waits. The last runs leave threads without work.
 const RUN_LEN_MIN: usize = 16;
 const RUNS_PER_THREAD: usize = 16;
+/// A run ends once its reads have this many bytes: the reads of large ranges are work for several threads.
+const RUN_BYTES: usize = 1 << 20;
 
 impl Image {
     /// Runs many reads on all CPUs. Returns a result for each, in the order of the requests, equal to the result of
@@ -34,13 +36,30 @@ impl Image {
     /// The reads run in the order of files and offsets, so that reads from one block decode it once, even if the block
     /// cache is small.
     pub fn read_many(&self, requests: &mut [ReadRequest<'_>]) -> Vec<Result<usize>> {
+        self.read_many_on(thread::available_parallelism().map_or(1, NonZero::get), requests)
+    }
+
+    /// As [`Image::read_many`], on at most `jobs` threads.
+    pub(crate) fn read_many_on(&self, jobs: usize, requests: &mut [ReadRequest<'_>]) -> Vec<Result<usize>> {
         let mut results: Vec<_> = requests.iter().map(|_| Ok(0)).collect();
         let mut slots: Vec<_> = requests.iter_mut().zip(&mut results).collect();
         slots.sort_by_key(|(request, _)| (request.nid, request.offset));
-        let thread_count = thread::available_parallelism().map_or(1, NonZero::get).min(slots.len());
+        let thread_count = jobs.min(slots.len());
         let run_len = (slots.len() / (thread_count * RUNS_PER_THREAD).max(1)).max(RUN_LEN_MIN);
         // Each run is locked only once. The lock exists for the borrow checker.
-        let runs: Vec<_> = slots.chunks_mut(run_len).map(Mutex::new).collect();
+        let (mut runs, mut rest) = (Vec::new(), slots.as_mut_slice());
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let is_in_run = |(request, _): &&(&mut ReadRequest<'_>, _)| {
+                let has_room = bytes < RUN_BYTES;
+                bytes += request.output.len();
+                has_room
+            };
+            let count = rest.iter().take(run_len).take_while(is_in_run).count();
+            let (run, after) = rest.split_at_mut(count);
+            runs.push(Mutex::new(run));
+            rest = after;
+        }
         let next = AtomicUsize::new(0);
         let work = || {
             while let Some(run) = runs.get(next.fetch_add(1, Relaxed)) {

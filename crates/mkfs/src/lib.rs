@@ -1,6 +1,6 @@
 //! Builds EROFS and SquashFS images.
 //!
-//! [`build()`] takes [`Options`] and sources (directories and tar archives). Data passes through five folders, each of which
+//! [`build()`] takes [`Options`] and sources (directories, tar archives and images). Data passes through five folders, each of which
 //! uses only those before it: `scan` lists the sources into a tree; `content` decides what is stored of the files, in which
 //! order, and how; `compress` reads and compresses on several threads; `layout` writes data, metadata and superblock;
 //! `output` has the image verified, and names it. Only `layout` writes structures of a format; `content` and `compress` know
@@ -52,9 +52,9 @@ pub use floe_codec::encode::{
 pub use floe_erofs::write::InodeForm;
 pub use layout::squashfs::SquashfsSummary;
 pub use options::{
-    Coding, Format, Fragments, Hint, Layout, Metabox, Options, OverlayMarks, Ownership, PackedTails, PathFilter,
-    PseudoAction, PseudoAttributes, PseudoBody, PseudoFile, RootAttributes, Source, SquashfsOptions, Times,
-    TreeChanges, UncompressedParts, Whiteouts, Xattrs,
+    Coding, Format, Fragments, Hint, ImpliedDirectories, Layout, Metabox, Options, OverlayMarks, Ownership,
+    PackedTails, PathFilter, PseudoAction, PseudoAttributes, PseudoBody, PseudoFile, RootAttributes, Source,
+    SquashfsOptions, Times, TreeChanges, UncompressedParts, Whiteouts, Xattrs,
 };
 pub use output::{
     CompleteImage, Summary,
@@ -64,3 +64,4 @@ pub use output::{
 pub use profile::{NameUsage, Profile, ProfileName, ProfileRange, ProfileStep, RecordedStep};
 pub use progress::{NoProgress, Phase, Progress};
 pub use scan::archive::is_archive;
+pub use tree::source_image::{ImageReader, SourceImage};

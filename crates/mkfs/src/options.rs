@@ -21,12 +21,15 @@ use floe_erofs::{
 use floe_image::{Shown, Timestamp};
 pub use image_format::{Format, PackedTails, SquashfsOptions, UncompressedParts};
 pub use layout::{Layout, Metabox};
-pub use tree_changes::{PseudoAction, PseudoAttributes, PseudoBody, PseudoFile, RootAttributes, TreeChanges};
+pub use tree_changes::{
+    ImpliedDirectories, PseudoAction, PseudoAttributes, PseudoBody, PseudoFile, RootAttributes, TreeChanges,
+};
 
 use crate::{
     error::{Error, Result},
     files::temporaries::Temporaries,
     profile::Profile,
+    tree::source_image::SourceImage,
 };
 
 /// Build options. [`Options::new`] has the defaults.
@@ -91,6 +94,8 @@ pub struct Options {
     pub whiteouts: Whiteouts,
     /// The handling of overlayfs metadata.
     pub overlay_marks: OverlayMarks,
+    /// Directories that archives have no members for.
+    pub implied_directories: ImpliedDirectories,
     /// Changes to the tree after the sources were listed.
     pub tree_changes: TreeChanges,
     /// The layout of the image in its file, and optional features of the format.
@@ -122,6 +127,8 @@ pub enum Source {
     Tar(PathBuf),
     /// A tar archive from standard input.
     TarFromInput,
+    /// An open image; the entries of its root become those of the root.
+    Image(SourceImage),
 }
 
 /// Decides about each path within the image, without a leading slash, whether it is excluded with everything below it.
@@ -153,7 +160,7 @@ pub enum Whiteouts {
     /// Ordinary names.
     #[default]
     Keep,
-    /// Whiteouts: they remove entries of earlier sources and are not stored.
+    /// Whiteouts: they remove entries of earlier sources and are not stored. In images, those of overlayfs do so too.
     Apply,
     /// Whiteouts, converted to those of overlayfs: device nodes with number 0, and the attribute
     /// `trusted.overlay.opaque`.
@@ -271,6 +278,7 @@ impl Options {
             strict: false,
             whiteouts: Whiteouts::Keep,
             overlay_marks: OverlayMarks::Keep,
+            implied_directories: ImpliedDirectories::default(),
             tree_changes: TreeChanges::default(),
             layout: Layout::default(),
             profile: None,

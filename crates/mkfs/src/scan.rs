@@ -3,6 +3,7 @@
 pub(crate) mod archive;
 mod directory;
 mod excludes;
+mod image;
 mod pseudo;
 mod whiteout;
 
@@ -12,26 +13,34 @@ use archive::Archive;
 use directory::DirectoryScanner;
 use excludes::Excludes;
 use floe_image::{DIRECTORY_TOO_DEEP, ShownName, Timestamp};
+use image::ImageScanner;
 
 use crate::{
     error::{Error, Result, shown},
     files::output_file::directory_of,
-    options::{Options, Source},
+    options::{ImpliedDirectories, Options, Source},
     progress::Progress,
     tree::{Metadata, OrderedNode, Tree},
 };
+
+/// The longest target of a symbolic link, in bytes.
+const LINK_TARGET_LEN_MAX: usize = 4095;
 
 /// Scans all sources. Returns the tree and a warning for each omitted item.
 pub(crate) fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> Result<(Tree, Vec<String>)> {
     if sources.is_empty() {
         return Err(Error::Option("there is no source: name a directory or a tar archive".into()));
     }
-    let root = Metadata { permissions: 0o755, uid: 0, gid: 0, modified: Timestamp::default() };
-    let mut tree = Tree::new(root);
+    let mut tree = Tree::new(implied_directory(options, Timestamp::default()));
     let mut warnings = Vec::new();
     let mut excludes = Excludes::new(options)?;
     for output in [Some(&options.output), options.blob_device.as_ref()].into_iter().flatten() {
-        if sources.iter().any(|source| matches!(source, Source::Tar(path) if is_same_file(path, output))) {
+        let is_output = |source: &Source| match source {
+            Source::Tar(path) => is_same_file(path, output),
+            Source::Image(image) => is_same_file(image.path(), output),
+            Source::Directory(_) | Source::Entry(_) | Source::TarFromInput => false,
+        };
+        if sources.iter().any(is_output) {
             return Err(Error::Option(format!("the output {} is also a source", output.shown())));
         }
     }
@@ -55,6 +64,7 @@ pub(crate) fn scan(options: &Options, sources: &[Source], progress: &mut dyn Pro
                 let archive = Archive::from_input(options, progress)?;
                 warnings.extend(archive.import(&mut tree, options, &excludes, progress)?);
             }
+            Source::Image(image) => ImageScanner::new(image, &mut tree, options, &excludes).scan(progress)?,
         }
     }
     if let Some(path) = excludes.missing().filter(|_| options.excludes_must_match) {
@@ -79,6 +89,13 @@ pub(crate) fn scan(options: &Options, sources: &[Source], progress: &mut dyn Pro
         count => warnings.push(format!("the owners of {count} inodes exceed 4294967294 and wrapped around")),
     }
     Ok((tree, warnings))
+}
+
+/// The attributes of a directory that no source describes, but for an entry with this time.
+fn implied_directory(options: &Options, modified: Timestamp) -> Metadata {
+    let ImpliedDirectories { permissions, uid, gid, modified: seconds } = options.implied_directories;
+    let modified = seconds.map_or(modified, |seconds| Timestamp { seconds, nanoseconds: 0 });
+    Metadata { permissions, uid, gid, modified }
 }
 
 fn is_same_file(left: &Path, right: &Path) -> bool {

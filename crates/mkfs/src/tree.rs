@@ -1,6 +1,7 @@
 //! The tree of nodes for an image, and the sources of their content.
 
 pub(crate) mod content;
+pub(crate) mod source_image;
 pub(crate) mod source_root;
 pub(crate) mod xattrs;
 
@@ -157,6 +158,11 @@ impl Tree {
                 self.link(directory, &name, copy);
             }
         }
+    }
+
+    /// Makes a directory the root. What was above it loses its name.
+    pub(crate) fn make_root(&mut self, directory: NodeId) {
+        self.nodes.swap(Self::ROOT.0, directory.0);
     }
 
     /// Adds a node without a name.

@@ -15,7 +15,7 @@ use super::{Architecture, hex, installed, point, program::Program, run_tool, tre
 use crate::task_error::{During, Outcome, TaskError};
 
 /// The names of other programs that the program replaces.
-const DROP_IN_NAMES: [&str; 9] = [
+const DROP_IN_NAMES: [&str; 11] = [
     "mkfs.erofs",
     "fsck.erofs",
     "dump.erofs",
@@ -25,6 +25,8 @@ const DROP_IN_NAMES: [&str; 9] = [
     "unsquashfs",
     "mksquashfs",
     "sqfstar",
+    "sqfs2tar",
+    "tar2sqfs",
 ];
 /// The helper names that mount(8) looks for.
 const MOUNT_NAMES: [&str; 2] = ["mount.floe", "mount.fuse.floe"];

@@ -1,4 +1,6 @@
-//! `floe extract`: extracts an image into a directory.
+//! `floe extract`: extracts an image into a directory, or as a tar archive.
+
+mod tar;
 
 use std::{
     ffi::OsString,
@@ -33,7 +35,7 @@ use floe_image::Shown;
 /// The maximum number of warnings that are printed; the rest are counted.
 const PRINTED_MAX: u64 = 100;
 
-/// Extract an image, or parts of it, into a directory
+/// Extract an image, or parts of it, into a directory or as a tar archive
 ///
 /// Preserves owners, modes, times to the nanosecond, extended attributes (including ACLs and capabilities), hard links,
 /// holes and special files. Never writes outside the directory, whatever names and links the image contains, and
@@ -46,7 +48,8 @@ const PRINTED_MAX: u64 = 100;
 #[command(after_help = "Examples:\n  \
     floe extract system.erofs -C root\n  \
     floe extract app.sqfs /usr/share/doc /etc -C some\n  \
-    floe extract --jobs 8 --strict system.erofs -C root\n\n\
+    floe extract --jobs 8 --strict system.erofs -C root\n  \
+    floe extract --tar - system.erofs | zstd > system.tar.zst\n\n\
     Exit codes:\n  \
     0    everything was extracted (except what needs privileges, unless --strict)\n  \
     1    entries are missing or incomplete\n  \
@@ -66,6 +69,10 @@ pub(crate) struct Arguments {
     #[arg(short = 'C', long = "directory", value_name = "DIR")]
     directory: Option<PathBuf>,
 
+    /// Write a tar archive into this file instead; - is standard output. The same image gives the same bytes
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["directory", "force", "no_owner", "json"])]
+    tar: Option<PathBuf>,
+
     /// The number of threads that decode and write [default: the number of CPUs]
     #[arg(short, long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
@@ -74,7 +81,8 @@ pub(crate) struct Arguments {
     #[arg(short, long)]
     force: bool,
 
-    /// Fail if owners, devices or attributes had to be left out, or files had to be copied instead of linked
+    /// Fail if owners, devices or attributes had to be left out, or files had to be copied instead of linked; with --tar, if
+    /// sockets had to be left out
     #[arg(long)]
     strict: bool,
 
@@ -116,6 +124,9 @@ struct SummaryRecord {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
+    if let Some(target) = &arguments.tar {
+        return tar::run(arguments, target);
+    }
     let mut options = ExtractOptions { force: arguments.force, owners: !arguments.no_owner, ..Default::default() };
     if let Some(jobs) = arguments.jobs {
         options.jobs = jobs.get();

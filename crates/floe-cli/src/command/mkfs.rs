@@ -1,5 +1,6 @@
 //! `floe mkfs`: builds an image.
 
+pub(crate) mod sources;
 mod squashfs;
 mod summary;
 
@@ -43,7 +44,7 @@ const BLOCK_BYTES: u64 = 4 << 10;
 /// The default window of LZ4 in bytes.
 const LZ4_WINDOW_BYTES: u64 = 64 << 10;
 
-/// Build an EROFS or SquashFS image from directories and tar archives
+/// Build an EROFS or SquashFS image from directories, tar archives and other images
 ///
 /// If sources have the same path, the last one wins; directories are merged. The image gets its name when it is
 /// complete. The same sources and options give the same bytes, with any number of jobs.
@@ -54,14 +55,20 @@ const LZ4_WINDOW_BYTES: u64 = 64 << 10;
     floe mkfs app.erofs tree --compress lz4 --lz4-window 16k\n  \
     floe mkfs layer.erofs tree --compress zstd --verity\n  \
     floe mkfs app.sqfs tree --format squashfs --compress zstd,19\n  \
+    floe mkfs new.erofs old.sqfs --compress zstd\n  \
     floe mkfs container.erofs base.tar.gz layer.tar.gz --whiteouts --compress zstd")]
 pub(crate) struct Arguments {
     /// The image to create
     image: PathBuf,
 
-    /// The content: directories, and tar archives, plain or compressed with gzip, zstd, xz or lzma; - is standard input
+    /// The content: directories; tar archives, plain or compressed with gzip, zstd, xz or lzma; images of either format.
+    /// - is a tar archive from standard input
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
+
+    /// The file of an extra device of the image among the sources; may be repeated, in the order of its device table
+    #[arg(long = "device", value_name = "FILE")]
+    devices: Vec<PathBuf>,
 
     /// The format of the image
     #[arg(long, value_enum, default_value_t)]
@@ -130,7 +137,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "EXPRESSION")]
     exclude_regex: Vec<String>,
 
-    /// Apply whiteouts of container layers: .wh.NAME and .wh..wh..opq in a source remove files of earlier sources
+    /// Apply whiteouts of container layers: .wh.NAME and .wh..wh..opq in a source remove files of earlier sources. So do, in
+    /// images, devices with number 0 and opaque directories, as in overlayfs
     #[arg(long)]
     whiteouts: bool,
 
@@ -216,7 +224,6 @@ enum VerifyArgument {
 /// The arguments contradict each other, a source cannot be read, or the image cannot be written.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let options = arguments.options()?;
-    let sources: Vec<Source> = arguments.sources.iter().map(|path| source(path)).collect();
     if arguments.sources.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
         return Err(Fail::usage("standard input can be a source only once"));
     }
@@ -228,6 +235,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         let why = "is an archive or a compressed file: name the image first, then its sources";
         return Err(Fail::usage(format!("{image} {why}")));
     }
+    let sources = sources::sources(&arguments.sources, &arguments.devices)?;
     if sources.iter().any(|source| matches!(source, Source::Directory(_)))
         && let Some(reason) = fake::refusal()
     {
@@ -280,15 +288,6 @@ fn failed(error: Error) -> Fail {
         Error::Option(_) => Fail::usage(error.to_string()),
         Error::Cancelled => Fail::failed(error.to_string()).with_exit(Exit::Interrupted),
         error => Fail::failed(error.to_string()),
-    }
-}
-
-/// The type of a source. A missing directory is reported later, when it is read.
-fn source(path: &Path) -> Source {
-    match path.metadata() {
-        _ if path.as_os_str() == "-" => Source::TarFromInput,
-        Ok(status) if status.is_dir() => Source::Directory(path.to_path_buf()),
-        _ => Source::Tar(path.to_path_buf()),
     }
 }
 

@@ -1,15 +1,15 @@
 //! `mksquashfs` and `sqfstar`: their options and their output format.
 
 mod accounts;
-mod arguments;
-mod compressor;
+pub(in crate::drop_in) mod arguments;
+pub(in crate::drop_in) mod compressor;
 mod info;
 mod option_table;
-mod paths;
+pub(in crate::drop_in) mod paths;
 mod program;
 mod pseudo;
 mod report;
-mod size;
+pub(in crate::drop_in) mod size;
 
 use std::{
     ffi::OsString,
@@ -84,7 +84,7 @@ pub(super) fn run(program: Program, arguments: &[OsString]) -> Result<u8, Fail> 
 }
 
 /// Builds the image; the outer error is about signal handlers.
-fn build(order: &Order, squashfs: &SquashfsOptions) -> Result<Result<Summary, Error>, Fail> {
+pub(in crate::drop_in) fn build(order: &Order, squashfs: &SquashfsOptions) -> Result<Result<Summary, Error>, Fail> {
     let stop = cancellation::on_signals()?;
     let temporaries = order.build.temporaries.clone();
     let cancelled = || Error::Cancelled.to_string();

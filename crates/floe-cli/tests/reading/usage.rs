@@ -148,6 +148,8 @@ fn every_name_of_the_program_has_a_manual_page() {
         ("unsquashfs", "\\-pseudo\\-file"),
         ("mksquashfs", "\\-keep\\-as\\-directory"),
         ("sqfstar", "\\-keep\\-as\\-directory"),
+        ("sqfs2tar", "\\-\\-root\\-becomes"),
+        ("tar2sqfs", "\\-\\-comp\\-extra"),
     ] {
         assert!(page(name).contains(option), "{name}.1 does not say {option}");
     }

@@ -7,6 +7,10 @@ use floe_image::{DeviceNumber, FileType};
 /// Changes to a tree after its sources were listed.
 #[derive(Clone, Debug, Default)]
 pub struct TreeChanges {
+    /// The directory of the sources that becomes the root, by its path.
+    pub root_directory: Option<Vec<u8>>,
+    /// Whether symbolic links into that directory, whose targets begin with its path, get targets without it.
+    pub retargets_links: bool,
     /// Attributes of the root.
     pub root: RootAttributes,
     /// Entries to add or to change, in this order.
@@ -27,6 +31,25 @@ pub struct RootAttributes {
     pub gid: Option<u32>,
     /// The modification time in seconds since 1970.
     pub modified: Option<i64>,
+}
+
+/// The attributes of directories that archives imply, but have no members for. The root is one of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ImpliedDirectories {
+    /// The twelve permission bits.
+    pub permissions: u16,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// The modification time in seconds since 1970; `None` is that of the first member below.
+    pub modified: Option<i64>,
+}
+
+impl Default for ImpliedDirectories {
+    fn default() -> Self {
+        Self { permissions: 0o755, uid: 0, gid: 0, modified: None }
+    }
 }
 
 /// An entry to add or to change.

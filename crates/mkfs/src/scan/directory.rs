@@ -18,7 +18,7 @@ use rustix::{
     io::Errno,
 };
 
-use super::{excludes::Excludes, whiteout::Whiteout};
+use super::{LINK_TARGET_LEN_MAX, excludes::Excludes, whiteout::Whiteout};
 use crate::{
     error::{Error, Result},
     files::output_file::directory_of,
@@ -35,8 +35,6 @@ use crate::{
 
 /// Progress is reported once for this many inodes.
 const REPORT_INTERVAL: u64 = 1024;
-/// The longest target of a symbolic link, in bytes.
-const LINK_TARGET_LEN_MAX: usize = 4095;
 
 /// An estimate of the memory for a directory being listed, and the limit for all of them, in bytes. The size of a
 /// directory is not known in advance.

@@ -15,6 +15,9 @@ const NAME_LEN_MAX: usize = 255;
 
 /// Applies the changes. Returns a warning for each that does not fit the tree.
 pub(super) fn apply(tree: &mut Tree, changes: &TreeChanges) -> Result<Vec<String>> {
+    if let Some(path) = &changes.root_directory {
+        make_root(tree, path, changes.retargets_links)?;
+    }
     let metadata = &mut tree.node_mut(Tree::ROOT).metadata;
     metadata.permissions = changes.root.permissions.unwrap_or(metadata.permissions);
     metadata.uid = changes.root.uid.unwrap_or(metadata.uid);
@@ -27,6 +30,36 @@ pub(super) fn apply(tree: &mut Tree, changes: &TreeChanges) -> Result<Vec<String
         }
     }
     Ok(warnings)
+}
+
+/// Makes the directory at `path` the root.
+fn make_root(tree: &mut Tree, path: &[u8], retargets_links: bool) -> Result<()> {
+    let directory = tree.find(path).filter(|node| matches!(tree.node(*node).body, Body::Directory(_)));
+    let directory =
+        directory.ok_or_else(|| Error::Option(format!("{}: the source has no such directory", shown(path))))?;
+    tree.make_root(directory);
+    if retargets_links {
+        let nodes: Vec<NodeId> = tree.all().collect();
+        for node in nodes {
+            if let Body::Symlink(target) = &mut tree.node_mut(node).body
+                && let Some(retargeted) = target_below(path, target)
+            {
+                *target = retargeted;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The target of a link to something below the directory at `path` once that is the root.
+fn target_below(path: &[u8], target: &[u8]) -> Option<Vec<u8>> {
+    let names = |path: &[u8]| -> Vec<Vec<u8>> {
+        let names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
+        names.map(<[u8]>::to_vec).collect()
+    };
+    let (directory, target) = (names(path), names(target));
+    let below = target.strip_prefix(directory.as_slice()).filter(|below| !below.is_empty())?;
+    if target.iter().any(|name| name == b"..") { None } else { Some([&b"/"[..], &below.join(&b'/')].concat()) }
 }
 
 /// Applies a change; the inner error is why it does not fit the tree.

@@ -4,7 +4,7 @@ use floe_image::{DeviceNumber, FileType, Timestamp};
 
 use crate::{
     options::{OverlayMarks, Whiteouts},
-    tree::{Body, Metadata, Node, NodeId, Tree},
+    tree::{Body, Metadata, Node, NodeId, Tree, xattrs::Xattr},
 };
 
 /// The prefix of whiteouts.
@@ -94,8 +94,14 @@ impl OverlayMarks {
     }
 }
 
-fn is_whiteout(node: &Node) -> bool {
+/// Whether an inode is a whiteout of overlayfs.
+pub(super) fn is_whiteout(node: &Node) -> bool {
     matches!(node.body, Body::Special(FileType::CharacterDevice, number) if number == DeviceNumber::default())
+}
+
+/// Whether an xattr marks an opaque directory of overlayfs.
+pub(super) fn is_opaque_mark((name, value): &Xattr) -> bool {
+    (&**name, &**value) == OVERLAY_OPAQUE
 }
 
 #[cfg(test)]

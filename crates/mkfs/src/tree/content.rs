@@ -9,12 +9,16 @@ use std::{
     sync::Arc,
 };
 
+use floe_image::{Nid, SeekTarget};
 use rustix::{
     fs::{OFlags, SeekFrom, Stat},
     io::Errno,
 };
 
-use super::source_root::{SourceRoot, is_gone};
+use super::{
+    source_image::SourceImage,
+    source_root::{SourceRoot, is_gone},
+};
 use crate::error::{Error, Result};
 
 /// The unit of a file's block count, in bytes.
@@ -36,6 +40,8 @@ pub(crate) enum Content {
     Region { file: Arc<File>, path: Arc<Path>, offset: u64, size: u64, identity: Option<Identity> },
     /// Runs of an open file with holes between them.
     Sparse { file: Arc<File>, path: Arc<Path>, runs: Arc<[Run]>, size: u64, identity: Option<Identity> },
+    /// A file in an open image, with the number of its bytes that are not in holes.
+    Stored { image: Arc<SourceImage>, nid: Nid, size: u64, stored_len: u64 },
 }
 
 /// A run of data.
@@ -82,11 +88,22 @@ impl Identity {
 }
 
 impl Content {
+    /// The file `nid` of an image.
+    pub(crate) fn of_image(image: &Arc<SourceImage>, nid: Nid, size: u64, may_have_holes: bool) -> Result<Self> {
+        let stored_len = if may_have_holes {
+            let ranges = image_data_ranges(image, nid, size, 1)?;
+            ranges.iter().map(|range| range.end - range.start).sum()
+        } else {
+            size
+        };
+        Ok(Self::Stored { image: Arc::clone(image), nid, size, stored_len })
+    }
+
     /// The size in bytes.
     pub(crate) fn size(&self) -> u64 {
         match self {
             Self::Listed { identity, .. } => identity.size,
-            Self::Region { size, .. } | Self::Sparse { size, .. } => *size,
+            Self::Region { size, .. } | Self::Sparse { size, .. } | Self::Stored { size, .. } => *size,
         }
     }
 
@@ -95,6 +112,7 @@ impl Content {
         match self {
             Self::Listed { root, inner, .. } => root.path_of(inner),
             Self::Region { path, .. } | Self::Sparse { path, .. } => path.to_path_buf(),
+            Self::Stored { image, .. } => image.path().to_path_buf(),
         }
     }
 
@@ -104,6 +122,7 @@ impl Content {
             Self::Listed { identity, allocated_len, .. } => identity.size.min(*allocated_len),
             Self::Region { size, .. } => *size,
             Self::Sparse { runs, .. } => runs.iter().map(|run| run.len).sum(),
+            Self::Stored { stored_len, .. } => *stored_len,
         }
     }
 
@@ -120,9 +139,11 @@ impl Content {
                 }
                 Ok(ranges.found)
             }
-            _ => {
+            Self::Stored { image, nid, size, .. } => image_data_ranges(image, *nid, *size, unit),
+            Self::Listed { .. } | Self::Region { .. } => {
                 let open = self.open()?;
-                let ranges = data_ranges(open.file(), self.size(), unit);
+                let Some(file) = open.file() else { return Ok(iter::once(0..self.size()).collect()) };
+                let ranges = data_ranges(file, self.size(), unit);
                 ranges.map_err(|error| Error::source(self.path(), "read")(error.into()))
             }
         }
@@ -150,13 +171,17 @@ impl Content {
                 if Identity::of(&status) != *identity {
                     return Err(changed());
                 }
-                let file = OpenFile::Own(file);
+                let origin = Origin::File(file);
                 let has_holes = allocated_len(&status) < identity.size;
-                Ok(OpenContent { content: self, file, identity: Some(*identity), has_holes })
+                Ok(OpenContent { content: self, origin, identity: Some(*identity), has_holes })
             }
             Self::Region { file, identity, .. } | Self::Sparse { file, identity, .. } => {
-                let file = OpenFile::Shared(file);
-                Ok(OpenContent { content: self, file, identity: *identity, has_holes: false })
+                let origin = Origin::SharedFile(file);
+                Ok(OpenContent { content: self, origin, identity: *identity, has_holes: false })
+            }
+            Self::Stored { image, nid, .. } => {
+                let origin = Origin::Image(image, *nid);
+                Ok(OpenContent { content: self, origin, identity: None, has_holes: false })
             }
         }
     }
@@ -169,18 +194,21 @@ pub(crate) fn allocated_len(status: &Stat) -> u64 {
 
 /// The ranges of an open file up to `size` that have data; as [`Content::data_ranges`].
 pub(crate) fn data_ranges(file: &File, size: u64, unit: u64) -> rustix::io::Result<Vec<Range<u64>>> {
-    let mut ranges = DataRanges::new(size, unit);
-    let mut at = 0;
-    while at < size {
-        let data = seek(file, SeekFrom::Data(at))?.unwrap_or(at).max(at);
-        if data >= size {
-            break;
-        }
-        let end = seek(file, SeekFrom::Hole(data))?.unwrap_or(size).clamp(data + 1, size);
-        // A unit with any data counts as data.
-        at = ranges.add(data, end);
-    }
-    Ok(ranges.found)
+    DataRanges::found_by(size, unit, |offset, target| {
+        let from = match target {
+            SeekTarget::Data => SeekFrom::Data(offset),
+            SeekTarget::Hole => SeekFrom::Hole(offset),
+        };
+        seek(file, from)
+    })
+}
+
+/// The ranges of a file in an image that have data; as [`Content::data_ranges`].
+fn image_data_ranges(image: &SourceImage, nid: Nid, size: u64, unit: u64) -> Result<Vec<Range<u64>>> {
+    let found = DataRanges::found_by(size, unit, |offset, target| {
+        image.file_system().seek(nid, offset, target).map(|found| found.or(Some(u64::MAX)))
+    });
+    found.map_err(image.failed(Path::new("")))
 }
 
 /// Seeks data or a hole; `None` if the file system does not support holes.
@@ -205,6 +233,27 @@ impl DataRanges {
         Self { size, unit, found: Vec::new() }
     }
 
+    /// The ranges that `seek` finds. It returns `None` if holes cannot be found, and a place behind the end if there is
+    /// nothing more.
+    fn found_by<E>(
+        size: u64,
+        unit: u64,
+        mut seek: impl FnMut(u64, SeekTarget) -> std::result::Result<Option<u64>, E>,
+    ) -> std::result::Result<Vec<Range<u64>>, E> {
+        let mut ranges = Self::new(size, unit);
+        let mut at = 0;
+        while at < size {
+            let data = seek(at, SeekTarget::Data)?.unwrap_or(at).max(at);
+            if data >= size {
+                break;
+            }
+            let end = seek(data, SeekTarget::Hole)?.unwrap_or(size).clamp(data + 1, size);
+            // A unit with any data counts as data.
+            at = ranges.add(data, end);
+        }
+        Ok(ranges.found)
+    }
+
     /// Adds a range that does not begin before earlier ones; returns where the next one may begin.
     fn add(&mut self, start: u64, end: u64) -> u64 {
         let start = start / self.unit * self.unit;
@@ -220,15 +269,16 @@ impl DataRanges {
 /// Content that is open for reading.
 pub(crate) struct OpenContent<'a> {
     content: &'a Content,
-    file: OpenFile<'a>,
+    origin: Origin<'a>,
     identity: Option<Identity>,
     /// Whether there may be holes, which need not be read.
     has_holes: bool,
 }
 
-enum OpenFile<'a> {
-    Own(File),
-    Shared(&'a File),
+enum Origin<'a> {
+    File(File),
+    SharedFile(&'a File),
+    Image(&'a SourceImage, Nid),
 }
 
 impl OpenContent<'_> {
@@ -236,7 +286,7 @@ impl OpenContent<'_> {
     pub(crate) fn read_at(&self, offset: u64, output: &mut [u8]) -> Result<()> {
         match self.content {
             Content::Listed { .. } if self.has_holes => self.read_data(offset, output),
-            Content::Listed { .. } => self.read_raw(offset, output),
+            Content::Listed { .. } | Content::Stored { .. } => self.read_raw(offset, output),
             Content::Region { offset: start, .. } => self.read_raw(start.saturating_add(offset), output),
             Content::Sparse { runs, .. } => self.read_sparse(runs, offset, output),
         }
@@ -275,11 +325,17 @@ impl OpenContent<'_> {
     }
 
     fn seek(&self, from: SeekFrom) -> Result<Option<u64>> {
-        seek(self.file(), from).map_err(|error| Error::source(self.content.path(), "read")(error.into()))
+        let Some(file) = self.file() else { return Ok(None) };
+        seek(file, from).map_err(|error| Error::source(self.content.path(), "read")(error.into()))
     }
 
     fn read_raw(&self, start: u64, output: &mut [u8]) -> Result<()> {
-        self.file().read_exact_at(output, start).map_err(|error| match error.kind() {
+        let file = match &self.origin {
+            Origin::File(file) => file,
+            Origin::SharedFile(file) => file,
+            Origin::Image(image, nid) => return image.read_exact_at(*nid, start, output),
+        };
+        file.read_exact_at(output, start).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof if self.identity.is_some() => Error::Changed { path: self.content.path() },
             _ => Error::source(self.content.path(), "read")(error),
         })
@@ -287,18 +343,19 @@ impl OpenContent<'_> {
 
     /// Fails if the file was replaced or changed since it was listed.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
-        let Some(identity) = self.identity else { return Ok(()) };
-        match Identity::of_file(self.file()) {
+        let (Some(identity), Some(file)) = (self.identity, self.file()) else { return Ok(()) };
+        match Identity::of_file(file) {
             Ok(now) if now == identity => Ok(()),
             Ok(_) => Err(Error::Changed { path: self.content.path() }),
             Err(error) => Err(Error::source(self.content.path(), "look at")(error)),
         }
     }
 
-    fn file(&self) -> &File {
-        match &self.file {
-            OpenFile::Own(file) => file,
-            OpenFile::Shared(file) => file,
+    fn file(&self) -> Option<&File> {
+        match &self.origin {
+            Origin::File(file) => Some(file),
+            Origin::SharedFile(file) => Some(file),
+            Origin::Image(..) => None,
         }
     }
 }
@@ -366,7 +423,7 @@ mod tests {
                 let read = scope.spawn(|| {
                     refuse_seeks(error);
                     let open = content.open().expect("it is there");
-                    assert_eq!(rustix::fs::seek(open.file(), SeekFrom::Data(0)), Err(error));
+                    assert_eq!(rustix::fs::seek(open.file().expect("it is a file"), SeekFrom::Data(0)), Err(error));
                     let ranges = content.data_ranges(1 << 20).expect("it can be read");
                     assert_eq!(ranges, std::slice::from_ref(&(0..content.size())));
                     compare(&content, &expected);

@@ -32,22 +32,22 @@ const LIST_BYTES_MAX: u64 = 64 << 20;
 const ROOT_MODE: u16 = 0o777;
 
 /// Where to write the names of files.
-pub(super) enum InfoTarget {
+pub(in crate::drop_in) enum InfoTarget {
     Output,
     File(PathBuf),
 }
 
 /// What to build.
-pub(super) struct Order {
-    pub(super) build: BuildOptions,
-    pub(super) sources: Vec<Source>,
-    pub(super) compressor: &'static str,
-    pub(super) is_quiet: bool,
+pub(in crate::drop_in) struct Order {
+    pub(in crate::drop_in) build: BuildOptions,
+    pub(in crate::drop_in) sources: Vec<Source>,
+    pub(in crate::drop_in) compressor: &'static str,
+    pub(in crate::drop_in) is_quiet: bool,
     /// The form in which progress is shown, if it is.
-    pub(super) progress: Option<Form>,
-    pub(super) info: Option<InfoTarget>,
+    pub(in crate::drop_in) progress: Option<Form>,
+    pub(in crate::drop_in) info: Option<InfoTarget>,
     /// Messages about options that have no effect, a line for each.
-    pub(super) notes: Vec<String>,
+    pub(in crate::drop_in) notes: Vec<String>,
 }
 
 /// What the command line asks for.
@@ -260,6 +260,9 @@ impl Parsed {
                 let offset = text.parse().map_err(|_| wrong())?;
                 (build.ownership.uid_offset, build.ownership.gid_offset) = (offset, offset);
             }
+            "default-mode" => build.implied_directories.permissions = octal_mode(text).ok_or_else(wrong)?,
+            "default-uid" => build.implied_directories.uid = self.accounts.user(text).ok_or_else(wrong)?,
+            "default-gid" => build.implied_directories.gid = self.accounts.group(text).ok_or_else(wrong)?,
             "p" => self.pseudo.push(value.as_encoded_bytes().to_vec()),
             "pf" => self.pseudo.extend(pseudo::definitions(&read_list(value)?)),
             "info-file" => self.info = Some(InfoTarget::File(PathBuf::from(value))),

@@ -16,16 +16,16 @@ const DICTIONARY_MIN: u32 = 8 << 10;
 
 /// The compressor and its options, as given on the command line.
 #[derive(Default)]
-pub(super) struct CompressorOptions {
+pub(in crate::drop_in) struct CompressorOptions {
     /// `None` is gzip.
     name: Option<&'static str>,
-    pub(super) level: Option<i32>,
-    pub(super) window_log2: Option<u8>,
-    pub(super) strategies: Option<String>,
-    pub(super) filters: Option<String>,
-    pub(super) dictionary: Option<String>,
-    pub(super) algorithm: Option<String>,
-    pub(super) is_high: bool,
+    pub(in crate::drop_in) level: Option<i32>,
+    pub(in crate::drop_in) window_log2: Option<u8>,
+    pub(in crate::drop_in) strategies: Option<String>,
+    pub(in crate::drop_in) filters: Option<String>,
+    pub(in crate::drop_in) dictionary: Option<String>,
+    pub(in crate::drop_in) algorithm: Option<String>,
+    pub(in crate::drop_in) is_high: bool,
 }
 
 impl CompressorOptions {
@@ -33,7 +33,7 @@ impl CompressorOptions {
     ///
     /// # Errors
     /// A message: there is no such compressor.
-    pub(super) fn choose(&mut self, text: &str) -> Result<(), String> {
+    pub(in crate::drop_in) fn choose(&mut self, text: &str) -> Result<(), String> {
         let known = NAMES.into_iter().find(|name| *name == text);
         let known = known.ok_or_else(|| format!("-comp {text} is unknown: use {}", NAMES.join(", ")))?;
         self.name = Some(known);
@@ -41,7 +41,7 @@ impl CompressorOptions {
     }
 
     /// The name of the compressor.
-    pub(super) fn name(&self) -> &'static str {
+    pub(in crate::drop_in) fn name(&self) -> &'static str {
         self.name.unwrap_or("gzip")
     }
 
@@ -49,7 +49,7 @@ impl CompressorOptions {
     ///
     /// # Errors
     /// A message: an option is wrong, or belongs to another compressor.
-    pub(super) fn compression(&self, block_bytes: u32) -> Result<BlockCompression, String> {
+    pub(in crate::drop_in) fn compression(&self, block_bytes: u32) -> Result<BlockCompression, String> {
         let name = self.name();
         let given = [
             ("-Xcompression-level", self.level.is_some(), &["gzip", "zstd", "lzo"][..]),

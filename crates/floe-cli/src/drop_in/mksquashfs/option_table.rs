@@ -32,7 +32,6 @@ const fn row(names: &'static [&'static str], value: &'static str, about: &'stati
 
 const APPENDS: &str = "images are always built completely";
 const ACTIONS: &str = "there are no actions; use -p, -e, -sort and the options for modes and owners";
-const TAR_ONLY: &str = "an archive has to state what it contains";
 const READERS: &str = "threads read and compress in turn";
 
 /// The options, in the order of the original's help.
@@ -156,9 +155,9 @@ pub(super) const OPTIONS: &[OptionRow] = &[
     row(&["log-action-file"], "FILE", "evaluate expressions for each file", Refused(ACTIONS)),
     row(&["true-action-file"], "FILE", "evaluate expressions for each file", Refused(ACTIONS)),
     row(&["false-action-file"], "FILE", "evaluate expressions for each file", Refused(ACTIONS)),
-    row(&["default-mode"], "MODE", "mode of directories that an archive omits", Refused(TAR_ONLY)),
-    row(&["default-uid"], "USER", "owner of directories that an archive omits", Refused(TAR_ONLY)),
-    row(&["default-gid"], "GROUP", "group of directories that an archive omits", Refused(TAR_ONLY)),
+    row(&["default-mode"], "MODE", "mode of directories that an archive omits, and of the root", Supported),
+    row(&["default-uid"], "USER", "owner of directories that an archive omits, and of the root", Supported),
+    row(&["default-gid"], "GROUP", "group of directories that an archive omits, and of the root", Supported),
     row(
         &["ignore-zeros"],
         "",

@@ -91,7 +91,7 @@ impl SourceRoot {
 }
 
 /// Excluded paths by patterns, one for each name in them.
-pub(super) struct ExcludedNames {
+pub(in crate::drop_in) struct ExcludedNames {
     patterns: Vec<(Vec<Pattern>, bool)>,
 }
 
@@ -100,7 +100,7 @@ impl ExcludedNames {
     ///
     /// # Errors
     /// A message: a pattern is invalid.
-    pub(super) fn new(texts: &[OsString], matching: Matching) -> Result<Self, String> {
+    pub(in crate::drop_in) fn new(texts: &[OsString], matching: Matching) -> Result<Self, String> {
         let patterns = texts.iter().map(|text| {
             let bytes = text.as_bytes();
             let (bytes, is_sticky) = bytes.strip_prefix(STICKY).map_or((bytes, false), |rest| (rest, true));
@@ -124,7 +124,7 @@ impl ExcludedNames {
     }
 
     /// The patterns as a filter of the build.
-    pub(super) fn into_filter(self) -> PathFilter {
+    pub(in crate::drop_in) fn into_filter(self) -> PathFilter {
         PathFilter::new(move |path| self.matches(path))
     }
 }

@@ -1,7 +1,7 @@
 //! Sizes on the command line.
 
 /// A size in bytes: a number with an optional unit of KiB, MiB or GiB.
-pub(super) fn size(text: &str) -> Option<u64> {
+pub(in crate::drop_in) fn size(text: &str) -> Option<u64> {
     let end = text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(end);
     let shift = match unit.to_ascii_lowercase().as_str() {

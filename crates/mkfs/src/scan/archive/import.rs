@@ -17,7 +17,7 @@ use crate::{
     error::{Error, Result, shown},
     options::{Options, Whiteouts},
     progress::{Phase, Progress, report},
-    scan::{excludes::Excludes, whiteout::Whiteout},
+    scan::{LINK_TARGET_LEN_MAX, excludes::Excludes, implied_directory, whiteout::Whiteout},
     tree::{
         Body, Metadata, Node, NodeId, Tree,
         xattrs::{ACL_ACCESS, ACL_DEFAULT, Acl, Xattr},
@@ -30,12 +30,8 @@ const REPORT_INTERVAL: u64 = 1024;
 const NAME_LEN_MAX: usize = 255;
 /// The longest path of a member, in bytes.
 const PATH_LEN_MAX: usize = 1 << 16;
-/// The longest target of a symbolic link, in bytes.
-const LINK_TARGET_LEN_MAX: usize = 4095;
 /// How many symbolic links a member's path may cross.
 const LINKS_MAX: usize = 40;
-/// The permissions of directories that have no member of their own.
-const IMPLIED_PERMISSIONS: u16 = 0o755;
 
 impl Archive {
     /// Imports the members into the tree. Existing nodes stay, unless a member has the same path or a whiteout removes
@@ -292,7 +288,7 @@ impl Importer<'_> {
             }
             let Some(next) = next else {
                 let Some(modified) = create else { return Ok(None) };
-                let metadata = Metadata { permissions: IMPLIED_PERMISSIONS, uid: 0, gid: 0, modified };
+                let metadata = implied_directory(self.options, modified);
                 let body = Body::Directory(Default::default());
                 let made = self.tree.add(Node { metadata, xattrs: Vec::new(), body });
                 self.tree.link(here, &name, made);
