@@ -3,7 +3,7 @@
 use std::{
     num::NonZeroUsize,
     ops::ControlFlow,
-    path::Path,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     thread,
     time::Duration,
@@ -59,7 +59,7 @@ impl Verifier for ImageVerifier {
     fn verify(
         &mut self,
         path: &Path,
-        blob: Option<&Path>,
+        devices: &[PathBuf],
         expected: &Expected<'_>,
         progress: &mut dyn Progress,
     ) -> Result<Verified, VerifyError> {
@@ -70,12 +70,11 @@ impl Verifier for ImageVerifier {
             ..Default::default()
         };
         let volume = VolumeOptions { read_around: false, ..VolumeOptions::default() };
-        let devices = blob.map(Path::to_path_buf).into_iter().collect();
         let offset = match expected.image_offset() {
             0 => Offset::None,
             offset => Offset::At(offset),
         };
-        let options = OpenOptions { devices, engine, volume, offset, ..OpenOptions::default() };
+        let options = OpenOptions { devices: devices.to_vec(), engine, volume, offset, ..OpenOptions::default() };
         let image = Image::open(path, &options).map_err(|error| match error {
             OpenError::Image { error, .. } if error.is_transient() => VerifyError::Unread(error.to_string()),
             OpenError::File { .. } => VerifyError::Unread(error.to_string()),

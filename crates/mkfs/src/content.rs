@@ -74,7 +74,8 @@ impl<'a> ContentPlan<'a> {
         options: &'a Options,
         progress: &mut dyn Progress,
     ) -> Result<Self> {
-        let contents: Vec<Option<&Content>> = order.iter().map(|ordered| tree.content(ordered)).collect();
+        let own = |ordered| tree.content(ordered).filter(|content| !content.is_referred());
+        let contents: Vec<Option<&Content>> = order.iter().map(own).collect();
         let duplicate_of =
             if options.shares_files() { duplicates(&contents, options, progress)? } else { vec![None; contents.len()] };
         let launch = options.profile.as_ref().map(|profile| Launch::new(profile, tree, order));
@@ -99,7 +100,8 @@ impl<'a> ContentPlan<'a> {
     ) -> Result<FilesToStore<'t>> {
         let mut files = Vec::new();
         for (place, ordered) in order.iter().enumerate().filter(|(place, _)| self.duplicate_of[*place].is_none()) {
-            if let Some(content) = tree.content(ordered).filter(|content| content.size() > 0) {
+            if let Some(content) = tree.content(ordered).filter(|content| content.size() > 0 && !content.is_referred())
+            {
                 let (coding, group) = (self.codings[place], self.groups[place]);
                 let method = StorageMethod::of(content, options, coding)?;
                 files.push(FileToStore { place, content, coding, group, method });

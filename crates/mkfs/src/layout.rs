@@ -25,7 +25,10 @@ use crate::{
     files::image_file::ImageFile,
     options::{Metabox, Options},
     progress::{Phase, Progress, report},
-    tree::{OrderedNode, Tree},
+    tree::{
+        OrderedNode, Tree,
+        content::{Content, Run},
+    },
 };
 
 /// An EROFS image while it is laid out.
@@ -122,6 +125,20 @@ impl DataLocation {
     /// A file without data.
     pub(crate) const EMPTY: Self = Self::Flat { start_block: None, inline: Vec::new() };
 
+    /// Runs of an extra device. All but the last end with a block.
+    fn of_runs(device: u16, runs: &[Run], size: u64, block_size: u64) -> Self {
+        let mut chunks = Chunks::new(0);
+        let mut at = 0;
+        for run in runs {
+            let (first, count) = (run.offset / block_size, run.len.div_ceil(block_size));
+            chunks.push_holes(first - at);
+            chunks.push_blocks(device, run.position / block_size, count);
+            at = first + count;
+        }
+        chunks.push_holes(size.div_ceil(block_size) - at);
+        Self::Chunked { chunks }
+    }
+
     /// Changes the offset in the packed inode.
     pub(crate) fn move_fragment(&mut self, moved: impl Fn(u64) -> u64) {
         match self {
@@ -144,10 +161,15 @@ impl<'a> ErofsLayout<'a> {
         let xattrs = XattrTable::new(tree, order, &options.xattrs)?;
         let times = ImageTimes::new(tree, order, options);
         let mut image = ImageFile::create(&options.output, options.layout.offset, &options.temporaries)?;
-        image.append(&vec![0; usize::try_from(head_len(options, times, &xattrs)).unwrap_or(0)])?;
+        image.append(&vec![0; usize::try_from(head_len(options, times, &xattrs, tree.devices())).unwrap_or(0)])?;
         image.pad(options.block_size())?;
         let data_start = image.len();
-        let data = DataArea::new(image, plan, options)?;
+        let mut data = DataArea::new(image, plan, options)?;
+        for (place, ordered) in order.iter().enumerate() {
+            if let Some(Content::Referred { device, runs, size, .. }) = tree.content(ordered) {
+                data.files[place] = DataLocation::of_runs(*device, runs, *size, options.block_size());
+            }
+        }
         Ok(Self {
             options,
             times,
@@ -226,6 +248,7 @@ impl<'a> ErofsLayout<'a> {
             xattrs: &xattrs,
             blocks: image.len() / options.block_size(),
             blob_blocks: data.blob.as_ref().map(|blob| blob.len() / options.block_size()),
+            referred: tree.devices(),
             xattr_block,
             metadata_block,
             metadata: &metadata,

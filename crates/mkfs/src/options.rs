@@ -94,6 +94,9 @@ pub struct Options {
     pub whiteouts: Whiteouts,
     /// The handling of overlayfs metadata.
     pub overlay_marks: OverlayMarks,
+    /// Whether files refer to the data in their sources, which become extra devices of the image, in their order. Such
+    /// sources are EROFS images with the same block size, and plain tar archives.
+    pub refers_to_sources: bool,
     /// Directories that archives have no members for.
     pub implied_directories: ImpliedDirectories,
     /// Changes to the tree after the sources were listed.
@@ -162,6 +165,8 @@ pub enum Whiteouts {
     Keep,
     /// Whiteouts: they remove entries of earlier sources and are not stored. In images, those of overlayfs do so too.
     Apply,
+    /// Ordinary names. In images, the whiteouts of overlayfs remove entries of earlier sources, and stay.
+    Merge,
     /// Whiteouts, converted to those of overlayfs: device nodes with number 0, and the attribute
     /// `trusted.overlay.opaque`.
     Overlay,
@@ -278,6 +283,7 @@ impl Options {
             strict: false,
             whiteouts: Whiteouts::Keep,
             overlay_marks: OverlayMarks::Keep,
+            refers_to_sources: false,
             implied_directories: ImpliedDirectories::default(),
             tree_changes: TreeChanges::default(),
             layout: Layout::default(),
@@ -353,7 +359,13 @@ impl Options {
             return refuse(format!("the number of jobs must not exceed {}", Self::JOBS_MAX));
         }
         if let Format::Squashfs(squashfs) = &self.format {
+            if self.refers_to_sources {
+                return refuse("SquashFS has no extra devices".into());
+            }
             return squashfs.check();
+        }
+        if self.refers_to_sources && self.blob_device.is_some() {
+            return refuse("a blob device cannot be added to sources that are extra devices".into());
         }
         let block_sizes = format::BLOCK_SIZE_LOG2_MIN..=format::BLOCK_SIZE_LOG2_MAX;
         if !block_sizes.contains(&self.block_size_log2) {

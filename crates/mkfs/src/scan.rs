@@ -26,6 +26,9 @@ use crate::{
 /// The longest target of a symbolic link, in bytes.
 const LINK_TARGET_LEN_MAX: usize = 4095;
 
+/// The maximum number of sources that are extra devices.
+const DEVICES_MAX: usize = 4096;
+
 /// Scans all sources. Returns the tree and a warning for each omitted item.
 pub(crate) fn scan(options: &Options, sources: &[Source], progress: &mut dyn Progress) -> Result<(Tree, Vec<String>)> {
     if sources.is_empty() {
@@ -43,6 +46,9 @@ pub(crate) fn scan(options: &Options, sources: &[Source], progress: &mut dyn Pro
         if sources.iter().any(is_output) {
             return Err(Error::Option(format!("the output {} is also a source", output.shown())));
         }
+    }
+    if options.refers_to_sources {
+        check_devices(sources)?;
     }
     for source in sources {
         match source {
@@ -89,6 +95,17 @@ pub(crate) fn scan(options: &Options, sources: &[Source], progress: &mut dyn Pro
         count => warnings.push(format!("the owners of {count} inodes exceed 4294967294 and wrapped around")),
     }
     Ok((tree, warnings))
+}
+
+/// Checks that all sources can be extra devices.
+fn check_devices(sources: &[Source]) -> Result<()> {
+    if sources.len() > DEVICES_MAX {
+        return Err(Error::Option(format!("an image has at most {DEVICES_MAX} extra devices")));
+    }
+    match sources.iter().all(|source| matches!(source, Source::Image(_) | Source::Tar(_))) {
+        true => Ok(()),
+        false => Err(Error::Option("only files can be extra devices: images, and tar archives".into())),
+    }
 }
 
 /// The attributes of a directory that no source describes, but for an entry with this time.

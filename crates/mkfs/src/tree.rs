@@ -5,7 +5,10 @@ pub(crate) mod source_image;
 pub(crate) mod source_root;
 pub(crate) mod xattrs;
 
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    path::PathBuf,
+};
 
 use floe_image::{DIRECTORY_DEPTH_MAX, DeviceNumber, FileType, Timestamp};
 
@@ -65,6 +68,16 @@ impl Node {
 #[derive(Debug)]
 pub(crate) struct Tree {
     nodes: Vec<Node>,
+    devices: Vec<ReferredDevice>,
+}
+
+/// A file that is an extra device of the new image.
+#[derive(Debug)]
+pub(crate) struct ReferredDevice {
+    pub(crate) path: PathBuf,
+    /// Identifies it in the device table.
+    pub(crate) tag: Vec<u8>,
+    pub(crate) len: u64,
 }
 
 /// A node in the order of [`Tree::in_order`], the tree order; its parent is the directory in which it was found first.
@@ -80,7 +93,19 @@ impl Tree {
 
     /// Creates a tree with a root without entries.
     pub(crate) fn new(metadata: Metadata) -> Self {
-        Self { nodes: vec![Node { metadata, xattrs: Vec::new(), body: Body::Directory(BTreeMap::new()) }] }
+        let root = Node { metadata, xattrs: Vec::new(), body: Body::Directory(BTreeMap::new()) };
+        Self { nodes: vec![root], devices: Vec::new() }
+    }
+
+    /// Adds an extra device; returns its number, which is above 0.
+    pub(crate) fn add_device(&mut self, device: ReferredDevice) -> u16 {
+        self.devices.push(device);
+        u16::try_from(self.devices.len()).unwrap_or(u16::MAX)
+    }
+
+    /// The extra devices, by number from 1 on.
+    pub(crate) fn devices(&self) -> &[ReferredDevice] {
+        &self.devices
     }
 
     pub(crate) fn node(&self, id: NodeId) -> &Node {

@@ -56,6 +56,18 @@ impl Chunks {
         self.count = self.count.saturating_add(1);
     }
 
+    /// Appends `count` chunks in contiguous blocks.
+    pub fn push_blocks(&mut self, device: u16, block: u64, count: u64) {
+        if count > 0 {
+            self.push(Chunk::Blocks { device, block });
+            let more = count - 1;
+            if let Some(run) = self.runs.last_mut() {
+                run.count = run.count.saturating_add(more);
+            }
+            self.count = self.count.saturating_add(more);
+        }
+    }
+
     /// Appends `count` holes.
     pub fn push_holes(&mut self, count: u64) {
         match self.runs.last_mut() {

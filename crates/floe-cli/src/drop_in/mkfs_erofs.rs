@@ -3,6 +3,7 @@
 mod algorithms;
 mod extended;
 mod option_table;
+mod sources;
 
 use std::{
     ffi::{OsStr, OsString},
@@ -27,13 +28,8 @@ pub(in crate::drop_in) use option_table::help;
 use self::{algorithms::Algorithm, extended::Extended, option_table::Value};
 use super::erofs_tool::{ErofsTool, GivenOption, Options, number};
 use crate::{
-    cancellation, compress_hints,
-    erofs_report::uuid_text,
-    expression_text::expression_text,
-    fail::Fail,
-    fake,
-    root_hash_file::{StaleRootHashes, root_hash_paths},
-    source_date_epoch,
+    cancellation, compress_hints, erofs_report::uuid_text, expression_text::expression_text, fail::Fail, fake,
+    root_hash_file::StaleRootHashes, source_date_epoch,
 };
 use option_table::Support;
 
@@ -75,6 +71,10 @@ struct Order {
     is_build_time: bool,
     ignores_times: bool,
     is_tar: bool,
+    /// Whether the image refers to the data in its archive.
+    refers_to_archive: bool,
+    /// Whether the data of layers is stored; otherwise the image refers to it.
+    stores_data: bool,
     splits_links: bool,
     is_quiet: bool,
     verbosity: u64,
@@ -100,6 +100,8 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
         is_build_time: false,
         ignores_times: false,
         is_tar: false,
+        refers_to_archive: false,
+        stores_data: false,
         splits_links: false,
         is_quiet: false,
         verbosity: VERBOSITY,
@@ -116,14 +118,14 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
         }
     }
     let operands = options.into_operands();
-    let source = match order.source(&operands) {
-        Ok(source) => source,
+    let sources = match order.sources(&operands) {
+        Ok(sources) => sources,
         Err(message) => return tool.wrong(&message),
     };
     if let Err(message) = order.complete() {
         return tool.wrong(&message);
     }
-    if matches!(source, Source::Directory(_))
+    if matches!(sources.as_slice(), [Source::Directory(_)])
         && let Some(reason) = fake::refusal()
     {
         return tool.failed(&reason, 1);
@@ -133,7 +135,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
     let temporaries = order.build.temporaries.clone();
     let cancelled = || floe_mkfs::Error::Cancelled.to_string();
     cancellation::end_after_signal(SIGNAL_PATIENCE, move || temporaries.remove().then(cancelled))?;
-    let built = build_unnamed(&order.build, &[source], Some(&mut verifier), &mut Silence(&stop));
+    let built = build_unnamed(&order.build, &sources, Some(&mut verifier), &mut Silence(&stop));
     let finished = built.and_then(|complete| {
         let stale = StaleRootHashes::of(&order.build.output, None);
         Ok((complete.finish(&stale.companions)?, stale.notes))
@@ -196,7 +198,8 @@ impl Order {
             "hard-dereference" => self.splits_links = true,
             "ovlfs-strip" => build.overlay_marks = OverlayMarks::Strip,
             "quiet" => self.is_quiet = true,
-            "tar" => self.is_tar = true,
+            "tar" => (self.is_tar, self.refers_to_archive) = (true, false),
+            "clean" => self.stores_data = true,
             "zD" => build.layout.packs_directories = true,
             "V" | "version" | "h" | "help" => return false,
             // Options without effect.
@@ -283,10 +286,16 @@ impl Order {
             "ovlfs-strip" if &*shown == "1" => build.overlay_marks = OverlayMarks::Strip,
             "ovlfs-strip" => build.overlay_marks = OverlayMarks::MarkOrigins,
             "root-xattr-isize" => build.layout.root_xattr_bytes = id("the minimum inline xattr size")?,
-            "tar" if &*shown == "f" => self.is_tar = true,
+            "tar" if matches!(&*shown, "f" | "i") => (self.is_tar, self.refers_to_archive) = (true, &*shown == "i"),
+            "clean" if &*shown == "data" => self.stores_data = true,
+            "clean" => {
+                return Err(Wrong::Refused(format!(
+                    "--clean={shown} is not offered by floe: images without data are not supported; use --clean=data"
+                )));
+            }
             "tar" => {
                 return Err(Wrong::Refused(format!(
-                    "--tar={shown} is not offered by floe: an image contains the data of its archive; use --tar=f"
+                    "--tar={shown} is not offered by floe: images without data are not supported; use --tar=f or --tar=i"
                 )));
             }
             "workers" => {
@@ -318,26 +327,6 @@ impl Order {
             }
         };
         Ok((size, number))
-    }
-
-    /// Parses the operands.
-    fn source(&mut self, operands: &[OsString]) -> Result<Source, String> {
-        let mut operands = operands.iter();
-        self.build.output = operands.next().ok_or("missing argument: FILE")?.into();
-        self.build.companions = root_hash_paths(&self.build.output);
-        let Some(source) = operands.next() else {
-            return if self.is_tar { Ok(Source::TarFromInput) } else { Err("missing argument: SOURCE(s)".into()) };
-        };
-        if let Some(unexpected) = operands.next() {
-            return Err(format!("unexpected argument: {}", unexpected.shown()));
-        }
-        match self.is_tar {
-            true => Ok(Source::Tar(source.into())),
-            false if Path::new(source).is_file() => {
-                Err("building an image from other images is not offered by floe; for an archive use --tar".into())
-            }
-            false => Ok(Source::Directory(source.into())),
-        }
     }
 
     fn hints_of(&mut self, path: &Path) -> Result<Vec<Hint>, String> {

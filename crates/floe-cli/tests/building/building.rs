@@ -4,7 +4,7 @@ use std::{
     fs,
     num::NonZeroUsize,
     os::unix::fs::{FileExt, symlink},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -87,7 +87,7 @@ impl Verifier for Spoiler {
     fn verify(
         &mut self,
         image: &Path,
-        blob: Option<&Path>,
+        devices: &[PathBuf],
         expected: &Expected<'_>,
         progress: &mut dyn Progress,
     ) -> Result<Verified, VerifyError> {
@@ -95,7 +95,7 @@ impl Verifier for Spoiler {
         let mut byte = [0];
         file.read_exact_at(&mut byte, self.offset).expect("it is there");
         file.write_all_at(&[byte[0] ^ 0x10], self.offset).expect("it can be written");
-        self.verifier.verify(image, blob, expected, progress)
+        self.verifier.verify(image, devices, expected, progress)
     }
 }
 

@@ -8,6 +8,7 @@ mod fakes;
 mod fixed_outputs;
 mod full_disk;
 mod image_sources;
+mod merged_layers;
 mod mkfs_erofs;
 mod mkfs_erofs_disk;
 mod mkfs_output;

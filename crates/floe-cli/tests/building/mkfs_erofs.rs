@@ -270,8 +270,8 @@ fn unsupported_options_are_refused_in_one_line() {
     std::fs::write(scene.path().join("bare"), "5000\n").expect("written");
     for (arguments, words) in [
         ("--incremental=data image source", "--incremental is not offered by floe: images are always built completely"),
-        ("--tar=i image source.tar", "--tar=i is not offered by floe: an image contains the data of its archive"),
-        ("--clean=rvsp image source", "--clean is not offered by floe: images without data"),
+        ("--tar=0 image source.tar", "--tar=0 is not offered by floe: images without data"),
+        ("--clean=rvsp image source", "--clean=rvsp is not offered by floe: images without data"),
         ("--s3=http://host image bucket", "--s3 is not offered by floe: sources are local"),
         ("--ungzip=copy --tar image source.tar", "--ungzip is not offered by floe: floe writes no copy"),
         ("-zlz4 -E48bit --max-extent-bytes=-8192 image source", "pclusters always begin with a block"),

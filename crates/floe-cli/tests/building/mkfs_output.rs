@@ -194,7 +194,7 @@ impl Verifier for Refusal {
     fn verify(
         &mut self,
         _image: &Path,
-        _blob: Option<&Path>,
+        _devices: &[PathBuf],
         _expected: &Expected<'_>,
         _progress: &mut dyn Progress,
     ) -> Result<Verified, VerifyError> {

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::{metadata::MetadataArea, xattr_table::XattrTable};
 use crate::{
     options::{Metabox, Options, Times},
-    tree::{OrderedNode, Tree},
+    tree::{OrderedNode, ReferredDevice, Tree},
 };
 
 /// The times of an image.
@@ -30,6 +30,8 @@ pub(crate) struct Described<'a> {
     /// The number of blocks of the image, and of the blob device if there is one.
     pub(crate) blocks: u64,
     pub(crate) blob_blocks: Option<u64>,
+    /// The sources that are extra devices.
+    pub(crate) referred: &'a [ReferredDevice],
     /// The block of the shared xattrs.
     pub(crate) xattr_block: u32,
     /// The block at which the metadata area starts.
@@ -70,7 +72,7 @@ impl ImageTimes {
 
 /// The length of the superblock and of what follows it, in bytes from the beginning of the image. It does not depend on
 /// the content of the image.
-pub(crate) fn head_len(options: &Options, times: ImageTimes, xattrs: &XattrTable) -> u64 {
+pub(crate) fn head_len(options: &Options, times: ImageTimes, xattrs: &XattrTable, referred: &[ReferredDevice]) -> u64 {
     let metabox_nid = (options.layout.metabox != Metabox::None).then_some(0);
     let described = Described {
         options,
@@ -78,6 +80,7 @@ pub(crate) fn head_len(options: &Options, times: ImageTimes, xattrs: &XattrTable
         xattrs,
         blocks: 0,
         blob_blocks: options.blob_device.as_ref().map(|_| 0),
+        referred,
         xattr_block: 0,
         metadata_block: 0,
         metadata: &MetadataArea { metabox_nid, ..MetadataArea::default() },
@@ -97,6 +100,11 @@ impl Described<'_> {
         let path = options.blob_device.as_ref();
         let tag = path.and_then(|path| path.file_name()).map(|name| name.as_encoded_bytes().to_vec());
         let blob = |blocks| Device { tag: tag.unwrap_or_default(), blocks, unified_block: 0 };
+        let referred = self.referred.iter().map(|device| Device {
+            tag: device.tag.clone(),
+            blocks: device.len.div_ceil(options.block_size()),
+            unified_block: 0,
+        });
         let mut record = SuperBlockRecord {
             feature_compat: self.feature_compat(),
             feature_incompat: self.feature_incompat(),
@@ -111,7 +119,7 @@ impl Described<'_> {
             uuid: [0; 16],
             volume_name,
             configurations: options.configurations(),
-            devices: self.blob_blocks.map(blob).into_iter().collect(),
+            devices: self.blob_blocks.map(blob).into_iter().chain(referred).collect(),
             long_prefixes: self.xattrs.long_prefixes().to_vec(),
             packed_nid: metadata.packed_nid,
             metabox_nid: metadata.metabox_nid,
@@ -138,7 +146,7 @@ impl Described<'_> {
             | bit(format::FEATURE_INCOMPAT_COMPR_CFGS, has_configurations)
             | bit(format::FEATURE_INCOMPAT_48BIT, options.wide)
             | bit(format::FEATURE_INCOMPAT_CHUNKED_FILE, options.chunk_bytes.is_some() || self.has_chunks)
-            | bit(format::FEATURE_INCOMPAT_DEVICE_TABLE, options.blob_device.is_some())
+            | bit(format::FEATURE_INCOMPAT_DEVICE_TABLE, options.blob_device.is_some() || !self.referred.is_empty())
             | bit(format::FEATURE_INCOMPAT_ZTAILPACKING, metadata.has_inline_pclusters)
             | bit(format::FEATURE_INCOMPAT_FRAGMENTS, metadata.packed_nid != 0)
             | bit(format::FEATURE_INCOMPAT_METABOX, metadata.metabox_nid.is_some())

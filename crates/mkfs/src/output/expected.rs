@@ -1,6 +1,6 @@
 //! The expected contents of an image, for verification.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use floe_codec::release_freed_memory;
 use floe_image::{DeviceNumber, FileType, Timestamp};
@@ -17,15 +17,15 @@ use crate::{
 
 /// Verifies an image before it gets its name.
 pub trait Verifier {
-    /// Compares the image in the file `image`, and its blob device in `blob`, with its expected contents. The paths are
-    /// those of files that have no permanent name yet.
+    /// Compares the image in the file `image`, whose extra devices are `devices`, with its expected contents. The image and its
+    /// blob device have no permanent names yet.
     ///
     /// # Errors
     /// The image differs, or `progress` asked to stop.
     fn verify(
         &mut self,
         image: &Path,
-        blob: Option<&Path>,
+        devices: &[PathBuf],
         expected: &Expected<'_>,
         progress: &mut dyn Progress,
     ) -> Result<Verified, VerifyError>;
@@ -102,9 +102,11 @@ pub(crate) fn verify(
     }
     let image = layout.image.readable_path()?;
     let blob = layout.blob.as_mut().map(ImageFile::readable_path).transpose()?;
+    let referred = tree.devices().iter().map(|device| device.path.clone());
+    let devices: Vec<PathBuf> = blob.into_iter().chain(referred).collect();
     let (xattrs, pieces, places) = (&layout.xattrs, layout.pieces.as_slice(), tree.places(order));
     let expected = Expected { tree, order, xattrs, options, pieces, duplicate_of, places };
-    verifier.verify(&image, blob.as_deref(), &expected, progress).map_err(|error| match error {
+    verifier.verify(&image, &devices, &expected, progress).map_err(|error| match error {
         VerifyError::Fault(fault) => Error::Verify(fault),
         VerifyError::Unread(reason) => Error::Unverified(reason),
         VerifyError::Cancelled => Error::Cancelled,

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Result, shown},
     options::Options,
     progress::Progress,
-    tree::content::Identity,
+    tree::{ReferredDevice, content::Identity},
 };
 
 /// The name of an archive from standard input in error messages.
@@ -71,6 +71,17 @@ impl Archive {
         let (file, len) = unpack::unpacked(input, path, &options.output, progress)?;
         let accounts = acl::Accounts::default();
         Self { file: Arc::new(file), path: path.into(), len, identity: None, accounts }.recognize()
+    }
+
+    /// The archive as an extra device.
+    fn referred_device(&self) -> Result<ReferredDevice> {
+        if self.identity.is_none() {
+            return Err(Error::unfit(
+                &*self.path,
+                "a compressed archive cannot be an extra device: decompress it first",
+            ));
+        }
+        Ok(ReferredDevice { path: self.path.to_path_buf(), tag: Vec::new(), len: self.len })
     }
 
     /// Fills `output` with the bytes from `offset` on; fails if the archive ends before.

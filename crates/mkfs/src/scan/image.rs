@@ -14,13 +14,15 @@ use floe_image::{Attr, DirectoryCursor, FileType, Nid};
 use super::{
     LINK_TARGET_LEN_MAX,
     excludes::Excludes,
-    whiteout::{Whiteout, is_opaque_mark, is_whiteout},
+    whiteout::{OVERLAY_ORIGIN, Whiteout, is_opaque_mark, is_whiteout, put_opaque_mark},
 };
 use crate::{
     error::{Error, Result},
-    options::{Options, Whiteouts},
+    options::{Options, OverlayMarks, Whiteouts},
     progress::{Phase, Progress, report},
-    tree::{Body, Metadata, Node, NodeId, Tree, content::Content, source_image::SourceImage, xattrs::Xattr},
+    tree::{
+        Body, Metadata, Node, NodeId, ReferredDevice, Tree, content::Content, source_image::SourceImage, xattrs::Xattr,
+    },
 };
 
 /// Progress is reported once for this many inodes.
@@ -31,6 +33,8 @@ const FREE_COUNT: u64 = 1 << 16;
 /// Lists an image into a tree, through the reader of its format.
 pub(crate) struct ImageScanner<'a> {
     image: Arc<SourceImage>,
+    /// Its number, if it is an extra device.
+    device: Option<u16>,
     tree: &'a mut Tree,
     options: &'a Options,
     excludes: &'a Excludes,
@@ -54,6 +58,7 @@ impl<'a> ImageScanner<'a> {
     pub(crate) fn new(image: &SourceImage, tree: &'a mut Tree, options: &'a Options, excludes: &'a Excludes) -> Self {
         Self {
             image: Arc::new(image.clone()),
+            device: None,
             tree,
             options,
             excludes,
@@ -68,6 +73,9 @@ impl<'a> ImageScanner<'a> {
     /// entry has the same path.
     pub(crate) fn scan(mut self, progress: &mut dyn Progress) -> Result<()> {
         let image = Arc::clone(&self.image);
+        if self.options.refers_to_sources {
+            self.device = Some(self.tree.add_device(self.referred_device()?));
+        }
         let root = image.file_system().root();
         let (node, _) = self.node(root, Path::new(""))?;
         if node.file_type() != FileType::Directory {
@@ -82,6 +90,22 @@ impl<'a> ImageScanner<'a> {
             self.list(&directory, &mut open, progress)?;
         }
         Ok(())
+    }
+
+    /// The image as an extra device.
+    fn referred_device(&self) -> Result<ReferredDevice> {
+        let info = self.image.file_system().info();
+        let block_size = self.options.block_size();
+        let reason = match info.uuid {
+            Some(uuid) if info.format == "erofs" && u64::from(info.block_size) == block_size => {
+                let tag = uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into_bytes();
+                let len = info.block_count.saturating_mul(block_size);
+                return Ok(ReferredDevice { path: self.image.path().to_path_buf(), tag, len });
+            }
+            Some(_) if info.format == "erofs" => format!("its blocks have {} bytes, not {block_size}", info.block_size),
+            _ => "only EROFS images can be extra devices".to_owned(),
+        };
+        Err(Error::unfit(self.image.path(), reason))
     }
 
     fn list(
@@ -140,8 +164,8 @@ impl<'a> ImageScanner<'a> {
             return Ok(None);
         }
         let (node, link_count) = self.node(nid, &path)?;
-        let applies = self.options.whiteouts == Whiteouts::Apply;
-        if applies && is_whiteout(&node) {
+        let whiteouts = self.options.whiteouts;
+        if whiteouts == Whiteouts::Apply && is_whiteout(&node) {
             self.tree.unlink(parent, name);
             return Ok(None);
         }
@@ -152,8 +176,13 @@ impl<'a> ImageScanner<'a> {
             return Ok(Some(OpenDirectory { nid, node: before, path }));
         }
         let mut node = node;
-        if applies {
-            node.xattrs.retain(|xattr| !is_opaque_mark(xattr));
+        match whiteouts {
+            Whiteouts::Apply => node.xattrs.retain(|xattr| !is_opaque_mark(xattr)),
+            // What the whiteout hides in layers below stays hidden.
+            Whiteouts::Merge if before.is_some_and(|before| is_whiteout(self.tree.node(before))) => {
+                put_opaque_mark(&mut node.xattrs);
+            }
+            _ => {}
         }
         let node = self.tree.add(node);
         self.tree.link(parent, name, node);
@@ -165,9 +194,17 @@ impl<'a> ImageScanner<'a> {
 
     /// Gives a directory of an earlier source the attributes of `node`. It keeps its entries, unless `node` is opaque.
     fn merge(&mut self, directory: NodeId, mut node: Node) {
-        if self.options.whiteouts == Whiteouts::Apply && node.xattrs.iter().any(is_opaque_mark) {
-            self.tree.clear(directory);
-            node.xattrs.retain(|xattr| !is_opaque_mark(xattr));
+        let is_opaque = node.xattrs.iter().any(is_opaque_mark);
+        match self.options.whiteouts {
+            Whiteouts::Apply if is_opaque => {
+                self.tree.clear(directory);
+                node.xattrs.retain(|xattr| !is_opaque_mark(xattr));
+            }
+            Whiteouts::Merge if is_opaque => self.tree.clear(directory),
+            Whiteouts::Merge if self.tree.node(directory).xattrs.iter().any(is_opaque_mark) => {
+                put_opaque_mark(&mut node.xattrs);
+            }
+            _ => {}
         }
         let known = self.tree.node_mut(directory);
         (known.metadata, known.xattrs) = (node.metadata, node.xattrs);
@@ -183,7 +220,11 @@ impl<'a> ImageScanner<'a> {
             FileType::Directory => Body::Directory(Default::default()),
             FileType::Regular => {
                 let may_have_holes = outline.hole_alignment.is_some();
-                Body::File(Content::of_image(image, nid, attr.size, may_have_holes)?)
+                let content = Content::of_image(image, nid, attr.size, may_have_holes)?;
+                Body::File(match self.device {
+                    Some(device) if attr.size > 0 => content.referred(device, self.options.block_size())?,
+                    _ => content,
+                })
             }
             FileType::Symlink => {
                 let target = file_system.read_link(nid).map_err(image.failed(path))?;
@@ -208,6 +249,9 @@ impl<'a> ImageScanner<'a> {
         });
         visited.map_err(self.image.failed(path))?;
         xattrs.sort();
+        if self.options.whiteouts == Whiteouts::Merge && self.options.overlay_marks == OverlayMarks::Strip {
+            xattrs.retain(|(name, _)| **name != *OVERLAY_ORIGIN);
+        }
         // Only the first attribute of a name can be read.
         xattrs.dedup_by(|later, first| later.0 == first.0);
         Ok(xattrs)

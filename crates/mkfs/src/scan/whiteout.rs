@@ -16,7 +16,7 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 /// The xattr of an opaque directory in overlayfs, which hides its counterparts in lower layers.
 const OVERLAY_OPAQUE: (&[u8], &[u8]) = (b"trusted.overlay.opaque", b"y");
 /// The xattr that makes overlayfs look for whiteouts when it lists a directory.
-const OVERLAY_ORIGIN: &[u8] = b"trusted.overlay.origin";
+pub(super) const OVERLAY_ORIGIN: &[u8] = b"trusted.overlay.origin";
 
 /// The meaning of a special name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,7 +32,7 @@ pub(crate) enum Whiteout<'a> {
 impl<'a> Whiteout<'a> {
     /// The meaning of a name; `None` for ordinary names.
     pub(crate) fn of(name: &'a [u8], whiteouts: Whiteouts) -> Option<Self> {
-        if whiteouts == Whiteouts::Keep {
+        if matches!(whiteouts, Whiteouts::Keep | Whiteouts::Merge) {
             return None;
         }
         let hidden = name.strip_prefix(PREFIX)?;
@@ -47,7 +47,7 @@ impl<'a> Whiteout<'a> {
     /// Applies the whiteout to `directory`, which contains only entries of earlier layers.
     pub(crate) fn put(self, tree: &mut Tree, directory: NodeId, whiteouts: Whiteouts) {
         match (self, whiteouts) {
-            (Self::Nothing, _) | (_, Whiteouts::Keep) => {}
+            (Self::Nothing, _) | (_, Whiteouts::Keep | Whiteouts::Merge) => {}
             (Self::Entry(name), Whiteouts::Apply) => tree.unlink(directory, name),
             (Self::Opaque, Whiteouts::Apply) => tree.clear(directory),
             (Self::Entry(name), Whiteouts::Overlay) => {
@@ -58,10 +58,7 @@ impl<'a> Whiteout<'a> {
             }
             (Self::Opaque, Whiteouts::Overlay) => {
                 tree.clear(directory);
-                let xattrs = &mut tree.node_mut(directory).xattrs;
-                xattrs.retain(|(name, _)| **name != *OVERLAY_OPAQUE.0);
-                xattrs.push((OVERLAY_OPAQUE.0.into(), OVERLAY_OPAQUE.1.into()));
-                xattrs.sort();
+                put_opaque_mark(&mut tree.node_mut(directory).xattrs);
             }
         }
     }
@@ -97,6 +94,13 @@ impl OverlayMarks {
 /// Whether an inode is a whiteout of overlayfs.
 pub(super) fn is_whiteout(node: &Node) -> bool {
     matches!(node.body, Body::Special(FileType::CharacterDevice, number) if number == DeviceNumber::default())
+}
+
+/// Marks a directory as an opaque one of overlayfs.
+pub(super) fn put_opaque_mark(xattrs: &mut Vec<Xattr>) {
+    xattrs.retain(|(name, _)| **name != *OVERLAY_OPAQUE.0);
+    xattrs.push((OVERLAY_OPAQUE.0.into(), OVERLAY_OPAQUE.1.into()));
+    xattrs.sort();
 }
 
 /// Whether an xattr marks an opaque directory of overlayfs.

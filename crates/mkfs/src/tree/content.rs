@@ -40,6 +40,8 @@ pub(crate) enum Content {
     Region { file: Arc<File>, path: Arc<Path>, offset: u64, size: u64, identity: Option<Identity> },
     /// Runs of an open file with holes between them.
     Sparse { file: Arc<File>, path: Arc<Path>, runs: Arc<[Run]>, size: u64, identity: Option<Identity> },
+    /// Runs of an extra device of the new image, with holes between them. They are not read.
+    Referred { device: u16, path: Arc<Path>, runs: Box<[Run]>, size: u64 },
     /// A file in an open image, with the number of its bytes that are not in holes.
     Stored { image: Arc<SourceImage>, nid: Nid, size: u64, stored_len: u64 },
 }
@@ -99,11 +101,40 @@ impl Content {
         Ok(Self::Stored { image: Arc::clone(image), nid, size, stored_len })
     }
 
+    /// The same content as a reference to an extra device of the new image, which has blocks of this size.
+    pub(crate) fn referred(&self, device: u16, block_size: u64) -> Result<Self> {
+        let (runs, size): (Box<[Run]>, u64) = match self {
+            Self::Region { offset, size, .. } => (Box::new([Run { offset: 0, len: *size, position: *offset }]), *size),
+            Self::Sparse { runs, size, .. } => (runs.to_vec().into(), *size),
+            Self::Stored { image, nid, size, .. } => (image.runs(*nid, *size, block_size)?.into(), *size),
+            Self::Listed { .. } | Self::Referred { .. } => {
+                return Err(Error::unfit(self.path(), "a directory cannot be an extra device"));
+            }
+        };
+        let is_whole = |run: &Run| {
+            let ends_well = run.len.is_multiple_of(block_size) || run.offset + run.len == size;
+            run.offset.is_multiple_of(block_size) && run.position.is_multiple_of(block_size) && ends_well
+        };
+        if !runs.iter().all(is_whole) {
+            let reason = format!("the data of a file does not begin at a multiple of {block_size} bytes");
+            return Err(Error::unfit(self.path(), reason));
+        }
+        Ok(Self::Referred { device, path: self.path().into(), runs, size })
+    }
+
+    /// Whether the new image only refers to the content.
+    pub(crate) fn is_referred(&self) -> bool {
+        matches!(self, Self::Referred { .. })
+    }
+
     /// The size in bytes.
     pub(crate) fn size(&self) -> u64 {
         match self {
             Self::Listed { identity, .. } => identity.size,
-            Self::Region { size, .. } | Self::Sparse { size, .. } | Self::Stored { size, .. } => *size,
+            Self::Region { size, .. }
+            | Self::Sparse { size, .. }
+            | Self::Stored { size, .. }
+            | Self::Referred { size, .. } => *size,
         }
     }
 
@@ -111,7 +142,7 @@ impl Content {
     pub(crate) fn path(&self) -> PathBuf {
         match self {
             Self::Listed { root, inner, .. } => root.path_of(inner),
-            Self::Region { path, .. } | Self::Sparse { path, .. } => path.to_path_buf(),
+            Self::Region { path, .. } | Self::Sparse { path, .. } | Self::Referred { path, .. } => path.to_path_buf(),
             Self::Stored { image, .. } => image.path().to_path_buf(),
         }
     }
@@ -122,6 +153,7 @@ impl Content {
             Self::Listed { identity, allocated_len, .. } => identity.size.min(*allocated_len),
             Self::Region { size, .. } => *size,
             Self::Sparse { runs, .. } => runs.iter().map(|run| run.len).sum(),
+            Self::Referred { runs, .. } => runs.iter().map(|run| run.len).sum(),
             Self::Stored { stored_len, .. } => *stored_len,
         }
     }
@@ -140,7 +172,7 @@ impl Content {
                 Ok(ranges.found)
             }
             Self::Stored { image, nid, size, .. } => image_data_ranges(image, *nid, *size, unit),
-            Self::Listed { .. } | Self::Region { .. } => {
+            Self::Listed { .. } | Self::Region { .. } | Self::Referred { .. } => {
                 let open = self.open()?;
                 let Some(file) = open.file() else { return Ok(iter::once(0..self.size()).collect()) };
                 let ranges = data_ranges(file, self.size(), unit);
@@ -178,6 +210,9 @@ impl Content {
             Self::Region { file, identity, .. } | Self::Sparse { file, identity, .. } => {
                 let origin = Origin::SharedFile(file);
                 Ok(OpenContent { content: self, origin, identity: *identity, has_holes: false })
+            }
+            Self::Referred { path, .. } => {
+                Err(Error::unfit(&**path, "its data is on an extra device, which the build does not read"))
             }
             Self::Stored { image, nid, .. } => {
                 let origin = Origin::Image(image, *nid);
@@ -286,7 +321,7 @@ impl OpenContent<'_> {
     pub(crate) fn read_at(&self, offset: u64, output: &mut [u8]) -> Result<()> {
         match self.content {
             Content::Listed { .. } if self.has_holes => self.read_data(offset, output),
-            Content::Listed { .. } | Content::Stored { .. } => self.read_raw(offset, output),
+            Content::Listed { .. } | Content::Stored { .. } | Content::Referred { .. } => self.read_raw(offset, output),
             Content::Region { offset: start, .. } => self.read_raw(start.saturating_add(offset), output),
             Content::Sparse { runs, .. } => self.read_sparse(runs, offset, output),
         }

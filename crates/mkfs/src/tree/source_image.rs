@@ -6,9 +6,13 @@ use std::{
     sync::Arc,
 };
 
-use floe_image::{FileSystem, Nid};
+use floe_image::{ByteRange, DeviceId, ExtentData, FileSystem, Nid};
 
+use super::content::Run;
 use crate::error::{Error, Result};
+
+/// The number of bytes of a file that one step maps.
+const MAP_LEN: u64 = 64 << 20;
 
 /// Reads an open image. `floe` implements it with its own reader.
 pub trait ImageReader: Send + Sync {
@@ -41,6 +45,11 @@ impl SourceImage {
         &self.path
     }
 
+    /// log2 of the block size.
+    pub fn block_size_log2(&self) -> u8 {
+        u8::try_from(self.file_system().info().block_size.max(1).ilog2()).unwrap_or(u8::MAX)
+    }
+
     /// The path of `inner`, for messages.
     pub(crate) fn path_of(&self, inner: &Path) -> PathBuf {
         if inner.as_os_str().is_empty() { self.path.to_path_buf() } else { self.path.join(inner) }
@@ -57,6 +66,42 @@ impl SourceImage {
             Ok(_) => Err(self.failed(Path::new(""))(io::Error::from(io::ErrorKind::UnexpectedEof))),
             Err(error) => Err(self.failed(Path::new(""))(error)),
         }
+    }
+
+    /// Where the image has the data of a file, if it is stored as it is, in blocks.
+    pub(crate) fn runs(&self, nid: Nid, size: u64, block_size: u64) -> Result<Vec<Run>> {
+        let unfit = |reason: &str| Error::unfit(self.path(), format!("inode {nid}: {reason}"));
+        let (mut runs, mut extents, mut at): (Vec<Run>, _, _) = (Vec::new(), Vec::new(), 0);
+        while at < size {
+            extents.clear();
+            let range = ByteRange::new(at, MAP_LEN.min(size - at));
+            self.file_system().map(nid, range, &mut extents).map_err(self.failed(Path::new("")))?;
+            for extent in &extents {
+                let part = extent.range.intersection(range);
+                let skip = part.offset().saturating_sub(extent.range.offset());
+                let position = match extent.data {
+                    ExtentData::Hole => continue,
+                    ExtentData::Plain { device: DeviceId(0), offset } => offset.saturating_add(skip),
+                    ExtentData::Plain { .. } => return Err(unfit("its data is on an extra device of the image")),
+                    ExtentData::Encoded { .. } => {
+                        return Err(unfit("it is compressed; only plain blocks can be on an extra device"));
+                    }
+                };
+                if !position.is_multiple_of(block_size) {
+                    return Err(unfit(
+                        "its end is stored next to its inode; build the image with -Enoinline_data, or store all data",
+                    ));
+                }
+                match runs.last_mut() {
+                    Some(last) if last.offset + last.len == part.offset() && last.position + last.len == position => {
+                        last.len += part.len();
+                    }
+                    _ => runs.push(Run { offset: part.offset(), len: part.len(), position }),
+                }
+            }
+            at = range.end();
+        }
+        Ok(runs)
     }
 
     /// The error that the entry at the path `inner` could not be read.

@@ -81,8 +81,8 @@ pub(super) const OPTIONS: &[OptionRow] = &[
         "clean",
         Optional,
         "--clean[=X]",
-        "full build, with the data (data), with space for it (rvsp) or without it (0)",
-        Refused("images without data are not supported", &["", "data"]),
+        "merge images with their data (data or no value), instead of referring to it",
+        Supported,
     ),
     row(
         "incremental",
@@ -170,7 +170,7 @@ pub(super) const OPTIONS: &[OptionRow] = &[
         "tar",
         Optional,
         "--tar[=X]",
-        "SOURCE is a tar archive, by default standard input; f: with its data",
+        "SOURCE is a tar archive, by default standard input; f: with its data; i: refer to the data in the archive",
         Supported,
     ),
     row(
@@ -276,9 +276,16 @@ pub(super) const VALUES: &[OptionRow] = &[
     row(
         "tar",
         Optional,
-        "--tar=<0|i>",
-        "i: store only metadata, which refers to the archive; 0: the archive has no data",
-        Refused("an image contains the data of its archive; use --tar=f", &[]),
+        "--tar=0",
+        "the archive has no data",
+        Refused("images without data are not supported; use --tar=f or --tar=i", &[]),
+    ),
+    row(
+        "clean",
+        Optional,
+        "--clean=<0|rvsp>",
+        "with space for the data of the sources (rvsp), or without it (0)",
+        Refused("images without data are not supported; use --clean=data", &[]),
     ),
     row(
         "max-extent-bytes",

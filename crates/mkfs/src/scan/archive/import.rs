@@ -48,10 +48,14 @@ impl Archive {
             tree,
             options,
             excludes,
+            device: None,
             hidden: HashMap::new(),
             replaced: HashSet::new(),
             warnings: Vec::new(),
         };
+        if options.refers_to_sources {
+            importer.device = Some(importer.tree.add_device(self.referred_device()?));
+        }
         if importer.find_replaced()? {
             let mut members = Members::new(self);
             while let Some(member) = members.next()? {
@@ -78,6 +82,8 @@ struct Importer<'a> {
     tree: &'a mut Tree,
     options: &'a Options,
     excludes: &'a Excludes,
+    /// The number of the archive, if it is an extra device.
+    device: Option<u16>,
     /// Excluded members, which may have hard links that are not excluded.
     hidden: HashMap<PathBuf, NodeId>,
     /// While whiteouts are applied: the paths at which this archive has a directory or removes an entry. What earlier
@@ -89,7 +95,7 @@ struct Importer<'a> {
 impl Importer<'_> {
     /// Collects the paths for [`Importer::replaced`]. Returns whether the archive has whiteouts.
     fn find_replaced(&mut self) -> Result<bool> {
-        if self.options.whiteouts == Whiteouts::Keep {
+        if matches!(self.options.whiteouts, Whiteouts::Keep | Whiteouts::Merge) {
             return Ok(false);
         }
         let mut has_whiteouts = false;
@@ -171,7 +177,10 @@ impl Importer<'_> {
                 }
                 Body::Directory(Default::default())
             }
-            MemberKind::File(content) => Body::File(content),
+            MemberKind::File(content) => Body::File(match self.device {
+                Some(device) if content.size() > 0 => content.referred(device, self.options.block_size())?,
+                _ => content,
+            }),
             MemberKind::Symlink(target) => {
                 if target.is_empty() || target.len() > LINK_TARGET_LEN_MAX || target.contains(&0) {
                     let reason = "its link target is empty, contains a zero byte or is longer than 4095 bytes";

@@ -1,0 +1,64 @@
+//! The operands of mkfs.erofs: the image, and a directory, an archive, or the images of layers.
+
+use std::{ffi::OsString, path::Path};
+
+use floe_image::ShownName;
+use floe_mkfs::{Source, Whiteouts};
+
+use super::Order;
+use crate::{
+    command::mkfs::sources::{SourceImages, is_image},
+    root_hash_file::root_hash_paths,
+};
+
+/// log2 of the block size of an image that refers to an archive: the unit of archives.
+const ARCHIVE_BLOCK_SIZE_LOG2: u8 = 9;
+
+impl Order {
+    /// Parses the operands.
+    ///
+    /// # Errors
+    /// A message: an operand is missing, or one too many.
+    pub(super) fn sources(&mut self, operands: &[OsString]) -> Result<Vec<Source>, String> {
+        let mut operands = operands.iter();
+        self.build.output = operands.next().ok_or("missing argument: FILE")?.into();
+        self.build.companions = root_hash_paths(&self.build.output);
+        let Some(source) = operands.next() else {
+            return match (self.is_tar, self.refers_to_archive) {
+                (true, false) => Ok(vec![Source::TarFromInput]),
+                (true, true) => Err("--tar=i needs a file, to which the image refers".into()),
+                (false, _) => Err("missing argument: SOURCE(s)".into()),
+            };
+        };
+        if !self.is_tar && Path::new(source).is_file() {
+            let layers: Vec<&Path> = [source].into_iter().chain(operands).map(Path::new).collect();
+            return self.layers(&layers);
+        }
+        if let Some(unexpected) = operands.next() {
+            return Err(format!("unexpected argument: {}", unexpected.shown()));
+        }
+        if self.refers_to_archive {
+            self.build.refers_to_sources = true;
+            self.build.block_size_log2 = ARCHIVE_BLOCK_SIZE_LOG2;
+        }
+        Ok(vec![if self.is_tar { Source::Tar(source.into()) } else { Source::Directory(source.into()) }])
+    }
+
+    /// Opens the images of layers, the lowest first. Their blocks determine those of the new image.
+    fn layers(&mut self, paths: &[&Path]) -> Result<Vec<Source>, String> {
+        if let Some(path) = paths.iter().find(|path| !is_image(path)) {
+            return Err(format!("{}: it is not an image; for an archive use --tar", path.shown()));
+        }
+        let mut images = SourceImages::new(&[]);
+        let sources = paths.iter().map(|path| images.open(path)).collect::<Result<Vec<_>, _>>();
+        let sources = sources.map_err(|fail| fail.to_string())?;
+        if let Some(Source::Image(image)) = sources.last() {
+            self.build.block_size_log2 = image.block_size_log2();
+        }
+        self.build.whiteouts = Whiteouts::Merge;
+        // Files of layers keep their times.
+        self.is_build_time = true;
+        self.build.refers_to_sources = !self.stores_data;
+        Ok(sources)
+    }
+}
