@@ -3,6 +3,7 @@
 
 mod assembly;
 mod data_area;
+mod inline_data;
 mod known_data;
 mod metadata;
 mod packed;
@@ -13,6 +14,7 @@ mod xattr_table;
 
 use data_area::DataArea;
 use floe_erofs::write::{Chunks, CompressedExtent, launch_list, launch_profile, superblock_bytes};
+use inline_data::InlineData;
 use metadata::{MetaboxInodes, MetadataPlan};
 use squashfs::{SquashfsSummary, xattrs};
 use superblock::{Described, ImageTimes, head_len};
@@ -96,14 +98,14 @@ impl StoredXattrs {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum DataLocation {
     /// Contiguous blocks, and inline data after the inode.
-    Flat { start_block: Option<u64>, inline: Vec<u8> },
+    Flat { start_block: Option<u64>, inline: InlineData },
     /// Pclusters.
     Compressed {
         /// A `COMPRESSION_` number.
         algorithm: u8,
-        extents: Vec<CompressedExtent>,
+        extents: Box<[CompressedExtent]>,
         /// The stored bytes of the last extent if it is inline.
-        inline: Vec<u8>,
+        inline: InlineData,
         fragment_offset: Option<u64>,
     },
     /// Entirely in the packed inode.
@@ -123,7 +125,7 @@ pub(crate) struct SpecialInode {
 
 impl DataLocation {
     /// A file without data.
-    pub(crate) const EMPTY: Self = Self::Flat { start_block: None, inline: Vec::new() };
+    pub(crate) const EMPTY: Self = Self::Flat { start_block: None, inline: InlineData::NONE };
 
     /// Runs of an extra device. All but the last end with a block.
     fn of_runs(device: u16, runs: &[Run], size: u64, block_size: u64) -> Self {
@@ -222,6 +224,7 @@ impl<'a> ErofsLayout<'a> {
             tree,
             order,
             files: &data.files,
+            inlines: &data.inlines,
             directories: &directories,
             xattrs: &xattrs,
             options,
@@ -284,6 +287,7 @@ impl<'a> ErofsLayout<'a> {
             tree,
             order,
             files: &self.data.files,
+            inlines: self.data.inlines(),
             directories: &self.directories,
             xattrs: &self.xattrs,
             options: self.options,

@@ -7,6 +7,7 @@ use xxhash_rust::xxh64::xxh64;
 
 use super::{
     DataLocation,
+    inline_data::InlineStore,
     known_data::{Gap, KnownChunks, KnownPclusters, Verdict, shared_extents},
     packed::{FinalOffsets, Packed},
 };
@@ -33,7 +34,9 @@ const KNOWN_END_FACTOR: usize = 3;
 /// Writes pieces to the image and records where each file is.
 pub(crate) struct Assembler<'a> {
     pub(crate) image: ImageFile,
-    blob: Option<ImageFile>,
+    pub(crate) blob: Option<ImageFile>,
+    /// The data for behind the inodes.
+    pub(crate) inlines: InlineStore,
     options: &'a Options,
     packed: Option<Packed>,
     /// Compressors for data that can only be compressed at this stage, because it depends on what the image contains.
@@ -77,6 +80,7 @@ impl<'a> Assembler<'a> {
         Self {
             image,
             blob,
+            inlines: InlineStore::new(options.output.clone()),
             options,
             packed,
             compressors: Compressors::new(options),
@@ -102,11 +106,6 @@ impl<'a> Assembler<'a> {
         let Some(packed) = self.packed.take() else { return Ok(None) };
         self.duplicate_bytes += packed.duplicate_bytes();
         if packed.len() > 0 { packed.into_content().map(Some) } else { Ok(None) }
-    }
-
-    /// Returns the image and the blob device.
-    pub(crate) fn into_files(self) -> (ImageFile, Option<ImageFile>) {
-        (self.image, self.blob)
     }
 
     /// Begins an inode that does not belong to the tree, so that its place is not that of a file.
@@ -175,7 +174,7 @@ impl<'a> Assembler<'a> {
                 return Ok(DataLocation::Fragment { offset });
             }
             let start_block = (self.image.len() > start).then_some(start / self.options.block_size());
-            return Ok(DataLocation::Flat { start_block, inline });
+            return Ok(DataLocation::Flat { start_block, inline: self.inlines.put(&inline)? });
         }
         if let (Some(offset), 1) = (fragment_offset, extents.len()) {
             return Ok(DataLocation::Fragment { offset });
@@ -186,7 +185,8 @@ impl<'a> Assembler<'a> {
             self.image.rewind(start)?;
             return self.copy_flat(size, content);
         }
-        Ok(DataLocation::Compressed { algorithm, extents, inline, fragment_offset })
+        let inline = self.inlines.put(&inline)?;
+        Ok(DataLocation::Compressed { algorithm, extents: extents.into(), inline, fragment_offset })
     }
 
     fn add_chunks(&mut self, chunk_len: usize, chunks: &[HashedChunk], bytes: &[u8]) -> Result<()> {
@@ -390,6 +390,6 @@ impl<'a> Assembler<'a> {
         open.check_unchanged()?;
         let Current { start, inline, .. } = std::mem::take(&mut self.current);
         let start_block = (self.image.len() > start).then_some(start / self.options.block_size());
-        Ok(DataLocation::Flat { start_block, inline })
+        Ok(DataLocation::Flat { start_block, inline: self.inlines.put(&inline)? })
     }
 }

@@ -4,7 +4,7 @@ use std::{os::unix::fs::FileExt, sync::Arc};
 
 use sha2::{Digest, Sha256};
 
-use super::{DataLocation, SpecialInode, assembly::Assembler, packed::Packed};
+use super::{DataLocation, SpecialInode, assembly::Assembler, inline_data::InlineStore, packed::Packed};
 use crate::{
     compress::{
         compress,
@@ -37,6 +37,7 @@ pub(crate) struct FinishedData {
     pub(crate) blob: Option<ImageFile>,
     /// Where each file is, in tree order.
     pub(crate) files: Vec<DataLocation>,
+    pub(crate) inlines: InlineStore,
     /// A digest of all content.
     pub(crate) digest: [u8; 32],
     /// Digests of the pieces of files, in the order of storage.
@@ -81,16 +82,17 @@ impl<'a> DataArea<'a> {
 
     /// Adds the targets of symbolic links, as far as they are too long to be inline.
     pub(crate) fn add_links(&mut self, tree: &Tree, order: &[OrderedNode]) -> Result<()> {
-        let (image, block_len) = (&mut self.assembler.image, self.options.block_len());
+        let block_len = self.options.block_len();
         for (ordered, file) in order.iter().zip(&mut self.files) {
             let Body::Symlink(target) = &tree.node(ordered.node).body else { continue };
             let tail_len = target.len() % block_len;
             let inline = tail_len <= inline_len_max(block_len);
             let (blocks, tail) = target.split_at(if inline { target.len() - tail_len } else { target.len() });
+            let image = &mut self.assembler.image;
             let start_block = (!blocks.is_empty()).then_some(image.len() / self.options.block_size());
             image.append(blocks)?;
             image.pad(self.options.block_size())?;
-            *file = DataLocation::Flat { start_block, inline: tail.to_vec() };
+            *file = DataLocation::Flat { start_block, inline: self.assembler.inlines.put(tail)? };
         }
         Ok(())
     }
@@ -107,6 +109,11 @@ impl<'a> DataArea<'a> {
         let usual = self.options.compression.map(|_| 0);
         let other = self.options.layout.packed_coding.and_then(|coding| self.options.coding_number(coding));
         self.add_special(&content, other.or(usual), Phase::Packed, progress).map(Some)
+    }
+
+    /// The data for behind the inodes.
+    pub(crate) fn inlines(&self) -> &InlineStore {
+        &self.assembler.inlines
     }
 
     /// The length of the image so far, in bytes.
@@ -140,9 +147,9 @@ impl<'a> DataArea<'a> {
     /// Ends the area.
     pub(crate) fn finish(self) -> FinishedData {
         let duplicate_bytes = self.assembler.duplicate_bytes();
-        let (image, blob) = self.assembler.into_files();
+        let Assembler { image, blob, inlines, .. } = self.assembler;
         let digest = self.digest.finalize().into();
-        FinishedData { image, blob, files: self.files, digest, pieces: self.pieces, duplicate_bytes }
+        FinishedData { image, blob, files: self.files, inlines, digest, pieces: self.pieces, duplicate_bytes }
     }
 
     fn add_special(

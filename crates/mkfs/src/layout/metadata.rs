@@ -12,7 +12,8 @@ use sha2::{Digest, Sha256};
 
 use super::{
     DataLocation, SpecialInode,
-    planned_inode::{InodeMap, PlannedInode, allocate},
+    inline_data::{InlineData, InlineStore},
+    planned_inode::{InodeMap, InodePlaces, PlannedInode},
     xattr_table::XattrTable,
 };
 use crate::{
@@ -57,6 +58,7 @@ pub(crate) struct MetadataPlan<'a> {
     pub(crate) order: &'a [OrderedNode],
     /// Indexed as `order`.
     pub(crate) files: &'a [DataLocation],
+    pub(crate) inlines: &'a InlineStore,
     /// The offsets of directories in the packed inode, in tree order; empty if unknown.
     pub(crate) directories: &'a [u64],
     pub(crate) xattrs: &'a XattrTable,
@@ -68,44 +70,40 @@ impl<'a> MetadataPlan<'a> {
     /// Lays out the area and appends it to the image, which must end with a full block.
     pub(crate) fn write(&self, packed: Option<&SpecialInode>, image: &mut ImageFile) -> Result<MetadataArea> {
         let block_size = self.options.block_size();
-        let mut inodes = self.plan_all()?;
-        inodes.extend(packed.map(|packed| self.plan_special(packed, inodes.len())));
-        let area_len = allocate(&mut inodes, &self.rules, block_size);
-        let nids: Vec<u64> = inodes.iter().map(PlannedInode::nid).collect();
+        let special = |packed| Ok(self.plan_special(packed, self.order.len()));
+        let places = InodePlaces::new(self.plan_all().chain(packed.map(special)), &self.rules, block_size)?;
+        let nids: Vec<u64> = places.nids().collect();
         let start = image.len();
-        let directories_start = start + area_len.next_multiple_of(block_size);
-        self.place_directories(&mut inodes, directories_start / block_size);
+        let directories_start = start + places.area_len.next_multiple_of(block_size);
         let mut output = AreaWriter { len: 0, put: |bytes: &[u8]| image.append(bytes), hasher: Sha256::new() };
-        let directories = self.put_inodes(&inodes, &nids, &mut output)?;
+        let specials = packed.map(|packed| self.plan_special(packed, self.order.len()));
+        let directories = self.put_inodes(&places, &nids, specials.as_slice(), directories_start, &mut output)?;
         output.put_at(directories_start - start, &directories)?;
         Ok(MetadataArea {
             digest: output.hasher.finalize().into(),
             root_nid: nids[0],
             packed_nid: packed.and(nids.last()).copied().unwrap_or(0),
             metabox_nid: None,
-            inode_count: inodes.len() as u64,
-            has_inline_pclusters: inodes.iter().any(PlannedInode::has_inline_pcluster),
+            inode_count: nids.len() as u64,
+            has_inline_pclusters: places.has_inline_pclusters,
             nids,
         })
     }
 
     /// Lays out the content of the metabox, and the directory blocks for `directories_start` in the image.
     pub(crate) fn metabox_inodes(&self, directories_start: u64) -> Result<MetaboxInodes> {
-        let block_size = self.options.block_size();
-        let mut inodes = self.plan_all()?;
-        allocate(&mut inodes, &self.rules, block_size);
-        self.place_directories(&mut inodes, directories_start / block_size);
-        let nids: Vec<u64> = inodes.iter().map(|inode| inode.nid() | (format::DIRENT_NID_MASK + 1)).collect();
+        let places = InodePlaces::new(self.plan_all(), &self.rules, self.options.block_size())?;
+        let nids: Vec<u64> = places.nids().map(|nid| nid | (format::DIRENT_NID_MASK + 1)).collect();
         let mut bytes = Vec::new();
         let put = |added: &[u8]| {
             bytes.extend_from_slice(added);
             Ok(())
         };
         let mut output = AreaWriter { len: 0, put, hasher: Sha256::new() };
-        let directories = self.put_inodes(&inodes, &nids, &mut output)?;
+        let directories = self.put_inodes(&places, &nids, &[], directories_start, &mut output)?;
         output.hasher.update(&directories);
         let digest = output.hasher.finalize().into();
-        let has_inline_pclusters = inodes.iter().any(PlannedInode::has_inline_pcluster);
+        let has_inline_pclusters = places.has_inline_pclusters;
         Ok(MetaboxInodes { bytes, directories, digest, nids, has_inline_pclusters })
     }
 
@@ -117,33 +115,35 @@ impl<'a> MetadataPlan<'a> {
         metabox: &SpecialInode,
         image: &mut ImageFile,
     ) -> Result<MetadataArea> {
-        let specials = [Some(metabox), packed].into_iter().flatten().zip(self.order.len()..);
-        let mut inodes: Vec<PlannedInode<'_>> =
-            specials.map(|(special, place)| self.plan_special(special, place)).collect();
-        allocate(&mut inodes, &self.rules, self.options.block_size());
+        let specials = || {
+            let specials = [Some(metabox), packed].into_iter().flatten().zip(self.order.len()..);
+            specials.map(|(special, place)| self.plan_special(special, place))
+        };
+        let places = InodePlaces::new(specials().map(Ok), &self.rules, self.options.block_size())?;
         let mut hasher = Sha256::new();
         hasher.update(metabox_inodes.digest);
         let mut output = AreaWriter { len: 0, put: |bytes: &[u8]| image.append(bytes), hasher };
-        self.put_inodes(&inodes, &[], &mut output)?;
+        for (inode, position) in specials().zip(&places.positions) {
+            self.put_inode(&inode, *position, &[], &mut output)?;
+        }
+        let mut special_nids = places.nids();
         Ok(MetadataArea {
             digest: output.hasher.finalize().into(),
             root_nid: metabox_inodes.nids[0],
-            packed_nid: packed.and(inodes.get(1)).map_or(0, PlannedInode::nid),
-            metabox_nid: inodes.first().map(PlannedInode::nid),
-            inode_count: (metabox_inodes.nids.len() + inodes.len()) as u64,
+            metabox_nid: special_nids.next(),
+            packed_nid: packed.and(special_nids.next()).unwrap_or(0),
+            inode_count: (metabox_inodes.nids.len() + places.positions.len()) as u64,
             nids: metabox_inodes.nids,
-            has_inline_pclusters: metabox_inodes.has_inline_pclusters
-                || inodes.iter().any(PlannedInode::has_inline_pcluster),
+            has_inline_pclusters: metabox_inodes.has_inline_pclusters || places.has_inline_pclusters,
         })
     }
 
     /// The content of each directory in tree order, empty for other nodes, laid out before the directories' offsets in
     /// the packed inode are known. Inodes in the metabox have nids of their own.
     pub(crate) fn directory_contents(&self, is_boxed: bool) -> Result<Vec<Vec<u8>>> {
-        let mut inodes = self.plan_all()?;
-        allocate(&mut inodes, &self.rules, self.options.block_size());
+        let placed = InodePlaces::new(self.plan_all(), &self.rules, self.options.block_size())?;
         let bit = if is_boxed { format::DIRENT_NID_MASK + 1 } else { 0 };
-        let nids: Vec<u64> = inodes.iter().map(|inode| inode.nid() | bit).collect();
+        let nids: Vec<u64> = placed.nids().map(|nid| nid | bit).collect();
         let places = self.tree.places(self.order);
         let content = |ordered| directory_bytes(&self.entries(ordered, &nids, &places), self.options.block_size());
         let contents =
@@ -152,62 +152,65 @@ impl<'a> MetadataPlan<'a> {
     }
 
     /// Plans the inodes of the tree, without positions.
-    fn plan_all(&self) -> Result<Vec<PlannedInode<'_>>> {
-        self.order.iter().enumerate().map(|(place, ordered)| self.plan(place, ordered)).collect()
+    fn plan_all(&self) -> impl Iterator<Item = Result<PlannedInode<'_>>> {
+        self.order.iter().enumerate().map(|(place, ordered)| self.plan(place, ordered))
     }
 
     fn is_directory(&self, ordered: &OrderedNode) -> bool {
         matches!(self.tree.node(ordered.node).body, Body::Directory(_))
     }
 
-    /// Writes inodes at their positions; returns the directory blocks. `nids` are the nids of the tree's inodes; it is
-    /// empty for special inodes.
+    /// Writes the inodes of the tree, and `specials` after them, at their positions; returns the directory blocks, which will
+    /// be at `directories_start` in the image.
     fn put_inodes<Put: FnMut(&[u8]) -> Result<()>>(
         &self,
-        inodes: &[PlannedInode<'_>],
+        placed: &InodePlaces,
         nids: &[u64],
+        specials: &[PlannedInode<'_>],
+        directories_start: u64,
         output: &mut AreaWriter<Put>,
     ) -> Result<Vec<u8>> {
         let block_size = self.options.block_size();
         let places = self.tree.places(self.order);
-        let blocks = inodes.iter().map(|inode| inode.directory_len.0.next_multiple_of(block_size));
-        let mut directories = vec![0; usize::try_from(blocks.sum::<u64>()).unwrap_or(0)];
-        let first_block = inodes.iter().filter(|inode| inode.directory_len.0 > 0).find_map(|inode| inode.start_block());
-        let mut by_position: Vec<usize> = (0..inodes.len()).collect();
-        by_position.sort_unstable_by_key(|place| inodes[*place].position);
+        let mut directories = vec![0; usize::try_from(placed.directory_blocks * block_size).unwrap_or(0)];
+        let mut by_position: Vec<usize> = (0..placed.positions.len()).collect();
+        by_position.sort_unstable_by_key(|place| placed.positions[*place]);
         for place in by_position {
-            let inode = &inodes[place];
+            let position = placed.positions[place];
+            let Some(ordered) = self.order.get(place) else {
+                self.put_inode(&specials[place - self.order.len()], position, &[], output)?;
+                continue;
+            };
+            let mut inode = self.plan(place, ordered)?;
             let mut tail = Vec::new();
-            let ordered = self.order.get(place).filter(|ordered| !nids.is_empty() && self.is_directory(ordered));
-            if let Some(ordered) = ordered.filter(|_| inode.directory_len != (0, 0)) {
+            if self.is_directory(ordered) && inode.directory_len != (0, 0) {
                 let (blocks_len, _) = inode.directory_len;
                 let mut content = directory_bytes(&self.entries(ordered, nids, &places), block_size);
                 tail = content.split_off(content.len().min(usize::try_from(blocks_len).unwrap_or(usize::MAX)));
-                if let (Some(block), Some(first_block)) = (inode.start_block(), first_block) {
-                    let start = usize::try_from((block - first_block) * block_size).unwrap_or(usize::MAX);
+                if let Some(block) = placed.directory_block(place) {
+                    inode.set_start_block(directories_start / block_size + block);
+                    let start = usize::try_from(block * block_size).unwrap_or(usize::MAX);
                     directories[start..start + content.len()].copy_from_slice(&content);
                 }
             }
-            let mut position = inode.position;
-            for part in inode.parts(&self.rules, &tail) {
-                output.put_at(position, &part)?;
-                position += part.len() as u64;
-            }
+            self.put_inode(&inode, position, &tail, output)?;
         }
         Ok(directories)
     }
 
-    /// Assigns blocks to directories, from `start_block` on.
-    fn place_directories(&self, inodes: &mut [PlannedInode<'_>], start_block: u64) {
-        let block_size = self.options.block_size();
-        let mut next_block = start_block;
-        for inode in inodes {
-            let (blocks_len, tail_len) = inode.directory_len;
-            if blocks_len > 0 {
-                inode.record.data = InodeData::Flat { start_block: Some(next_block), inline: tail_len > 0 };
-                next_block += blocks_len.div_ceil(block_size);
-            }
+    fn put_inode<Put: FnMut(&[u8]) -> Result<()>>(
+        &self,
+        inode: &PlannedInode<'_>,
+        mut position: u64,
+        directory_tail: &[u8],
+        output: &mut AreaWriter<Put>,
+    ) -> Result<()> {
+        let inline = self.inlines.get(inode.inline)?;
+        for part in inode.parts(&self.rules, [&inline, directory_tail]) {
+            output.put_at(position, &part)?;
+            position += part.len() as u64;
         }
+        Ok(())
     }
 
     fn plan(&self, place: usize, ordered: &OrderedNode) -> Result<PlannedInode<'_>> {
@@ -232,9 +235,8 @@ impl<'a> MetadataPlan<'a> {
             },
             xattr_body: xattr_body.ok_or_else(|| self.too_many_xattrs(ordered))?,
             map: InodeMap::None,
-            inline: &[],
+            inline: InlineData::NONE,
             directory_len: (0, 0),
-            position: 0,
         };
         match &node.body {
             Body::Directory(_) => self.plan_directory(node, place, &mut planned),
@@ -276,9 +278,8 @@ impl<'a> MetadataPlan<'a> {
             },
             xattr_body: Vec::new(),
             map: InodeMap::None,
-            inline: &[],
+            inline: InlineData::NONE,
             directory_len: (0, 0),
-            position: 0,
         };
         self.plan_file(&special.location, &mut planned);
         planned
@@ -307,7 +308,7 @@ impl<'a> MetadataPlan<'a> {
     fn plan_file<'s>(&'s self, location: &'s DataLocation, planned: &mut PlannedInode<'s>) {
         match location {
             DataLocation::Flat { start_block, inline } => {
-                planned.inline = inline;
+                planned.inline = *inline;
                 planned.record.data = InodeData::Flat { start_block: *start_block, inline: !inline.is_empty() };
             }
             DataLocation::Fragment { offset } => {
@@ -330,7 +331,7 @@ impl<'a> MetadataPlan<'a> {
                 planned.record.data = InodeData::Compressed { blocks, compact: form == MapForm::Compact };
                 let map_start = planned.record.len(&self.rules) + planned.xattr_body.len() as u64;
                 planned.map = InodeMap::Index(map.to_bytes(form, map_start.next_multiple_of(8)));
-                planned.inline = inline;
+                planned.inline = *inline;
             }
             DataLocation::Chunked { chunks } => {
                 let map = ChunkMap::new(chunks, self.options.chunk_indexes);

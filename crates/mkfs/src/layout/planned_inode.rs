@@ -7,30 +7,23 @@ use floe_erofs::{
     write::{ChunkMap, InodeData, InodeRecord, InodeRules},
 };
 
+use super::inline_data::InlineData;
+use crate::error::Result;
+
 /// An inode with its body.
 pub(crate) struct PlannedInode<'a> {
     pub(crate) record: InodeRecord,
     pub(crate) xattr_body: Vec<u8>,
     pub(crate) map: InodeMap<'a>,
-    pub(crate) inline: &'a [u8],
+    pub(crate) inline: InlineData,
     /// The length of a directory's content: in blocks, and inline.
     pub(crate) directory_len: (u64, u64),
-    /// Its offset in the metadata area, in bytes.
-    pub(crate) position: u64,
 }
 
 impl PlannedInode<'_> {
-    /// The nid.
-    pub(crate) fn nid(&self) -> u64 {
-        self.position / format::INODE_SLOT_SIZE
-    }
-
-    /// The first block, if the data is in contiguous blocks.
-    pub(crate) fn start_block(&self) -> Option<u64> {
-        match self.record.data {
-            InodeData::Flat { start_block, .. } => start_block,
-            _ => None,
-        }
+    /// Sets the first block of the content of a directory.
+    pub(crate) fn set_start_block(&mut self, block: u64) {
+        self.record.data = InodeData::Flat { start_block: Some(block), inline: self.directory_len.1 > 0 };
     }
 
     pub(crate) fn has_inline_pcluster(&self) -> bool {
@@ -43,15 +36,11 @@ impl PlannedInode<'_> {
         if self.map.len() > 0 {
             body_len = body_len.next_multiple_of(self.map.alignment()) + self.map.len();
         }
-        Need { inode_len, body_len, inline_len: self.inline.len() as u64 + self.directory_len.1 }
+        Need { inode_len, body_len, inline_len: self.inline.len() + self.directory_len.1 }
     }
 
-    /// The bytes in order; the inline part of a directory comes from `directory_tail`.
-    pub(crate) fn parts<'b>(
-        &'b self,
-        rules: &InodeRules,
-        directory_tail: &'b [u8],
-    ) -> impl Iterator<Item = Cow<'b, [u8]>> {
+    /// The bytes in order, and at their end the inline data: `tails`.
+    pub(crate) fn parts<'b>(&'b self, rules: &InodeRules, tails: [&'b [u8]; 2]) -> impl Iterator<Item = Cow<'b, [u8]>> {
         let mut head = self.record.to_bytes(rules, self.xattr_body.len());
         head.extend_from_slice(&self.xattr_body);
         if self.map.len() > 0 {
@@ -63,7 +52,7 @@ impl PlannedInode<'_> {
             InodeMap::Chunks(map) => (&[][..], Some(map.parts())),
         };
         let chunks = chunks.into_iter().flatten().map(Cow::Owned);
-        let tails = [self.inline, directory_tail].map(Cow::Borrowed);
+        let tails = tails.map(Cow::Borrowed);
         [Cow::Owned(head), Cow::Borrowed(index)].into_iter().chain(chunks).chain(tails)
     }
 }
@@ -96,13 +85,61 @@ impl InodeMap<'_> {
     }
 }
 
-/// Assigns offsets to inodes; returns the total length in bytes.
-pub(crate) fn allocate(inodes: &mut [PlannedInode<'_>], rules: &InodeRules, block_size: u64) -> u64 {
-    let mut allocator = Allocator::new(block_size);
-    for inode in inodes {
-        inode.position = allocator.allocate(inode.need(rules));
+/// The places of inodes in the metadata area. The inodes themselves are planned again when they are written: a million of them
+/// would take hundreds of MiB.
+pub(crate) struct InodePlaces {
+    /// The offset of each inode, in bytes.
+    pub(crate) positions: Vec<u64>,
+    /// The length of the area.
+    pub(crate) area_len: u64,
+    /// The directories that have blocks: the index of the inode, the first block, counted from the first one of all
+    /// directories, and the length.
+    pub(crate) directories: Vec<(usize, u64, u64)>,
+    /// The number of blocks of all directories.
+    pub(crate) directory_blocks: u64,
+    /// Whether a pcluster is inline.
+    pub(crate) has_inline_pclusters: bool,
+}
+
+impl InodePlaces {
+    /// Places inodes in their order.
+    pub(crate) fn new<'a>(
+        inodes: impl Iterator<Item = Result<PlannedInode<'a>>>,
+        rules: &InodeRules,
+        block_size: u64,
+    ) -> Result<Self> {
+        let mut allocator = Allocator::new(block_size);
+        let mut places = Self {
+            positions: Vec::with_capacity(inodes.size_hint().0),
+            area_len: 0,
+            directories: Vec::new(),
+            directory_blocks: 0,
+            has_inline_pclusters: false,
+        };
+        for (place, inode) in inodes.enumerate() {
+            let inode = inode?;
+            places.positions.push(allocator.allocate(inode.need(rules)));
+            places.has_inline_pclusters |= inode.has_inline_pcluster();
+            let (blocks_len, _) = inode.directory_len;
+            if blocks_len > 0 {
+                places.directories.push((place, places.directory_blocks, blocks_len));
+                places.directory_blocks += blocks_len.div_ceil(block_size);
+            }
+        }
+        places.area_len = allocator.len();
+        Ok(places)
     }
-    allocator.len()
+
+    /// The nid of each inode.
+    pub(crate) fn nids(&self) -> impl Iterator<Item = u64> {
+        self.positions.iter().map(|position| position / format::INODE_SLOT_SIZE)
+    }
+
+    /// The first block of a directory, counted from that of all directories, if it has blocks.
+    pub(crate) fn directory_block(&self, place: usize) -> Option<u64> {
+        let found = self.directories.binary_search_by_key(&place, |(place, ..)| *place).ok()?;
+        Some(self.directories[found].1)
+    }
 }
 
 /// The maximum number of gaps kept for small inodes.
