@@ -27,10 +27,7 @@ use crate::{
     files::image_file::ImageFile,
     options::{Metabox, Options},
     progress::{Phase, Progress, report},
-    tree::{
-        OrderedNode, Tree,
-        content::{Content, Run},
-    },
+    tree::{OrderedNode, Tree, content::Content, run::Run},
 };
 
 /// An EROFS image while it is laid out.

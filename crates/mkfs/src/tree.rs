@@ -1,6 +1,7 @@
 //! The tree of nodes for an image, and the sources of their content.
 
 pub(crate) mod content;
+pub(crate) mod run;
 pub(crate) mod source_image;
 pub(crate) mod source_root;
 pub(crate) mod xattrs;
@@ -17,12 +18,16 @@ use xattrs::Xattr;
 
 /// The number of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct NodeId(usize);
+pub(crate) struct NodeId(u32);
 
 impl NodeId {
+    fn new(index: usize) -> Self {
+        Self(u32::try_from(index).unwrap_or(u32::MAX))
+    }
+
     /// The index in a table with an entry for each node.
     pub(crate) fn index(self) -> usize {
-        self.0
+        self.0 as usize
     }
 }
 
@@ -109,11 +114,11 @@ impl Tree {
     }
 
     pub(crate) fn node(&self, id: NodeId) -> &Node {
-        &self.nodes[id.0]
+        &self.nodes[id.index()]
     }
 
     pub(crate) fn node_mut(&mut self, id: NodeId) -> &mut Node {
-        &mut self.nodes[id.0]
+        &mut self.nodes[id.index()]
     }
 
     /// The content of a file.
@@ -131,14 +136,14 @@ impl Tree {
 
     /// All nodes, including those without a name.
     pub(crate) fn all(&self) -> impl Iterator<Item = NodeId> + use<> {
-        (0..self.nodes.len()).map(NodeId)
+        (0..self.nodes.len()).map(NodeId::new)
     }
 
     /// The index of each node in `order`; 0 for nodes without a name.
     pub(crate) fn places(&self, order: &[OrderedNode]) -> Vec<usize> {
         let mut places = vec![0; self.nodes.len()];
         for (place, ordered) in order.iter().enumerate() {
-            places[ordered.node.0] = place;
+            places[ordered.node.index()] = place;
         }
         places
     }
@@ -146,10 +151,10 @@ impl Tree {
     /// The path of a node without a leading slash, by the name under which it was found first.
     pub(crate) fn path(&self, order: &[OrderedNode], node: NodeId) -> Vec<u8> {
         let mut parents = vec![Self::ROOT; self.nodes.len()];
-        order.iter().for_each(|ordered| parents[ordered.node.0] = ordered.parent);
+        order.iter().for_each(|ordered| parents[ordered.node.index()] = ordered.parent);
         let (mut names, mut at) = (Vec::new(), node);
         while at != Self::ROOT {
-            let parent = parents[at.0];
+            let parent = parents[at.index()];
             names.push(self.entries(parent).find(|(_, node)| *node == at).map_or(&[][..], |(name, _)| name));
             at = parent;
         }
@@ -161,9 +166,9 @@ impl Tree {
     pub(crate) fn too_deep(&self, order: &[OrderedNode]) -> Option<NodeId> {
         let mut depths = vec![0; self.nodes.len()];
         order.iter().filter(|ordered| ordered.node != Self::ROOT).find_map(|ordered| {
-            depths[ordered.node.0] = depths[ordered.parent.0] + 1;
+            depths[ordered.node.index()] = depths[ordered.parent.index()] + 1;
             let is_directory = matches!(self.node(ordered.node).body, Body::Directory(_));
-            (is_directory && depths[ordered.node.0] >= DIRECTORY_DEPTH_MAX).then_some(ordered.node)
+            (is_directory && depths[ordered.node.index()] >= DIRECTORY_DEPTH_MAX).then_some(ordered.node)
         })
     }
 
@@ -174,7 +179,7 @@ impl Tree {
             let mut again = Vec::new();
             for (name, node) in self.entries(directory) {
                 let is_directory = matches!(self.node(node).body, Body::Directory(_));
-                if !is_directory && std::mem::replace(&mut seen[node.0], true) {
+                if !is_directory && std::mem::replace(&mut seen[node.index()], true) {
                     again.push((Box::<[u8]>::from(name), node));
                 }
             }
@@ -187,25 +192,25 @@ impl Tree {
 
     /// Makes a directory the root. What was above it loses its name.
     pub(crate) fn make_root(&mut self, directory: NodeId) {
-        self.nodes.swap(Self::ROOT.0, directory.0);
+        self.nodes.swap(Self::ROOT.index(), directory.index());
     }
 
     /// Adds a node without a name.
     pub(crate) fn add(&mut self, node: Node) -> NodeId {
         self.nodes.push(node);
-        NodeId(self.nodes.len() - 1)
+        NodeId::new(self.nodes.len() - 1)
     }
 
     /// Links a node under a name and replaces an existing entry. `directory` must be a directory.
     pub(crate) fn link(&mut self, directory: NodeId, name: &[u8], node: NodeId) {
-        if let Body::Directory(entries) = &mut self.nodes[directory.0].body {
+        if let Body::Directory(entries) = &mut self.nodes[directory.index()].body {
             entries.insert(name.into(), node);
         }
     }
 
     /// Removes a name, if it exists.
     pub(crate) fn unlink(&mut self, directory: NodeId, name: &[u8]) {
-        if let Body::Directory(entries) = &mut self.nodes[directory.0].body {
+        if let Body::Directory(entries) = &mut self.nodes[directory.index()].body {
             entries.remove(name);
         }
     }
@@ -221,14 +226,14 @@ impl Tree {
 
     /// Removes all entries of a directory.
     pub(crate) fn clear(&mut self, directory: NodeId) {
-        if let Body::Directory(entries) = &mut self.nodes[directory.0].body {
+        if let Body::Directory(entries) = &mut self.nodes[directory.index()].body {
             entries.clear();
         }
     }
 
     /// The node with this name in a directory.
     pub(crate) fn lookup(&self, directory: NodeId, name: &[u8]) -> Option<NodeId> {
-        match &self.nodes[directory.0].body {
+        match &self.nodes[directory.index()].body {
             Body::Directory(entries) => entries.get(name).copied(),
             _ => None,
         }
@@ -242,7 +247,7 @@ impl Tree {
 
     /// The entries of a directory in the byte order of their names; none for other nodes.
     pub(crate) fn entries(&self, directory: NodeId) -> impl Iterator<Item = (&[u8], NodeId)> {
-        let entries = match &self.nodes[directory.0].body {
+        let entries = match &self.nodes[directory.index()].body {
             Body::Directory(entries) => Some(entries),
             _ => None,
         };
@@ -253,21 +258,21 @@ impl Tree {
     pub(crate) fn in_order(&self) -> Vec<OrderedNode> {
         let mut places: Vec<Option<usize>> = vec![None; self.nodes.len()];
         let mut order = vec![OrderedNode { node: Self::ROOT, parent: Self::ROOT, link_count: 2 }];
-        places[Self::ROOT.0] = Some(0);
+        places[Self::ROOT.index()] = Some(0);
         let mut open = vec![Self::ROOT];
         while let Some(directory) = open.pop() {
             let first_below = open.len();
             for (_, node) in self.entries(directory) {
-                if let Some(place) = places[node.0] {
+                if let Some(place) = places[node.index()] {
                     order[place].link_count = order[place].link_count.saturating_add(1);
                     continue;
                 }
-                places[node.0] = Some(order.len());
+                places[node.index()] = Some(order.len());
                 let is_directory = matches!(self.node(node).body, Body::Directory(_));
                 order.push(OrderedNode { node, parent: directory, link_count: if is_directory { 2 } else { 1 } });
                 if is_directory {
                     open.push(node);
-                    if let Some(place) = places[directory.0] {
+                    if let Some(place) = places[directory.index()] {
                         order[place].link_count = order[place].link_count.saturating_add(1);
                     }
                 }

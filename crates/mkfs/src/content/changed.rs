@@ -14,7 +14,8 @@ use crate::{
     progress::{Phase, Progress, report},
     tree::{
         Body, NodeId, OrderedNode, Tree,
-        content::{Content, Identity, Run, data_ranges},
+        content::{Content, Identity, data_ranges},
+        run::Run,
         source_root::is_gone,
     },
 };

@@ -36,7 +36,7 @@ pub(crate) struct Archive {
     path: Arc<Path>,
     len: u64,
     /// The identity of the file when it was opened, unless a copy is read.
-    identity: Option<Identity>,
+    identity: Option<Arc<Identity>>,
     /// Account names for access control lists.
     accounts: acl::Accounts,
 }
@@ -54,7 +54,8 @@ impl Archive {
             let mut head = [0; unpack::HEAD_LEN];
             let len = read_up_to(&file, &mut head).map_err(Error::source(path, "read"))?;
             if unpack::is_plain(&head[..len]) {
-                let identity = Some(Identity::of_file(&file).map_err(Error::source(path, "look at"))?);
+                let identity = Identity::of_file(&file).map_err(Error::source(path, "look at"))?;
+                let identity = Some(Arc::new(identity));
                 let (file, len, accounts) = (Arc::new(file), status.len(), acl::Accounts::default());
                 return Self { file, path: path.into(), len, identity, accounts }.recognize();
             }

@@ -252,7 +252,7 @@ fn entry(
         kind @ (FileType::Fifo | FileType::Socket) => Body::Special(kind, DeviceNumber::default()),
     };
     let is_directory = matches!(body, Body::Directory(_));
-    let link = (!is_directory && status.st_nlink > 1).then(|| Identity::of(&status).inode());
+    let link = (!is_directory && status.st_nlink > 1).then_some((status.st_dev, status.st_ino));
     let xattrs = xattrs(directory, &name, &path, options)?;
     let node = Node { metadata: metadata_of(&status), xattrs, body };
     Ok(Ok(Entry { name, inner_path, node, link }))

@@ -14,8 +14,10 @@ use rustix::{
     fs::{OFlags, SeekFrom, Stat},
     io::Errno,
 };
+use xxhash_rust::xxh64::Xxh64;
 
 use super::{
+    run::Run,
     source_image::SourceImage,
     source_root::{SourceRoot, is_gone},
 };
@@ -37,55 +39,37 @@ pub(crate) enum Content {
         allocated_len: u64,
     },
     /// A region of an open file. Temporary files of the build have no `identity`, because they cannot change.
-    Region { file: Arc<File>, path: Arc<Path>, offset: u64, size: u64, identity: Option<Identity> },
+    Region { file: Arc<File>, path: Arc<Path>, offset: u64, size: u64, identity: Option<Arc<Identity>> },
     /// Runs of an open file with holes between them.
-    Sparse { file: Arc<File>, path: Arc<Path>, runs: Arc<[Run]>, size: u64, identity: Option<Identity> },
+    Sparse { file: Arc<File>, path: Arc<Path>, runs: Arc<[Run]>, size: u64, identity: Option<Arc<Identity>> },
     /// Runs of an extra device of the new image, with holes between them. They are not read.
     Referred { device: u16, path: Arc<Path>, runs: Box<[Run]>, size: u64 },
     /// A file in an open image, with the number of its bytes that are not in holes.
     Stored { image: Arc<SourceImage>, nid: Nid, size: u64, stored_len: u64 },
 }
 
-/// A run of data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Run {
-    /// The offset in the content.
-    pub(crate) offset: u64,
-    /// Its length.
-    pub(crate) len: u64,
-    /// The offset in the open file.
-    pub(crate) position: u64,
-}
-
 /// Identifies a file and its state, to detect replacement and changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
-    device: u64,
     inode: u64,
     pub(crate) size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
+    /// A hash of the device and of the times of modification and change.
+    state: u64,
 }
 
 impl Identity {
     pub(crate) fn of(status: &Stat) -> Self {
-        Self {
-            device: status.st_dev,
-            inode: status.st_ino,
-            size: u64::try_from(status.st_size).unwrap_or(0),
-            modified: (status.st_mtime, status.st_mtime_nsec),
-            changed: (status.st_ctime, status.st_ctime_nsec),
-        }
+        let times = [status.st_mtime, status.st_mtime_nsec, status.st_ctime, status.st_ctime_nsec];
+        let mut state = Xxh64::new(0);
+        state.update(&status.st_dev.to_le_bytes());
+        times.iter().for_each(|time| state.update(&time.to_le_bytes()));
+        let size = u64::try_from(status.st_size).unwrap_or(0);
+        Self { inode: status.st_ino, size, state: state.digest() }
     }
 
     /// The identity of an open file.
     pub(crate) fn of_file(file: impl AsFd) -> io::Result<Self> {
         Ok(Self::of(&rustix::fs::fstat(file)?))
-    }
-
-    /// The device and inode number, which identify hard links.
-    pub(crate) fn inode(&self) -> (u64, u64) {
-        (self.device, self.inode)
     }
 }
 
@@ -209,7 +193,7 @@ impl Content {
             }
             Self::Region { file, identity, .. } | Self::Sparse { file, identity, .. } => {
                 let origin = Origin::SharedFile(file);
-                Ok(OpenContent { content: self, origin, identity: *identity, has_holes: false })
+                Ok(OpenContent { content: self, origin, identity: identity.as_deref().copied(), has_holes: false })
             }
             Self::Referred { path, .. } => {
                 Err(Error::unfit(&**path, "its data is on an extra device, which the build does not read"))

@@ -8,7 +8,7 @@ use std::{
 
 use floe_image::{ByteRange, DeviceId, ExtentData, FileSystem, Nid};
 
-use super::content::Run;
+use super::run::Run;
 use crate::error::{Error, Result};
 
 /// The number of bytes of a file that one step maps.

@@ -186,7 +186,7 @@ mod tests {
     use std::{fs::File, os::unix::fs::FileExt, path::Path, sync::Arc};
 
     use super::*;
-    use crate::tree::content::{Content, Run};
+    use crate::tree::{content::Content, run::Run};
 
     fn plan(contents: &[Content], tails: PackedTails) -> Vec<String> {
         let squashfs = SquashfsOptions { block_size_log2: 12, tails, ..SquashfsOptions::default() };

@@ -216,7 +216,7 @@ impl<'a> Members<'a> {
             },
         };
         let (file, name) = (Arc::clone(&archive.file), Arc::clone(&archive.path));
-        let identity = archive.identity;
+        let identity = archive.identity.clone();
         let content = match sparse {
             Some(SparseMap { size, runs }) => Content::Sparse { file, path: name, runs: runs.into(), size, identity },
             None => Content::Region { file, path: name, offset: position, size: stored_len, identity },

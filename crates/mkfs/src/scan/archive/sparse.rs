@@ -5,7 +5,7 @@ use super::{
     extensions::{Extensions, decimal},
     header::{self, BLOCK_LEN, BLOCK_SIZE},
 };
-use crate::{error::Result, tree::content::Run};
+use crate::{error::Result, tree::run::Run};
 
 /// The longest map of format 1.0, in bytes.
 const MAP_LEN_MAX: u64 = 64 << 20;
