@@ -13,7 +13,7 @@ use floe_erofs::{
     AlgorithmConfiguration,
     write::{CompressedExtent, CompressedMap, InodeData, MapForm},
 };
-use floe_image::{ByteRange, FileSystem, Nid, StoredBlock};
+use floe_image::{ByteRange, Extent, ExtentData, FileSystem, Nid, StoredBlock};
 
 use self::{
     check::Check,
@@ -73,6 +73,9 @@ impl CompressedFiles {
             return Ok(None);
         }
         let Some(pieces) = pieces_of(image, &extents, size) else { return Ok(None) };
+        if !is_same_from_each_block(original, nid, size, &extents)? {
+            return Ok(None);
+        }
         let blocks = || pieces.iter().filter_map(|piece| piece.block.as_ref());
         let Some(algorithm) = blocks().next().and_then(algorithm_of) else { return Ok(None) };
         // A map has one algorithm here.
@@ -148,5 +151,38 @@ impl CompressedFile {
             inline_len: 0,
             fragment_offset: None,
         }
+    }
+}
+
+/// Whether reads from any block on find the same extents. In a corrupt index, the entries within an extent can lead to another one
+/// than the entry at its beginning.
+fn is_same_from_each_block(
+    original: &dyn FileSystem,
+    nid: Nid,
+    size: u64,
+    extents: &[Extent],
+) -> Result<bool, NotKept> {
+    let mut found = Vec::new();
+    for start in (0..size).step_by(BLOCK_BYTES as usize) {
+        found.clear();
+        let mapped = original.map(nid, ByteRange::between(start, size.min(start + BLOCK_BYTES)), &mut found);
+        if lasting(mapped).map_err(NotKept::Original)?.is_none() {
+            return Ok(false);
+        }
+        let is_part = |part: &Extent| extents.iter().any(|whole| is_part_of(part, whole));
+        if !found.iter().all(is_part) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn is_part_of(part: &Extent, whole: &Extent) -> bool {
+    match (part.data, whole.data) {
+        (ExtentData::Plain { device, offset }, ExtentData::Plain { device: whole_device, offset: whole_offset }) => {
+            let distance = part.range.offset().wrapping_sub(whole.range.offset());
+            whole.range.contains(part.range) && device == whole_device && offset.wrapping_sub(whole_offset) == distance
+        }
+        _ => part == whole,
     }
 }
