@@ -175,6 +175,24 @@ impl NamedFiles {
         Ok(Self::of_source(path, &image, options))
     }
 
+    /// The image and the devices of [`OpenOptions::devices`], which another process has opened for reading. Errors call the image
+    /// `name`. No device directory is searched.
+    ///
+    /// # Errors
+    /// The image is neither a regular file nor a block device.
+    pub fn of_descriptors(
+        name: &Path,
+        image: OwnedFd,
+        devices: impl IntoIterator<Item = OwnedFd>,
+    ) -> Result<Self, OpenError> {
+        let source = |file: OwnedFd| -> io::Result<Arc<dyn ImageSource>> {
+            Ok(Arc::new(FileSource::new(File::from(file), 0, None)?))
+        };
+        let image = source(image).map_err(|error| OpenError::File { path: name.to_owned(), error })?;
+        let devices = devices.into_iter().map(source).collect();
+        Ok(Self { name: name.to_owned(), image, devices, device_directory: None })
+    }
+
     /// Opens the devices that `options` name, for an image that is already open. Errors call the image `name`.
     pub fn of_source(name: &Path, image: &Arc<dyn ImageSource>, options: &OpenOptions) -> Self {
         let open_directory = |path: &PathBuf| -> io::Result<OwnedFd> {

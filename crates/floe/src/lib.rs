@@ -46,6 +46,7 @@
 //!
 //! - `mkfs`: `ImageVerifier`, which reads back an image that `floe-mkfs` has built. An [`Image`] is a source for `floe-mkfs`.
 //! - `remote`: `Image::open_url`, which opens images on HTTP servers, in object stores and in registries.
+//! - `service`: `service::ServiceClient`, which mounts images through the service `floe serve`.
 #![forbid(unsafe_code)]
 
 mod check;
@@ -84,6 +85,8 @@ pub use floe_image::{
     Attr, ByteRange, DeviceNumber, Error, Extent, ExtentData, FileSystem, FileSystemInfo, FileType, Finding,
     ImageSource, Nid, Place, SeekTarget, Severity, Timestamp, Xattr,
 };
+#[cfg(feature = "service")]
+pub use floe_ipc as service;
 #[cfg(feature = "remote")]
 pub use floe_remote as remote;
 pub use floe_source::ImageFormat as Format;

@@ -35,5 +35,5 @@ pub use requests::{
     deadline::Progress,
 };
 pub use setup::{
-    AccessSink, FaultSink, ImageAccess, MountHandles, MountHooks, MountOptions, MountSetup, ReadSink, Readdir,
+    AccessSink, EndSink, FaultSink, ImageAccess, MountHandles, MountHooks, MountOptions, MountSetup, ReadSink, Readdir,
 };

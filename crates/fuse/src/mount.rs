@@ -1,5 +1,6 @@
 //! Mounts: mounted images that are being served.
 
+mod end_sender;
 pub(crate) mod error;
 pub(crate) mod handover;
 mod link;
@@ -14,18 +15,15 @@ use std::{
     io,
     num::NonZero,
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::Ordering::Relaxed,
-        mpsc::{Receiver, Sender},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed, mpsc::Receiver},
 };
 
 use floe_engine::{Reader, Sink};
-use floe_keeper::{Detach, set_readahead};
+use floe_keeper::{Detach, Mounted, set_readahead};
 use floe_sync::Mutex;
 
 use self::{
+    end_sender::EndSender,
     error::MountError,
     handover::{Handover, Inherited, PausedConnection},
     link::{Connected, connect},
@@ -61,7 +59,7 @@ pub struct Mount {
     unmounter: Unmounter,
     /// A mutex only to make the mount `Sync`. It is locked only by `wait`, which consumes the mount.
     ended: Mutex<Receiver<Ended>>,
-    sender: Sender<Ended>,
+    sender: EndSender,
     readahead: Option<io::Error>,
     counts: RequestCounts,
     deadlines: Arc<Deadlines>,
@@ -76,6 +74,8 @@ pub struct Mount {
 pub enum MountStart {
     /// A directory, or a descriptor with which another program mounts.
     Mountpoint(Mountpoint),
+    /// A mount that another process has just made and keeps.
+    Made(Box<Mounted>),
     /// The connection of a mount that another process has served, with the same image and the same options.
     Inherited(Inherited),
     /// A directory on which the kernel's EROFS is mounted, in front of an image in the root of the reader. The image is served
@@ -113,14 +113,16 @@ impl Mount {
         let MountSetup { options, handles, .. } = &setup;
         let behind = match &start {
             MountStart::Front { image, .. } => Some(BehindFront::new(Arc::clone(image))),
-            MountStart::Mountpoint(_) | MountStart::Inherited(_) => None,
+            MountStart::Mountpoint(_) | MountStart::Made(_) | MountStart::Inherited(_) => None,
         };
         let mut serving = behind.as_ref().map_or_else(|| setup.clone(), |behind| behind.setup(&setup, &reader));
         // Without a directory, another program has chosen the options of the kernel.
         let is_passed = matches!(start, MountStart::Mountpoint(Mountpoint::Descriptor(_)));
         serving.options.kernel.checks_permissions &= !is_passed;
-        let (is_new, is_inherited) =
-            (matches!(start, MountStart::Mountpoint(_)), matches!(start, MountStart::Inherited(_)));
+        let (is_new, is_inherited) = (
+            matches!(start, MountStart::Mountpoint(_) | MountStart::Made(_)),
+            matches!(start, MountStart::Inherited(_)),
+        );
         let deadlines = Arc::new(Deadlines::new(options.deadline, NonZero::get(options.threads)));
         let edge = FuseEdge::new(reader, &serving, Arc::clone(&deadlines), is_inherited).map_err(MountError::Image)?;
         let (_, served, connection) = edge.parts();
@@ -218,7 +220,7 @@ impl Mount {
 /// Ends the wait for the end of a mount that is unmounted already.
 #[derive(Debug)]
 pub struct Abandoner {
-    sender: Sender<Ended>,
+    sender: EndSender,
     deadlines: Arc<Deadlines>,
 }
 
@@ -231,8 +233,7 @@ impl Abandoner {
     /// Makes [`Mount::wait`] return [`Ended::Stuck`]. The kernel's requests without a reply, which keep the unmount of a front from
     /// completing, fail when this process exits.
     pub fn abandon(&self) {
-        // The waiter may be gone.
-        let _ = self.sender.send(Ended::Stuck);
+        self.sender.send(Ended::Stuck);
     }
 }
 

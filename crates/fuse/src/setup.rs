@@ -62,6 +62,8 @@ pub struct MountHooks {
     pub reads: Option<ReadSink>,
     /// Called for accesses. With the kernel's EROFS in front, only for reads.
     pub accesses: Option<AccessSink>,
+    /// Called when [`Mount::wait`](crate::Mount::wait) returns at once from now on.
+    pub ended: Option<EndSink>,
 }
 
 /// The resources that a mount uses.
@@ -113,6 +115,9 @@ pub enum ImageAccess<'a> {
 
 /// Called for every access, except those of the thread that looks up the names of a launch.
 pub type AccessSink = Arc<dyn Fn(ImageAccess<'_>) + Send + Sync>;
+
+/// Called when a mount has ended, on a thread that must not wait.
+pub type EndSink = Arc<dyn Fn() + Send + Sync>;
 
 /// The entries that replies for directories contain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

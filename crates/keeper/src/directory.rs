@@ -35,6 +35,15 @@ impl Directory {
         Ok(Self { path, file })
     }
 
+    /// The directory that a descriptor refers to, which another process has opened with `O_PATH`.
+    ///
+    /// # Errors
+    /// Its path cannot be determined: `/proc` is not mounted, or it is in another mount namespace.
+    pub fn of_descriptor(file: OwnedFd) -> io::Result<Self> {
+        let path = path_of(file.as_fd())?;
+        Ok(Self { path, file })
+    }
+
     /// The path that led to the directory when it was opened: absolute and without links.
     pub fn path(&self) -> &Path {
         &self.path

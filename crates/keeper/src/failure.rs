@@ -6,9 +6,8 @@ use std::{
 };
 
 use floe_image::ShownName;
+use floe_ipc::encoded;
 use rustix::io::Errno;
-
-use crate::codec::encoded;
 
 encoded! {
     /// Why a mount cannot be made on a directory.

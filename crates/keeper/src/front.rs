@@ -9,6 +9,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+use floe_ipc::encoded;
 use rustix::{
     fs::{CWD, Mode, OFlags, open},
     io::Errno,
@@ -19,7 +20,6 @@ use rustix::{
 };
 
 use crate::{
-    codec::encoded,
     directory::Directory,
     front_transfer::{FrontReadahead, FrontTransfer, front_transfer},
     options::{KernelFlags, KernelOptions},

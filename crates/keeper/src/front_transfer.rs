@@ -16,6 +16,7 @@ use std::{
 };
 
 use floe_image::ByteRange;
+use floe_ipc::{encoded, receive, send};
 use floe_sync::Mutex;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -25,7 +26,6 @@ use rustix::{
 };
 
 use crate::{
-    codec::{encoded, receive, send},
     front_files_sys::FrontFiles,
     mount_id_sys::DONT_SYNC,
     place::Place,

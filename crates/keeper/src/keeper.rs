@@ -1,6 +1,7 @@
 //! The keeper: an unconfined process that mounts and unmounts for the one that serves the mount.
 
 mod incoming;
+mod kept_mount;
 mod service;
 mod standby;
 
@@ -15,6 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use floe_ipc::{receive, send};
 use floe_sync::Mutex;
 use rustix::{
     fs::{Mode, OFlags, open},
@@ -22,9 +24,9 @@ use rustix::{
     process::{Pid, WaitOptions, getpid, waitpid},
 };
 
+pub use self::kept_mount::{KeeperSocket, KeptMount};
 use self::service::Service;
 use crate::{
-    codec::{receive, send},
     directory::Directory,
     failure::{MountFailure, UnmountError, UnmountReason},
     fork_sys,
@@ -102,6 +104,11 @@ impl Keeper {
         let processes = [Ok(process), standby].into_iter().flatten().collect();
         let sockets = Mutex::new(VecDeque::from([ours, our_standby]));
         Ok(Arc::new(Self { sockets, processes }))
+    }
+
+    /// The keeper at the other end of a socket, in a process that this one has not started.
+    pub(crate) fn over(socket: OwnedFd) -> Self {
+        Self { sockets: Mutex::new(VecDeque::from([socket])), processes: Vec::new() }
     }
 
     /// Ends the keeper and waits until it has ended, for a limited time. Without this call, or if it no longer takes requests,

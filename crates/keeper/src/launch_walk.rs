@@ -18,6 +18,7 @@ use std::{
     time::Duration,
 };
 
+use floe_ipc::{Encoded, encoded, receive, send};
 use floe_sync::{Condvar, Mutex, MutexGuard};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -27,12 +28,7 @@ use rustix::{
     net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair},
 };
 
-use crate::{
-    codec::{Encoded, encoded, receive, send},
-    place::Place,
-    serving_thread::may_wait_for_mount,
-    table::TABLE_PATH,
-};
+use crate::{place::Place, serving_thread::may_wait_for_mount, table::TABLE_PATH};
 
 /// The maximum length of a batch in bytes.
 const BATCH_BYTES_MAX: usize = 32 << 10;
@@ -317,8 +313,9 @@ impl WalkPause {
 
 #[cfg(test)]
 mod tests {
+    use floe_ipc::MESSAGE_BYTES_MAX;
+
     use super::*;
-    use crate::codec::MESSAGE_BYTES_MAX;
 
     #[test]
     fn batches_have_a_limit() {

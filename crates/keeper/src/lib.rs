@@ -3,13 +3,12 @@
 //! [`Mounted::on`] mounts on a [`Directory`], [`unmount()`] unmounts, and a [`Place`] follows one mount through the mount table. A
 //! [`Keeper`] is a process that does so for another one, which reads an image and therefore has no rights. It also mounts the
 //! kernel's EROFS in front of a FUSE mount, reads ahead there ([`FrontTransfer`]), and looks up the names of a launch
-//! ([`LaunchWalk`]).
+//! ([`LaunchWalk`]). A service that keeps many mounts has a [`KeptMount`] for each.
 //!
 //! The crate serves no requests: a mount that it has made works once another crate serves its connection.
 
 mod abort;
 mod caller;
-mod codec;
 mod directory;
 mod failure;
 mod fork_sys;
@@ -40,11 +39,11 @@ pub use failure::{FrontRefusal, MountFailure, UnmountError, UnmountReason};
 pub use front::{FrontOptions, KeptFiles, can_mount_kept};
 pub use front_transfer::{FrontRange, FrontTransfer};
 pub use fusermount::AutoUnmount;
-pub use keeper::Keeper;
+pub use keeper::{Keeper, KeeperSocket, KeptMount};
 pub use launch_walk::{LaunchWalk, WalkAction, WalkBatch, Walked};
 pub use mount::{Mounted, set_readahead};
 pub use options::{Access, KernelFlags, KernelOptions};
-pub use place::{Detach, Place};
+pub use place::{Detach, Place, PlaceNumbers};
 pub use relay::{Permits, Relay};
 pub use ring_permission::RingPermission;
 pub use schedule::{KeeperThread, Schedule};

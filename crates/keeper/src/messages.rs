@@ -2,8 +2,9 @@
 
 use std::io;
 
+use floe_ipc::encoded;
+
 use crate::{
-    codec::encoded,
     failure::{MountFailure, UnmountReason},
     front::FrontOptions,
     place::PlaceNumbers,
@@ -109,10 +110,10 @@ mod tests {
     use std::fmt::Debug;
 
     use floe_image::ByteRange;
+    use floe_ipc::{Encoded, MESSAGE_BYTES_MAX};
 
     use super::*;
     use crate::{
-        codec::{Encoded, MESSAGE_BYTES_MAX},
         front_transfer::Record,
         launch_walk::{WalkAction, WalkStep, Walked},
     };

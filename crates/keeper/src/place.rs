@@ -47,7 +47,7 @@ pub struct Place {
 
 /// The numbers of a place, for another process: [`Place::to_numbers`]. An unknown number is 0, which the kernel uses for none of
 /// them.
-pub(crate) type PlaceNumbers = [u64; 7];
+pub type PlaceNumbers = [u64; 7];
 
 impl Place {
     /// The place of the mount just made on an open directory.
@@ -93,7 +93,7 @@ impl Place {
     }
 
     /// The numbers by which another process finds the mount.
-    pub(crate) fn to_numbers(&self) -> PlaceNumbers {
+    pub fn to_numbers(&self) -> PlaceNumbers {
         let (parent_major, parent_minor, parent_inode) = self.parent.unwrap_or_default();
         let (major, minor) = self.device.unwrap_or_default();
         let unique_mount_id = self.unique_mount_id.map_or(0, UniqueMountId::to_number);
@@ -102,7 +102,7 @@ impl Place {
     }
 
     /// The place of [`Place::to_numbers`]. `directory` is the path when the mount was made.
-    pub(crate) fn from_numbers(numbers: PlaceNumbers, directory: PathBuf) -> Self {
+    pub fn from_numbers(numbers: PlaceNumbers, directory: PathBuf) -> Self {
         let [parent_major, parent_minor, parent_inode, mount_id, major, minor, unique_mount_id] = numbers;
         let [parent_major, parent_minor, mount_id, major, minor] =
             [parent_major, parent_minor, mount_id, major, minor].map(|number| u32::try_from(number).unwrap_or(0));

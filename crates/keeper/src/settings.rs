@@ -32,6 +32,8 @@ pub struct KeeperSettings<'a> {
     pub must_have_front: bool,
     /// Whether the kernel may be made to permit rings to the mount.
     pub may_permit_rings: bool,
+    /// Whether the process may unmount, and learn who uses the mount.
+    pub may_unmount: bool,
     /// Whether the names of a launch may be looked up.
     pub may_walk: bool,
 }
@@ -56,11 +58,8 @@ impl KeeperSettings<'_> {
             }
             Request::SetReadahead => self.options.readahead_bytes.is_some(),
             Request::Walk => has_directory && self.may_walk,
-            Request::Unmount { .. }
-            | Request::FindUsers
-            | Request::IsAdministrator { .. }
-            | Request::ConfirmMount
-            | Request::End => true,
+            Request::Unmount { .. } | Request::FindUsers => self.may_unmount,
+            Request::IsAdministrator { .. } | Request::ConfirmMount | Request::End => true,
         }
     }
 }

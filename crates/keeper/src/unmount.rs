@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use floe_ipc::Encoded;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::retry_on_intr,
@@ -15,7 +16,6 @@ use rustix::{
 };
 
 use crate::{
-    codec::Encoded,
     failure::{UnmountError, UnmountReason},
     fork_sys,
     place::{Detach, Place, flags},

@@ -167,6 +167,7 @@ fn start_keeper(
         may_have_front: *front != Front::Fuse && taken.is_none(),
         must_have_front: *front == Front::Kernel,
         may_permit_rings: transport.may_use_rings(options, continuity),
+        may_unmount: true,
         may_walk: *profile != ProfileChoice::Off,
     };
     let keeper = Keeper::start(keeper_settings, relays);
@@ -214,7 +215,7 @@ fn mount_setup(settings: &Settings, held: &Held, transport: &TransportPlan, laun
             kernel: KernelOptions { front_direct_io: launch.is_learning(), ..options.kernel },
             ..options
         },
-        hooks: MountHooks { faults: Some(held.log.faults()), reads, accesses: launch.access_sink() },
+        hooks: MountHooks { faults: Some(held.log.faults()), reads, accesses: launch.access_sink(), ended: None },
         handles: MountHandles {
             keeper: Some(Arc::clone(&held.keeper)),
             rings: transport.rings().cloned(),

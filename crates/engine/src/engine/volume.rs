@@ -163,6 +163,15 @@ impl Volume {
 
     /// Returns the counters of the volume, and those of its engine.
     pub fn counters(&self) -> Counters {
+        self.counters_with(self.engine.counters())
+    }
+
+    /// Returns the counters of the volume. Those of its engine, which reads of other volumes change too, are zero.
+    pub fn own_counters(&self) -> Counters {
+        self.counters_with(Counters::default())
+    }
+
+    fn counters_with(&self, engine: Counters) -> Counters {
         let (fetches, fetched_bytes) = self.sources.fetches_and_bytes();
         Counters {
             fetches,
@@ -171,7 +180,7 @@ impl Volume {
             decoded_bytes: self.decoded_bytes.load(Relaxed),
             outstanding: self.outstanding.now(),
             outstanding_max: self.outstanding.max(),
-            ..self.engine.counters()
+            ..engine
         }
     }
 

@@ -62,7 +62,7 @@ pub enum MountError {
 
 impl MountError {
     /// The error for a directory.
-    pub(super) fn of(directory: &Path, failure: MountFailure) -> Self {
+    pub fn of(directory: &Path, failure: MountFailure) -> Self {
         match failure {
             MountFailure::Device { error } => Self::Device(error),
             MountFailure::NoFusermount => Self::NoFusermount,

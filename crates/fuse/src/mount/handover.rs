@@ -7,16 +7,16 @@ use std::{
     fmt, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::PathBuf,
-    sync::{Arc, mpsc::Sender},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use floe_fuse_wire::{Agreement, Channel, InitFlags, Notifier};
-use floe_keeper::{AutoUnmount, MountTable};
+use floe_keeper::{AutoUnmount, MountTable, Place};
 use floe_sync::{Mutex, MutexGuard};
 
-use super::{Ended, unmounter::Unmounter};
+use super::{Ended, end_sender::EndSender, unmounter::Unmounter};
 use crate::session_pool::gate::Gate;
 
 /// How long session threads may take to stop taking requests.
@@ -43,6 +43,8 @@ pub struct Inherited {
     pub auto_unmount: Option<OwnedFd>,
     /// The directory that it is mounted on: absolute and without links.
     pub directory: PathBuf,
+    /// The place of the mount, if another process keeps it; `None` if the keeper is to find and adopt it.
+    pub place: Option<Place>,
     /// The terms of the connection.
     pub terms: ConnectionTerms,
 }
@@ -55,7 +57,7 @@ pub struct Handover {
     agreement: Agreement,
     auto_unmount: Option<Arc<AutoUnmount>>,
     unmounter: Unmounter,
-    ended: Sender<Ended>,
+    ended: EndSender,
     /// Locked by the one pause at a time.
     pausing: Arc<Mutex<()>>,
 }
@@ -120,7 +122,7 @@ impl Handover {
         agreement: Agreement,
         auto_unmount: Option<Arc<AutoUnmount>>,
         unmounter: Unmounter,
-        ended: Sender<Ended>,
+        ended: EndSender,
     ) -> Self {
         Self { gate, channels, agreement, auto_unmount, unmounter, ended, pausing: Arc::default() }
     }
@@ -172,8 +174,7 @@ impl Paused<'_> {
         // From now on the mount belongs to another process. The gate stays closed.
         handover.unmounter.note_end();
         std::mem::forget(self);
-        // The waiter may be gone.
-        let _ = handover.ended.send(Ended::HandedOver);
+        handover.ended.send(Ended::HandedOver);
     }
 }
 

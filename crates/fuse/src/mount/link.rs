@@ -83,8 +83,14 @@ pub(super) fn connect(start: MountStart, setup: &MountSetup) -> Result<Connected
             permit_rings(has_permission);
             Ok(Connected { place: Some(place), auto_unmount, ..new(device) })
         }
-        MountStart::Inherited(Inherited { devices, auto_unmount, directory, terms }) => {
+        MountStart::Made(mounted) => {
+            permit_rings(false);
+            let Mounted { device, auto_unmount, place } = *mounted;
+            Ok(Connected { place: Some(place), auto_unmount, ..new(device) })
+        }
+        MountStart::Inherited(Inherited { devices, auto_unmount, directory, place, terms }) => {
             let place = match &handles.keeper {
+                _ if place.is_some() => place.unwrap_or_else(|| Place::with_id(None, &directory)),
                 Some(keeper) => {
                     keeper.adopt(&directory).map_err(|error| MountError::Refused { path: directory.clone(), error })?
                 }

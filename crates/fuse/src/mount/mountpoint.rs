@@ -42,7 +42,15 @@ impl Mountpoint {
             .map_err(|error| MountError::Descriptor { path: path.to_owned(), error });
         }
         let failed = |error| MountError::Directory { path: path.to_owned(), error };
-        let directory = Directory::open(path).map_err(failed)?;
+        Self::of_open(Directory::open(path).map_err(failed)?, path)
+    }
+
+    /// The mountpoint of an open directory, which errors call `path`.
+    ///
+    /// # Errors
+    /// As [`Mountpoint::find`].
+    pub fn of_open(directory: Directory, path: &Path) -> Result<Self, MountError> {
+        let failed = |error| MountError::Directory { path: path.to_owned(), error };
         // Without the time of creation, the kernel would answer from its cache for a dead mount.
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
         let stat = match statx(&directory, c"", AtFlags::EMPTY_PATH, wanted) {

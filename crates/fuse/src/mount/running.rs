@@ -4,7 +4,7 @@ use std::{
     num::NonZero,
     sync::{
         Arc,
-        mpsc::{self, Receiver, Sender},
+        mpsc::{self, Receiver},
     },
 };
 
@@ -14,6 +14,7 @@ use floe_keeper::AutoUnmount;
 
 use super::{
     Ended,
+    end_sender::EndSender,
     error::MountError,
     handover::Handover,
     link::Link,
@@ -32,7 +33,7 @@ use crate::{
 /// The handles that the mount keeps of a session once its threads run.
 pub(super) struct Running {
     pub(super) ended: Receiver<Ended>,
-    pub(super) sender: Sender<Ended>,
+    pub(super) sender: EndSender,
     gate: Arc<Gate>,
     channels: Vec<Channel>,
     agreement: Agreement,
@@ -71,7 +72,7 @@ impl Running {
         if let Ok(channel) = channel.join_without_waiting() {
             pending.look_at(channel);
         }
-        let (ended, receiver) = mpsc::channel();
+        let (ended, receiver) = EndSender::new(setup.hooks.ended.clone());
         let (session_ended, session_end) = mpsc::channel();
         let (watchdog_unmounter, watchdog_ended, watched_gate) = (unmounter.clone(), ended.clone(), Arc::clone(&gate));
         let volume = Arc::clone(edge.volume());
@@ -81,7 +82,7 @@ impl Running {
                 if pending.connection_end() != Some(ConnectionEnd::Aborted) {
                     watchdog_unmounter.note_end();
                 }
-                let _ = watchdog_ended.send(Ended::Stuck);
+                watchdog_ended.send(Ended::Stuck);
             }
         };
         spawn("floe-watch".to_owned(), work)?;

@@ -16,7 +16,7 @@ use floe_engine::{AdoptedThread, Volume};
 use floe_image::start_error;
 use floe_sync::Mutex;
 
-use super::{Ended, error::MountError, unmounter::Unmounter};
+use super::{Ended, end_sender::EndSender, error::MountError, unmounter::Unmounter};
 use crate::{
     RequestCounts, connection::Rescue, edge::FuseEdge, requests::deadline::Deadlines, session_pool::gate::Gate,
 };
@@ -39,14 +39,14 @@ pub(super) struct Session {
     /// Whether a thread has seen that the mount was unmounted. If none has and none failed, none has served.
     is_unmounted: AtomicBool,
     unmounter: Unmounter,
-    ended: Sender<Ended>,
+    ended: EndSender,
     /// Dropping it notifies the watchdog.
     _watched: Sender<()>,
 }
 
 impl Session {
     /// Creates a session without threads. Its end is sent to `ended`; dropping `watched` notifies the watchdog.
-    pub(super) fn new(edge: FuseEdge, unmounter: Unmounter, ended: Sender<Ended>, watched: Sender<()>) -> Self {
+    pub(super) fn new(edge: FuseEdge, unmounter: Unmounter, ended: EndSender, watched: Sender<()>) -> Self {
         Self {
             edge,
             failure: Mutex::new(None),
@@ -82,8 +82,7 @@ impl Session {
     pub(super) fn note_ring(&self, serve: impl FnOnce(&FuseEdge) -> io::Result<()>) {
         if let Err(error) = self.attempt(serve) {
             let failure = io::Error::new(error.kind(), format!("a ring failed: {error}"));
-            // The waiter may be gone.
-            let _ = self.ended.send(Ended::Failed(failure));
+            self.ended.send(Ended::Failed(failure));
             self.set_failure(error);
         }
     }
@@ -120,8 +119,7 @@ impl Drop for Session {
             // The set-up failed: the mount still exists, and is to be unmounted.
             None => Ended::Failed(io::Error::other("no session thread has served it")),
         };
-        // The waiter may be gone.
-        let _ = self.ended.send(end);
+        self.ended.send(end);
     }
 }
 

@@ -46,7 +46,7 @@ fn successor(handover: &Handover, directory: &std::path::Path, gate: &Arc<Gate>,
     let copies = handover.devices().into_iter().map(|device| device.try_clone_to_owned().expect("a descriptor"));
     let devices: Vec<OwnedFd> = copies.collect();
     let directory = directory.canonicalize().expect("it is there");
-    let inherited = Inherited { devices, auto_unmount: None, directory, terms: handover.terms() };
+    let inherited = Inherited { devices, auto_unmount: None, directory, place: None, terms: handover.terms() };
     Mount::new(reader(&tree(), gate), inherited, options).expect("threads")
 }
 

@@ -5,6 +5,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
+use floe_ipc::receive;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::retry_on_intr,
@@ -12,7 +13,7 @@ use rustix::{
     process::Pid,
 };
 
-use crate::{codec::receive, messages::Request, relay::Relay};
+use crate::{messages::Request, relay::Relay};
 
 /// The sockets of a keeper.
 pub(super) struct Incoming {
@@ -74,10 +75,10 @@ impl Incoming {
 mod tests {
     use std::os::unix::net::UnixDatagram;
 
+    use floe_ipc::Encoded;
     use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
     use super::*;
-    use crate::codec::Encoded;
 
     fn pair() -> (OwnedFd, OwnedFd) {
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);

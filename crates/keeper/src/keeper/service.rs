@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use floe_ipc::send;
 use rustix::{event::Timespec, io::Errno, net::SendFlags, process::Pid};
 
 use super::{
@@ -18,7 +19,6 @@ use super::{
 use crate::{
     abort::Abort,
     caller::is_administrator,
-    codec::send,
     directory::Directory,
     failure::{MountFailure, UnmountError, UnmountReason},
     front::{FrontOptions, HiddenMount},
@@ -83,6 +83,11 @@ impl Service {
         Self { mountpoint, parent, noting, ..Self::default() }
     }
 
+    /// Keeps a mount for a process that serves it and is watched by others.
+    pub(super) fn of_kept(place: Place) -> Self {
+        Self { mounted: Some(place), ..Self::default() }
+    }
+
     /// Takes over from a keeper that was killed, with its mount if that still exists.
     pub(super) fn of_killed(inheritance: Inheritance, parent: Option<Arc<Parent>>) -> Self {
         let mut service = Self::new(None, parent, None);
@@ -144,7 +149,7 @@ impl Service {
     }
 
     /// Answers a request. Refuses requests that a mount with these settings does not make.
-    fn answer(&mut self, request: Request, settings: KeeperSettings<'_>) -> Reply {
+    pub(super) fn answer(&mut self, request: Request, settings: KeeperSettings<'_>) -> Reply {
         if !settings.permits(request) {
             return (Answer::refused(libc::EPERM), Vec::new());
         }
@@ -374,6 +379,7 @@ mod tests {
             may_have_front: false,
             must_have_front: false,
             may_permit_rings: false,
+            may_unmount: true,
             may_walk: false,
         };
         change(&mut settings);
@@ -389,6 +395,7 @@ mod tests {
         let nothing: Change = |_| {};
         let front: Change = |settings| settings.may_have_front = true;
         let walk: Change = |settings| settings.may_walk = true;
+        let kept: Change = |settings| settings.may_unmount = false;
         let only_front: Change = |settings| (settings.may_have_front, settings.must_have_front) = (true, true);
         let rings: Change = |settings| settings.may_permit_rings = true;
         let front_with_rings: Change = |settings| (settings.may_have_front, settings.may_permit_rings) = (true, true);
@@ -428,6 +435,8 @@ mod tests {
             (&reading_ahead, nothing, Request::SetReadahead, true),
             (&plain, nothing, Request::Walk, false),
             (&plain, walk, Request::Walk, true),
+            (&plain, kept, Request::Unmount { is_lazy: false }, false),
+            (&plain, kept, Request::FindUsers, false),
             (&plain, nothing, Request::Unmount { is_lazy: false }, true),
             (&plain, nothing, Request::Unmount { is_lazy: true }, true),
             (&plain, nothing, Request::FindUsers, true),

@@ -8,15 +8,10 @@ use std::{
     os::fd::{AsRawFd, OwnedFd, RawFd},
 };
 
+use floe_ipc::{receive, send};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 
-use crate::{
-    codec::{receive, send},
-    messages::Note,
-    place::Place,
-    ring_permission::RingPermission,
-    settings::KeeperSettings,
-};
+use crate::{messages::Note, place::Place, ring_permission::RingPermission, settings::KeeperSettings};
 
 /// The end of the keeper, which notes what it does.
 #[derive(Debug)]

@@ -134,7 +134,7 @@ impl Taken {
         from: Option<UnixStream>,
     ) -> Self {
         let (directory, terms) = (PathBuf::from(&state.directory), state.terms());
-        Self { state, inherited: Inherited { devices, auto_unmount, directory, terms }, state_file, from }
+        Self { state, inherited: Inherited { devices, auto_unmount, directory, place: None, terms }, state_file, from }
     }
 
     /// The same mount with the path that leads to it now, as a directory above may have another name; `None` if another mount is

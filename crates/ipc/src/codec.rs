@@ -1,8 +1,8 @@
-//! The encoding of all messages between a process that serves a mount and its keeper.
+//! The encoding of messages.
 //!
 //! Numbers are little-endian, text and lists follow their length, and a variant follows its tag. Descriptors are no part of a
-//! message: they travel beside it. A keeper decodes what a confined process sends, which an attacker may control, so a damaged
-//! message is an error, and nothing is allocated for bytes that the message does not have.
+//! message: they travel beside it. An unconfined process decodes what a confined process or a client sends, which an attacker
+//! may control, so a damaged message is an error, and nothing is allocated for bytes that the message does not have.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -14,22 +14,22 @@ use floe_image::ByteRange;
 use rustix::{
     io::retry_on_intr,
     net::{
-        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-        recvmsg, sendmsg,
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+        SendFlags, recvmsg, sendmsg,
     },
 };
 
 /// The longest message, in bytes.
-pub(crate) const MESSAGE_BYTES_MAX: usize = 40 << 10;
+pub const MESSAGE_BYTES_MAX: usize = 40 << 10;
 
 /// The longest text in a message, in bytes. The rest of a longer one is left out.
-const TEXT_BYTES_MAX: usize = 8 << 10;
+pub const TEXT_BYTES_MAX: usize = 8 << 10;
 
 /// The maximum number of descriptors beside a message.
-const DESCRIPTORS_MAX: usize = 2;
+pub const DESCRIPTORS_MAX: usize = 64;
 
 /// A message, or a part of one.
-pub(crate) trait Encoded: Sized {
+pub trait Encoded: Sized {
     /// Appends it to a message.
     fn write(&self, bytes: &mut Vec<u8>);
 
@@ -51,6 +51,7 @@ pub(crate) trait Encoded: Sized {
 }
 
 /// Declares a struct, or an enum with the tags of its variants, that is [`Encoded`].
+#[macro_export]
 macro_rules! encoded {
     (
         $(#[$attribute:meta])*
@@ -66,19 +67,19 @@ macro_rules! encoded {
             $($(#[$variant_attribute])* $variant $({ $($(#[$field_attribute])* $field: $type),* })?),*
         }
 
-        impl $crate::codec::Encoded for $name {
+        impl $crate::Encoded for $name {
             fn write(&self, bytes: &mut Vec<u8>) {
                 match self {
                     $(Self::$variant $({ $($field),* })? => {
                         bytes.push($tag);
-                        $($($crate::codec::Encoded::write($field, bytes);)*)?
+                        $($($crate::Encoded::write($field, bytes);)*)?
                     })*
                 }
             }
 
             fn read(bytes: &mut &[u8]) -> Option<Self> {
-                match <u8 as $crate::codec::Encoded>::read(bytes)? {
-                    $($tag => Some(Self::$variant $({ $($field: $crate::codec::Encoded::read(bytes)?),* })?),)*
+                match <u8 as $crate::Encoded>::read(bytes)? {
+                    $($tag => Some(Self::$variant $({ $($field: $crate::Encoded::read(bytes)?),* })?),)*
                     _ => None,
                 }
             }
@@ -95,21 +96,22 @@ macro_rules! encoded {
             $($(#[$field_attribute])* $field_visibility $field: $type),*
         }
 
-        impl $crate::codec::Encoded for $name {
+        impl $crate::Encoded for $name {
             fn write(&self, bytes: &mut Vec<u8>) {
-                $($crate::codec::Encoded::write(&self.$field, bytes);)*
+                $($crate::Encoded::write(&self.$field, bytes);)*
             }
 
             fn read(bytes: &mut &[u8]) -> Option<Self> {
-                Some(Self { $($field: $crate::codec::Encoded::read(bytes)?),* })
+                Some(Self { $($field: $crate::Encoded::read(bytes)?),* })
             }
         }
     };
 }
-pub(crate) use encoded;
-
-/// Sends a message, with descriptors beside it.
-pub(crate) fn send(
+/// Sends a message, with at most [`DESCRIPTORS_MAX`] descriptors beside it.
+///
+/// # Errors
+/// The other end is closed, or `flags` forbid to wait for room.
+pub fn send(
     socket: impl AsFd,
     message: &impl Encoded,
     descriptors: &[BorrowedFd<'_>],
@@ -128,8 +130,8 @@ pub(crate) fn send(
 /// Receives a message and the descriptors beside it. Returns `None` if the other end is closed.
 ///
 /// # Errors
-/// Nothing can be received, or the message is damaged ([`io::ErrorKind::InvalidData`]).
-pub(crate) fn receive<M: Encoded>(socket: impl AsFd, flags: RecvFlags) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+/// Nothing can be received, or the message is damaged or too long, or has too many descriptors ([`io::ErrorKind::InvalidData`]).
+pub fn receive<M: Encoded>(socket: impl AsFd, flags: RecvFlags) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
     let mut bytes = vec![0; MESSAGE_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -139,9 +141,10 @@ pub(crate) fn receive<M: Encoded>(socket: impl AsFd, flags: RecvFlags) -> io::Re
         RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
         _ => Vec::new(),
     });
-    let descriptors = descriptors.collect();
+    let descriptors: Vec<OwnedFd> = descriptors.collect();
     match received.bytes {
         0 => Ok(None),
+        _ if received.flags.contains(ReturnFlags::TRUNC) => Err(io::ErrorKind::InvalidData.into()),
         len => match M::from_bytes(&bytes[..len]) {
             Some(message) => Ok(Some((message, descriptors))),
             None => Err(io::ErrorKind::InvalidData.into()),

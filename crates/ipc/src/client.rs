@@ -1,0 +1,342 @@
+//! The client of the service.
+
+use std::{
+    env, fmt, io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::ffi::{OsStrExt, OsStringExt},
+    },
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
+        sockopt::{Timeout, set_socket_timeout, socket_peercred},
+    },
+    process::geteuid,
+};
+
+use crate::{
+    TEXT_BYTES_MAX,
+    codec::{receive, send},
+    protocol::{Answer, DEVICES_MAX, MountRequest, PATH_BYTES_MAX, RefusalKind, Request, ServedMount, VERSION},
+};
+
+/// The environment variable with the path of the service's socket, if that is not the usual one.
+const VARIABLE: &str = "FLOE_SERVICE";
+
+/// How long an answer may take. Opening an image may wait for a slow disk.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long the service may take to accept a connection.
+const GREETING_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection to the service, a process that mounts many images (`floe serve`).
+///
+/// ```no_run
+/// use std::{fs::File, path::Path};
+///
+/// use floe_ipc::{MountFiles, ServiceClient};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut service = ServiceClient::connect()?;
+/// let files = MountFiles::open(Path::new("/srv/app.erofs"), &[], Path::new("/opt/app"))?;
+/// let mounted = service.mount(&files, "nodev")?;
+/// println!("{} is mounted on {}", mounted.image.display(), mounted.directory.display());
+/// service.unmount(mounted.device, false)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct ServiceClient {
+    socket: OwnedFd,
+}
+
+/// The open files of a mount request.
+#[derive(Debug)]
+pub struct MountFiles {
+    image: (PathBuf, OwnedFd),
+    devices: Vec<(PathBuf, OwnedFd)>,
+    directory: OwnedFd,
+}
+
+/// A mount of the service.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServiceMount {
+    /// The path of the image.
+    pub image: PathBuf,
+    /// The directory, as it was when the mount was made.
+    pub directory: PathBuf,
+    /// The format of the image.
+    pub format: String,
+    /// The device number of its files, which the mount table has too.
+    pub device: (u32, u32),
+    /// The process that reads the image; 0 while another one is started.
+    pub process: u32,
+    /// What is not quite as requested: a line each.
+    pub remarks: Vec<String>,
+}
+
+/// Why the service does not do something. Its text is one line.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// No service listens.
+    NotRunning {
+        /// Its socket.
+        socket: PathBuf,
+        /// The error of the operating system.
+        error: io::Error,
+    },
+    /// The process at the other end belongs to neither root nor this user.
+    Untrusted {
+        /// Its user.
+        user: u32,
+    },
+    /// The service is another version of Floe.
+    Version {
+        /// The version of its program.
+        program: String,
+    },
+    /// The service has refused the request.
+    Refused {
+        /// The kind of reason.
+        kind: RefusalKind,
+        /// The reason.
+        message: String,
+    },
+    /// A file cannot be opened.
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// The error of the operating system.
+        error: io::Error,
+    },
+    /// The request is too long for a message.
+    TooLong,
+    /// The service has ended, or does not answer.
+    Lost {
+        /// The error of the operating system.
+        error: io::Error,
+    },
+}
+
+/// The path of the service's socket: that of the environment variable `FLOE_SERVICE`, else `/run/floe/service` for root and
+/// `$XDG_RUNTIME_DIR/floe/service` for other users.
+pub fn socket_path() -> PathBuf {
+    if let Some(path) = env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
+        return path.into();
+    }
+    let user = geteuid();
+    let runtime = || env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    let directory = match user.is_root() {
+        true => PathBuf::from("/run"),
+        false => runtime().unwrap_or_else(|| format!("/run/user/{}", user.as_raw()).into()),
+    };
+    directory.join("floe/service")
+}
+
+impl ServiceClient {
+    /// Connects to the service at [`socket_path`].
+    ///
+    /// # Errors
+    /// No service of root or this user listens, or it is another version.
+    pub fn connect() -> Result<Self, ClientError> {
+        Self::connect_to(&socket_path())
+    }
+
+    /// Connects to the service with this socket.
+    ///
+    /// # Errors
+    /// As [`ServiceClient::connect`].
+    pub fn connect_to(path: &Path) -> Result<Self, ClientError> {
+        let socket = connected(path)
+            .map_err(|error| ClientError::NotRunning { socket: path.to_owned(), error: error.into() })?;
+        let user = socket_peercred(&socket).map_err(lost)?.uid;
+        if !user.is_root() && user != geteuid() {
+            return Err(ClientError::Untrusted { user: user.as_raw() });
+        }
+        let mut client = Self { socket };
+        match client.ask(&Request::Hello { version: VERSION }, &[])? {
+            Answer::Hello { version: VERSION, .. } => {
+                client.set_patience(PATIENCE);
+                Ok(client)
+            }
+            Answer::Hello { program, .. } => Err(ClientError::Version { program }),
+            _ => Err(damaged()),
+        }
+    }
+
+    /// Sets how long an answer may take. By default it is two minutes, because opening an image may wait for a slow disk.
+    pub fn set_patience(&mut self, patience: Duration) {
+        for timeout in [Timeout::Send, Timeout::Recv] {
+            // Without it, only the patience of the user is a limit.
+            let _ = set_socket_timeout(&self.socket, timeout, Some(patience));
+        }
+    }
+
+    /// Mounts an image, with options in the notation of `-o`. The image is mounted when this returns.
+    ///
+    /// # Errors
+    /// The image cannot be mounted.
+    pub fn mount(&mut self, files: &MountFiles, options: &str) -> Result<ServiceMount, ClientError> {
+        let MountFiles { image, devices, directory } = files;
+        let bytes = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
+        let mount = MountRequest {
+            image: bytes(&image.0),
+            devices: devices.iter().map(|(path, _)| bytes(path)).collect(),
+            options: options.to_owned(),
+        };
+        let path_bytes: usize = mount.devices.iter().map(Vec::len).sum();
+        let is_short = mount.image.len() <= PATH_BYTES_MAX && path_bytes <= 4 * PATH_BYTES_MAX;
+        if !is_short || options.len() > TEXT_BYTES_MAX || devices.len() > DEVICES_MAX {
+            return Err(ClientError::TooLong);
+        }
+        let descriptors: Vec<BorrowedFd<'_>> = [image.1.as_fd()]
+            .into_iter()
+            .chain(devices.iter().map(|(_, device)| device.as_fd()))
+            .chain([directory.as_fd()])
+            .collect();
+        match self.ask(&Request::Mount { mount }, &descriptors)? {
+            Answer::Mounted { mount, remarks } => Ok(ServiceMount { remarks, ..mount.into() }),
+            _ => Err(damaged()),
+        }
+    }
+
+    /// Unmounts the mount whose files have this device number. Returns whether the image is closed, too: its source may be
+    /// stuck.
+    ///
+    /// # Errors
+    /// The service has no such mount ([`RefusalKind::UnknownMount`]), or it is in use ([`RefusalKind::Busy`]).
+    pub fn unmount(&mut self, device: (u32, u32), is_lazy: bool) -> Result<bool, ClientError> {
+        match self.ask(&Request::Unmount { device: [device.0, device.1], is_lazy }, &[])? {
+            Answer::Unmounted { is_released } => Ok(is_released),
+            _ => Err(damaged()),
+        }
+    }
+
+    /// All mounts of the service.
+    ///
+    /// # Errors
+    /// The service does not answer.
+    pub fn list(&mut self) -> Result<Vec<ServiceMount>, ClientError> {
+        let (mut all, mut after) = (Vec::new(), 0);
+        loop {
+            let Answer::Listed { mounts, has_more } = self.ask(&Request::List { after }, &[])? else {
+                return Err(damaged());
+            };
+            let last = mounts.last().map(|mount| mount.number);
+            all.extend(mounts.into_iter().map(ServiceMount::from));
+            match last.filter(|last| has_more && *last > after) {
+                Some(last) => after = last,
+                None => return Ok(all),
+            }
+        }
+    }
+
+    fn ask(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<Answer, ClientError> {
+        // An answer may be there although the request cannot be sent: the service has too many clients.
+        let sent = send(&self.socket, request, descriptors, SendFlags::empty());
+        let answer = receive(&self.socket, RecvFlags::empty()).map(|received| received.map(|(answer, _)| answer));
+        match (answer, sent) {
+            (Ok(Some(Answer::Refused { kind, message })), _) => Err(ClientError::Refused { kind, message }),
+            (Ok(Some(answer)), Ok(())) => Ok(answer),
+            (_, Err(error)) => Err(lost(error)),
+            (Err(error), _) => Err(ClientError::Lost { error }),
+            (Ok(None), _) => Err(lost(Errno::CONNRESET)),
+        }
+    }
+}
+
+impl MountFiles {
+    /// Opens an image, its extra devices in the order of its device table, and the directory to mount on.
+    ///
+    /// # Errors
+    /// One of them cannot be opened.
+    pub fn open(image: &Path, devices: &[PathBuf], directory: &Path) -> Result<Self, ClientError> {
+        use rustix::fs::{Mode, OFlags, open};
+        let opened = |path: &Path, flags: OFlags| match open(path, flags | OFlags::CLOEXEC, Mode::empty()) {
+            Ok(file) => Ok(file),
+            Err(error) => Err(ClientError::File { path: path.to_owned(), error: error.into() }),
+        };
+        // Without NONBLOCK, opening a FIFO would wait for a writer.
+        let to_read = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let named = |path: &Path| Ok((absolute(path), opened(path, to_read)?));
+        Ok(Self {
+            image: named(image)?,
+            devices: devices.iter().map(|path| named(path)).collect::<Result<_, _>>()?,
+            directory: opened(directory, OFlags::PATH | OFlags::DIRECTORY)?,
+        })
+    }
+
+    /// Files that are open already: the image and the devices for reading, with their paths for messages, and the directory with
+    /// `O_PATH`.
+    pub fn new(image: (PathBuf, OwnedFd), devices: Vec<(PathBuf, OwnedFd)>, directory: OwnedFd) -> Self {
+        Self { image, devices, directory }
+    }
+}
+
+impl From<ServedMount> for ServiceMount {
+    fn from(mount: ServedMount) -> Self {
+        let path = |bytes: Vec<u8>| PathBuf::from(std::ffi::OsString::from_vec(bytes));
+        let ServedMount { image, directory, format, device: [major, minor], process, .. } = mount;
+        let (image, directory) = (path(image), path(directory));
+        Self { image, directory, format, device: (major, minor), process, remarks: Vec::new() }
+    }
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use floe_image::ShownName;
+        match self {
+            Self::NotRunning { socket, error } => write!(
+                formatter,
+                "no service listens at {}: {error}: start it with floe serve, or omit --service",
+                socket.shown()
+            ),
+            Self::Untrusted { user } => {
+                write!(formatter, "the service belongs to user {user}, not to root or this user")
+            }
+            Self::Version { program } => write!(
+                formatter,
+                "the service is floe {program}, which speaks another version of the protocol: restart it"
+            ),
+            Self::Refused { message, .. } => formatter.write_str(message),
+            Self::File { path, error } => write!(formatter, "{}: {error}", path.shown()),
+            Self::TooLong => {
+                write!(
+                    formatter,
+                    "the request is too long: at most {TEXT_BYTES_MAX} bytes of options and {DEVICES_MAX} devices"
+                )
+            }
+            Self::Lost { error } => write!(formatter, "the service does not answer: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ClientError {}
+
+/// Connects to a socket.
+fn connected(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    for timeout in [Timeout::Send, Timeout::Recv] {
+        set_socket_timeout(&socket, timeout, Some(GREETING_PATIENCE))?;
+    }
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
+}
+
+fn lost(error: Errno) -> ClientError {
+    ClientError::Lost { error: error.into() }
+}
+
+fn damaged() -> ClientError {
+    ClientError::Lost { error: io::Error::other("its answer is damaged") }
+}

@@ -1,0 +1,151 @@
+//! A mount that a service keeps for the process that serves it.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+use floe_ipc::{receive, send};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
+
+use super::{Keeper, service::Service};
+use crate::{options::KernelOptions, place::Place, schedule::Schedule, settings::KeeperSettings};
+
+/// A mount that a process has made and keeps for another one, which serves it. Many of them need no process and no thread of their
+/// own: [`KeptMount::answer`] is called when the [socket](KeptMount::socket) is readable. The other process has a [`Keeper`] for
+/// it, and neither mounts nor unmounts.
+pub struct KeptMount {
+    service: Service,
+    socket: OwnedFd,
+    place: Place,
+    options: KernelOptions,
+    schedule: Schedule,
+    may_walk: bool,
+}
+
+/// The socket of a [`Keeper`], for the process that serves the mount.
+#[derive(Debug)]
+pub struct KeeperSocket(OwnedFd);
+
+impl KeptMount {
+    /// Keeps the mount at a place. With `may_walk`, the other process may have the names of a launch looked up.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn new(
+        place: Place,
+        options: KernelOptions,
+        schedule: Schedule,
+        may_walk: bool,
+    ) -> io::Result<(Self, KeeperSocket)> {
+        let (ours, theirs) = pair()?;
+        let service = Service::of_kept(place.clone());
+        Ok((Self { service, socket: ours, place, options, schedule, may_walk }, KeeperSocket(theirs)))
+    }
+
+    /// Keeps the same mount for a process that takes the place of the other one.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn renew(&mut self) -> io::Result<KeeperSocket> {
+        let (ours, theirs) = pair()?;
+        // The thread that looks up names ends with its socket.
+        (self.service, self.socket, self.may_walk) = (Service::of_kept(self.place.clone()), ours, false);
+        Ok(KeeperSocket(theirs))
+    }
+
+    /// The place of the mount.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The socket that is readable when there is a request, and when the other process has ended.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Answers one request. Returns `false` if the other process has ended or breaks the protocol: it is then not to be called again
+    /// before [`KeptMount::renew`].
+    pub fn answer(&mut self) -> bool {
+        let Ok(Some((request, _))) = receive(&self.socket, RecvFlags::DONTWAIT) else { return false };
+        let settings = KeeperSettings {
+            directory: Some(self.place.directory()),
+            mountpoint: None,
+            options: &self.options,
+            users_of: |_: &Path| String::new(),
+            schedule: &self.schedule,
+            temporary_directory: None,
+            adopted: None,
+            kept_front: None,
+            may_have_front: false,
+            must_have_front: true,
+            may_permit_rings: false,
+            may_unmount: false,
+            may_walk: self.may_walk,
+        };
+        let (answer, descriptors) = self.service.answer(request, settings);
+        let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+        // A process that does not read its answers does not stop the service.
+        send(&self.socket, &answer, &descriptors, SendFlags::DONTWAIT).is_ok()
+    }
+}
+
+impl KeeperSocket {
+    /// The keeper at the other end of a socket that this process was given.
+    pub fn new(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+
+    /// The handle for requests.
+    pub fn into_keeper(self) -> Keeper {
+        Keeper::over(self.0)
+    }
+}
+
+impl AsFd for KeeperSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{path::PathBuf, sync::Arc, thread};
+
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    use super::*;
+    use crate::{directory::Directory, place::Detach};
+
+    #[test]
+    fn the_other_process_gets_answers_but_cannot_unmount() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let directory = Directory::open(directory.path()).expect("it is there");
+        let schedule: Schedule = Arc::new(|_, _| {});
+        let kept = KeptMount::new(Place::on(&directory), KernelOptions::default(), schedule, false);
+        let (mut kept, socket) = kept.expect("sockets");
+        let mut next = Some(socket);
+        for round in 0..2 {
+            let socket = next.take().unwrap_or_else(|| kept.renew().expect("sockets"));
+            let path = PathBuf::from(directory.path());
+            let asking = thread::spawn(move || {
+                let keeper = socket.into_keeper();
+                let is_refused = keeper.unmount(&path, Detach::Lazily).is_err() && keeper.walk().is_err();
+                (is_refused, keeper.confirm_mount().is_ok(), keeper.is_administrator(0))
+            });
+            while !asking.is_finished() {
+                let mut ready = [PollFd::from_borrowed_fd(kept.socket(), PollFlags::IN)];
+                poll(&mut ready, None).expect("a request, or the end");
+                if !kept.answer() {
+                    break;
+                }
+            }
+            assert_eq!(asking.join().expect("no panic"), (true, true, false), "round {round}");
+        }
+    }
+}
