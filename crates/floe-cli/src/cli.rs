@@ -10,6 +10,7 @@ use std::{
 
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 use floe_image::ShownName;
+use floe_mount::service::DOMAIN_COMMAND;
 
 use crate::{
     cancellation, command, confinement, drop_in,
@@ -31,6 +32,7 @@ struct Cli {
 enum Command {
     Mount(command::mount::Arguments),
     Umount(command::umount::Arguments),
+    Serve(command::serve::Arguments),
     Status(command::status::Arguments),
     Tune(command::tune::Arguments),
     Upgrade(command::upgrade::Arguments),
@@ -50,6 +52,9 @@ enum Command {
     /// Fetch a remote image (internal)
     #[command(hide = true, name = remote::FETCH_COMMAND)]
     Fetch,
+    /// Read images for the service (internal)
+    #[command(hide = true, name = DOMAIN_COMMAND)]
+    ServeForBroker,
     /// Trace a launch's reads (internal)
     #[command(hide = true, name = command::push::launch::LAUNCH_RANGES_COMMAND)]
     FindLaunch(command::push::launch::Arguments),
@@ -105,6 +110,8 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Pull(arguments) => command::pull::run(&arguments),
         Command::Demo(arguments) => command::demo::run(&arguments),
         Command::Lab(arguments) => command::lab::run(arguments),
+        Command::Serve(arguments) => command::serve::run(&arguments),
+        Command::ServeForBroker => command::serve::run_domain(),
         Command::Fetch => remote::fetch(),
         Command::FindLaunch(arguments) => command::push::launch::run(&arguments),
         Command::Exporter(arguments) => command::exporter::run(&arguments),

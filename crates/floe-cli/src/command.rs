@@ -18,6 +18,7 @@ pub(crate) mod mount_helper;
 pub(crate) mod pull;
 pub(crate) mod push;
 pub(crate) mod record;
+pub(crate) mod serve;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod tune;

@@ -1,6 +1,6 @@
 //! An open image in a process that is confined to serving it.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use floe::{Image, remote::RemoteProcess};
 use floe_image::ShownName;
@@ -34,14 +34,21 @@ impl Prepared {
             confinement::open_from(remote, &path, &open, policy, mounting.settings.sandbox)??;
         let mut image = Image::of(files, &open)?;
         if let Some(subdirectory) = &mounting.settings.subdirectory {
-            image = image.below(subdirectory.as_os_str().as_encoded_bytes()).map_err(|error| {
-                let shown = mounting.shown_image.shown();
-                Failure::failed(format!("{shown}: subdir={}: {error}", subdirectory.shown()))
-            })?;
+            image = below(&image, subdirectory, &mounting.shown_image)?;
         }
         if let Some(marks) = decode_marks {
             image.reader().engine().mark_decodes(marks);
         }
         Ok(Confined { image, enforced, remote, mounting, held })
     }
+}
+
+/// The image with a directory of it as its root.
+///
+/// # Errors
+/// There is no such directory in the image.
+pub(crate) fn below(image: &Image, subdirectory: &Path, shown_image: &Path) -> Result<Image, Failure> {
+    image
+        .below(subdirectory.as_os_str().as_encoded_bytes())
+        .map_err(|error| Failure::failed(format!("{}: subdir={}: {error}", shown_image.shown(), subdirectory.shown())))
 }

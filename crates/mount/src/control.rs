@@ -4,12 +4,14 @@
 //! client need not access the mount itself, which may hang.
 
 mod client;
+mod listeners;
 mod message;
 mod server;
 mod serving_process;
 mod socket_path;
 
 pub use client::{AnswerLimits, Client};
+pub(crate) use listeners::Listeners;
 pub use message::{Answer, Question};
 pub(crate) use message::{
     DESCRIPTORS_MAX, read_answer, read_answer_with_descriptors, read_question, write_line, write_line_with,

@@ -7,7 +7,7 @@ use floe_engine::Blocking;
 use floe_front::{DataInImage, FrontPart, KeptImage, VirtualImage};
 use floe_fuse::{FrontImage, Mount, MountError, MountOptions, MountSetup, MountStart, Mountpoint};
 use floe_image::{ByteRange, FileSystem, Nid};
-use floe_keeper::{Access, FrontRange};
+use floe_keeper::{Access, FrontRange, Mounted};
 use serde::{Deserialize, Serialize};
 
 use crate::owners::Owners;
@@ -112,6 +112,20 @@ impl Front {
         }
         let reader = image.reader().clone();
         let mount = Mount::new(reader.clone(), mountpoint, setup)?;
+        Ok(Fronted { mount, reader, virtual_image: None, report: FrontReport::fuse(&obstacle) })
+    }
+
+    /// Serves a mount that the service has made, through FUSE.
+    ///
+    /// # Errors
+    /// The image cannot be served.
+    pub(crate) fn of_made(self, image: &Image, made: Box<Mounted>, setup: MountSetup) -> Result<Fronted, MountError> {
+        let obstacle = match self {
+            Self::Fuse => Obstacle::Requested,
+            Self::Auto | Self::Kernel => Obstacle::Options("the service mounts through FUSE"),
+        };
+        let reader = image.reader().clone();
+        let mount = Mount::new(reader.clone(), MountStart::Made(made), setup)?;
         Ok(Fronted { mount, reader, virtual_image: None, report: FrontReport::fuse(&obstacle) })
     }
 

@@ -43,6 +43,7 @@ mod prepared;
 pub mod quantity;
 pub mod remote;
 mod request;
+pub mod service;
 pub mod status;
 mod target;
 mod transport;

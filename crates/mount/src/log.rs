@@ -52,6 +52,11 @@ impl MountLog {
         Self { journal, image: image.shown().to_string(), mountpoint: mountpoint.shown().to_string(), remarks }
     }
 
+    /// The log of a mount of the service, all of whose messages are remarks.
+    pub(crate) fn of_remarks(image: &Path, mountpoint: &Path, remarks: Remarks) -> Self {
+        Self { journal: None, image: image.shown().to_string(), mountpoint: mountpoint.shown().to_string(), remarks }
+    }
+
     /// Lets the keeper send the messages to the journal. Returns the relay for it, if there is a journal.
     pub(crate) fn relay(&mut self) -> Option<Relay> {
         let (journal, relay) = self.journal.take()?.relayed()?;

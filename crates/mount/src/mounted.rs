@@ -10,9 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe::Image;
 use floe_front::VirtualImage;
-use floe_fuse::{Abandoner, Mount, Unmounter};
+use floe_fuse::{Abandoner, Mount, RequestKind, Unmounter};
 use floe_image::{FileSystem, ShownName};
 use floe_keeper::{Detach, Keeper};
 
@@ -74,6 +73,7 @@ impl Confined {
             invocation,
             state_file,
         } = mounting;
+        let is_kept = control_socket.is_none();
         let original = front::original(&image, &setup.options);
         let mountpoint = target.shown().to_owned();
         let (fronted, tuned) = match target {
@@ -82,6 +82,7 @@ impl Confined {
                 let tuned = taken.state.tuned.clone();
                 (Fronted { mount: taken.mount(&image, setup)?, reader, virtual_image: None, report }, tuned)
             }
+            Target::Made(made) => (settings.front.of_made(&image, made, setup)?, Vec::new()),
             Target::New(mountpoint, _) => (
                 settings.front.mount(&image, mountpoint, setup, kept_front.as_ref().and_then(KeptFront::kept))?,
                 Vec::new(),
@@ -133,8 +134,9 @@ impl Confined {
             remote,
             invocation,
             giver,
+            is_kept,
         });
-        let control_socket = device.is_some().then_some(control_socket);
+        let control_socket = control_socket.filter(|_| device.is_some());
         Ok(Mounted { mount, source, control_socket, control: None, kept_front, keeping: None, held })
     }
 }
@@ -188,7 +190,7 @@ impl Mounted {
             manager.ready();
         }
         if let Some(idle) = held.idle {
-            unmount_when_idle(source.image.clone(), source.unmounter.clone(), idle, &held.log);
+            unmount_when_idle(source, idle, &held.log);
         }
         if let Some(pipe) = &held.notify_pipe {
             notify(pipe.path(), true);
@@ -203,7 +205,7 @@ impl Mounted {
     /// Answers questions on the control socket. Without it, the mount works too.
     fn start_control(&self, socket: io::Result<control::UnnamedSocket>) -> Option<control::Server> {
         let source = Arc::clone(&self.source);
-        let control = socket.and_then(|socket| control::Server::start(socket, source.device, source));
+        let control = socket.and_then(|socket| control::Listeners::serve_alone(socket, source.device, source));
         let remark = |error: &io::Error| {
             let log = &self.held.log;
             log.remark(format_args!("the mount works, but floe status and floe tune will not: {error}"));
@@ -274,13 +276,20 @@ pub fn notify(pipe: &Path, works: bool) {
 const GLANCE: Duration = Duration::from_millis(250);
 
 /// Unmounts after no bytes were read from the image for `idle`, if no program has a file of it open.
-fn unmount_when_idle(image: Image, unmounter: Unmounter, idle: Duration, log: &MountLog) {
+fn unmount_when_idle(source: &status::Source, idle: Duration, log: &MountLog) {
+    let (image, unmounter, requests) = (source.image.clone(), source.unmounter.clone(), source.requests.clone());
+    // The counters of the engine would change with reads of other images. The kernel forgets inodes on its own account.
+    let counted = RequestKind::ALL.map(|kind| (kind != RequestKind::Forget).then_some(kind));
+    let activity = move || {
+        let requests = counted.map(|kind| kind.map_or(0, |kind| requests.of(kind)));
+        (image.reader().volume().own_counters(), requests)
+    };
     let work = move || {
-        let mut counters = image.reader().volume().counters();
+        let mut counters = activity();
         let mut since = Instant::now();
         while unmounter.is_mounted() {
             thread::sleep(GLANCE.min(idle));
-            let now = image.reader().volume().counters();
+            let now = activity();
             if now != counters {
                 (counters, since) = (now, Instant::now());
             } else if since.elapsed() >= idle {

@@ -12,7 +12,7 @@ pub use list::Strictness;
 pub use running::ShownOption;
 pub use text::{about, help, page};
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 
 use floe::OpenOptions;
 use floe_fuse::MountOptions;
@@ -45,6 +45,8 @@ pub struct Settings {
     pub profile: ProfileChoice,
     /// How long mounting waits for the replay of a launch that has a bundle; `None` for the default.
     pub launch_wait: Option<Duration>,
+    /// Whether the mount is one of the service.
+    pub service: ServiceChoice,
     /// Whether the process is confined.
     pub sandbox: Mode,
     /// Whether the user has set `deadline`. If not, it follows `outage`.
@@ -73,4 +75,39 @@ pub enum ProfileChoice {
     Learn,
     /// None.
     Off,
+}
+
+/// The value of `service=`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ServiceChoice {
+    /// The service mounts, if one listens and can mount with these options.
+    Auto,
+    /// The service mounts.
+    On,
+    /// A process of its own serves the mount.
+    #[default]
+    Off,
+}
+
+impl fmt::Display for ServiceChoice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Auto => "auto",
+            Self::On => "on",
+            Self::Off => "off",
+        })
+    }
+}
+
+impl FromStr for ServiceChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "on" => Ok(Self::On),
+            "off" => Ok(Self::Off),
+            _ => Err(format!("'{text}' is not auto, on or off")),
+        }
+    }
 }

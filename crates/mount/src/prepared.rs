@@ -55,8 +55,8 @@ pub(crate) struct Mounting {
     /// The place for the kept metadata of the front.
     pub(crate) kept_front: Option<KeptFront>,
     pub(crate) launch: LaunchPlan,
-    /// The control socket.
-    pub(crate) control_socket: io::Result<control::UnnamedSocket>,
+    /// The control socket; `None` if another process has created it.
+    pub(crate) control_socket: Option<io::Result<control::UnnamedSocket>>,
     /// How this process was started; `None` if there was no memory for it.
     pub(crate) invocation: Option<SealedInvocation>,
     /// The memory file for the state of the mount, which its next process gets.
@@ -128,7 +128,7 @@ impl Request {
             transport,
             kept_front,
             launch,
-            control_socket,
+            control_socket: Some(control_socket),
             invocation,
             state_file,
         };
@@ -176,11 +176,7 @@ fn start_keeper(
 
 /// The rights of a process that serves a mount.
 fn serving(held: &Held, control_socket: Option<&control::UnnamedSocket>) -> Policy {
-    let mut policy = confinement::reading();
-    policy.calls = Calls { serve: true, ..Calls::default() };
-    policy.capabilities = vec![Capability::SysNice, Capability::IpcLock];
-    // Session threads open the device to join the connection. A process without the right to mount gains nothing by opening it.
-    policy.allow("/dev/fuse", Access::ReadWrite);
+    let mut policy = serving_any();
     if let Some(directory) = &held.spill_directory {
         policy.allow(directory.path(), Access::ReadWrite);
     }
@@ -190,6 +186,16 @@ fn serving(held: &Held, control_socket: Option<&control::UnnamedSocket>) -> Poli
     if let Some(pipe) = &held.notify_pipe {
         policy.allow(pipe.path(), Access::Write);
     }
+    policy
+}
+
+/// The rights of any process that serves mounts: it has its files, and reads what the machine says about memory and CPUs.
+pub(crate) fn serving_any() -> Policy {
+    let mut policy = confinement::reading();
+    policy.calls = Calls { serve: true, ..Calls::default() };
+    policy.capabilities = vec![Capability::SysNice, Capability::IpcLock];
+    // Session threads open the device to join the connection. A process without the right to mount gains nothing by opening it.
+    policy.allow("/dev/fuse", Access::ReadWrite);
     if let Some(group) = fs::read_to_string("/proc/self/cgroup").ok().as_deref().and_then(group_of) {
         policy.allow(format!("/sys/fs/cgroup{group}/memory.pressure"), Access::Read);
     }
@@ -202,7 +208,12 @@ fn group_of(groups: &str) -> Option<&str> {
 }
 
 /// The options, hooks and handles of the mount.
-fn mount_setup(settings: &Settings, held: &Held, transport: &TransportPlan, launch: &LaunchPlan) -> MountSetup {
+pub(crate) fn mount_setup(
+    settings: &Settings,
+    held: &Held,
+    transport: &TransportPlan,
+    launch: &LaunchPlan,
+) -> MountSetup {
     let options = settings.mount.clone();
     #[cfg(debug_assertions)]
     let reads = crate::compromised::read_sink();
@@ -225,7 +236,7 @@ fn mount_setup(settings: &Settings, held: &Held, transport: &TransportPlan, laun
 }
 
 /// Schedules the keeper's threads like those of an engine with this priority.
-fn schedule_of(priority: Priority) -> Schedule {
+pub(crate) fn schedule_of(priority: Priority) -> Schedule {
     Arc::new(move |thread, started| {
         let is_calm = matches!(thread, KeeperThread::Readahead { is_urgent: false });
         match started {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use floe_fuse::Mountpoint;
-use floe_keeper::Directory;
+use floe_keeper::{Directory, Mounted};
 
 use crate::{
     failure::Failure,
@@ -18,6 +18,8 @@ use crate::{
 pub(crate) enum Target {
     /// A mountpoint without a mount of this program, and its path for users.
     New(Mountpoint, PathBuf),
+    /// A mount that the service has made.
+    Made(Box<Mounted>),
     /// The mount of another process. It may have no server until this process has taken it over, so nothing may access it
     /// before.
     Taken(Box<Taken>),
@@ -45,6 +47,7 @@ impl Target {
     pub(crate) fn shown(&self) -> &Path {
         match self {
             Self::New(_, shown) => shown,
+            Self::Made(mounted) => mounted.place.directory(),
             Self::Taken(taken) => taken.directory(),
         }
     }
@@ -60,7 +63,7 @@ impl Target {
     /// The mount that is taken over.
     pub(crate) fn taken(&self) -> Option<&Taken> {
         match self {
-            Self::New(..) => None,
+            Self::New(..) | Self::Made(_) => None,
             Self::Taken(taken) => Some(taken),
         }
     }
@@ -68,7 +71,7 @@ impl Target {
     /// Takes the memory file with the state of the mount that is taken over.
     pub(crate) fn take_state_file(&mut self) -> Option<File> {
         match self {
-            Self::New(..) => None,
+            Self::New(..) | Self::Made(_) => None,
             Self::Taken(taken) => taken.take_state_file(),
         }
     }
@@ -77,6 +80,7 @@ impl Target {
     pub(crate) fn continuity(&self, manager: Option<&ServiceManager>) -> Continuity {
         match (self, manager) {
             (Self::Taken(_), _) => Continuity::TakenOver,
+            (Self::Made(_), _) => Continuity::Kept,
             (Self::New(..), Some(_)) => Continuity::Managed,
             (Self::New(..), None) => Continuity::Unneeded,
         }

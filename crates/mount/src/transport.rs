@@ -29,6 +29,8 @@ pub(crate) enum Continuity {
     Unneeded,
     /// The service manager can restart it.
     Managed,
+    /// A service can start another process for it.
+    Kept,
     /// Another process has served it before.
     TakenOver,
 }
@@ -77,6 +79,7 @@ impl TransportPlan {
             (Continuity::Managed, TransportChoice::Auto) => {
                 Some("the service manager can then restart it (transport=uring gives that up)".to_owned())
             }
+            (Continuity::Kept, _) => Some("the service can then replace its process".to_owned()),
             // fusermount3 checks only once whether the mount is dead, and the kernel ends rings only after their
             // process.
             (_, _) if options.kernel.auto_unmount => Some("auto-unmount needs /dev/fuse".to_owned()),

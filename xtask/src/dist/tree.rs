@@ -37,6 +37,9 @@ const SHELLS: [(&str, &str); 3] = [
     ("fish", "share/fish/vendor_completions.d/floe.fish"),
 ];
 
+/// The units of systemd.
+const UNITS: [&str; 3] = ["floe-exporter.service", "floe.service", "floe.socket"];
+
 /// The program with its manual pages, completions and links, in a tree for `/usr`.
 pub(super) struct InstalledTree {
     path: PathBuf,
@@ -59,7 +62,9 @@ impl InstalledTree {
         }
         let packaging = workspace_root().join("packaging");
         copy(&packaging.join("grafana-dashboard.json"), &path.join("share/floe/grafana-dashboard.json"))?;
-        copy(&packaging.join("floe-exporter.service"), &path.join("lib/systemd/system/floe-exporter.service"))?;
+        for unit in UNITS {
+            copy(&packaging.join(unit), &path.join("lib/systemd/system").join(unit))?;
+        }
         link_all(&path.join("sbin"), "../bin/floe", &MOUNT_NAMES)?;
         link_all(&path.join("lib/floe/bin"), "../../../bin/floe", &DROP_IN_NAMES)?;
         described(program, path)?;

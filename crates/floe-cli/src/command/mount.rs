@@ -1,6 +1,7 @@
 //! `floe mount`: mounts an image and serves it.
 
 mod signalled_end;
+mod through_service;
 
 use std::{
     path::{Path, PathBuf},
@@ -19,7 +20,7 @@ use floe_mount::{
     daemon::{self, Report, Role},
     handover::is_upgrade,
     launch::ProfileChoice,
-    options::{self, Settings, Strictness},
+    options::{self, ServiceChoice, Settings, Strictness},
     quantity,
 };
 use rustix::{fs::statfs, io::Errno};
@@ -29,6 +30,7 @@ use signal_hook::{
 };
 
 use self::signalled_end::SignalledEnd;
+pub(crate) use self::through_service::mount_through_service;
 use crate::{
     cancellation::unless_ignored,
     confinement::SandboxArguments,
@@ -56,6 +58,9 @@ pub(crate) struct Arguments {
     device: Vec<PathBuf>,
     #[arg(long, value_name = "DIR", help = options::about("device-directory"))]
     device_directory: Option<PathBuf>,
+    /// Mount through the service that floe serve runs, and return: -o service=on
+    #[arg(long)]
+    service: bool,
     /// Record the first launch, and replay it in later mounts: -o profile=learn
     #[arg(long)]
     learn: bool,
@@ -112,8 +117,14 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     let (Some(image), Some(directory)) = (arguments.image, arguments.directory) else {
         return Err(Fail::usage("give an image and a directory: floe mount IMAGE DIR; see --help"));
     };
+    if arguments.service {
+        settings.service = ServiceChoice::On;
+    }
     let request = Request { in_background: arguments.daemon, ..Request::new(image, directory, settings) };
-    fulfil(request, true)
+    match mount_through_service(&request, &arguments.options, true)? {
+        Some(code) => Ok(code),
+        None => fulfil(request, true),
+    }
 }
 
 /// Mounts and serves the image until it is unmounted, in the background if requested. The process in the foreground says that the

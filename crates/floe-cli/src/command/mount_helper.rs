@@ -6,7 +6,7 @@ use clap::{Command, CommandFactory, Parser};
 use floe::Offset;
 use floe_sandbox::Mode;
 
-use super::mount::fulfil;
+use super::mount::{fulfil, mount_through_service};
 use crate::{
     fail::{Exit, Fail},
     fake,
@@ -118,7 +118,12 @@ pub(crate) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         }
         return Ok(Exit::Done.code());
     }
-    match fulfil(request, arguments.verbose) {
+    let mounted = match mount_through_service(&request, &arguments.options, arguments.verbose) {
+        Ok(Some(code)) => Ok(code),
+        Ok(None) => fulfil(request, arguments.verbose),
+        Err(fail) => Err(fail),
+    };
+    match mounted {
         Ok(0) => Ok(Exit::Done.code()),
         Ok(_) => Ok(Exit::MountHelper.code()),
         Err(fail) => Err(fail.with_offset_option(OFFSET_OPTION).with_exit(Exit::MountHelper)),

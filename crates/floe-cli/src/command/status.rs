@@ -1,4 +1,6 @@
-//! `floe status`: shows the state of a mount.
+//! `floe status`: shows the state of a mount, or lists all mounts.
+
+mod list;
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -16,21 +18,21 @@ use floe_mount::{
     status::{Exposition, Report, SCHEMA, add_report, write_text},
 };
 
-/// Show the state of a mount: threads, caches, pages, prefetch, and the latency of each stage of a read
+/// Show the state of a mount: threads, caches, pages, prefetch, and the latency of each stage of a read; without DIR, list all mounts
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
     /// The mountpoint
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
-    /// Write JSON: one object, or one per line with --watch
+    #[arg(value_name = "DIR", required_if_eq_any = [("prometheus", "true")])]
+    directory: Option<PathBuf>,
+    /// Write JSON: one object, one per line with --watch, or an array without DIR
     #[arg(long)]
     json: bool,
     /// Write metrics for Prometheus
     #[arg(long, conflicts_with_all = ["json", "watch"])]
     prometheus: bool,
     /// Repeat at this interval, in seconds
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = interval)]
+    #[arg(long, value_name = "SECONDS", requires = "directory", num_args = 0..=1, default_missing_value = "1", value_parser = interval)]
     watch: Option<Duration>,
 }
 
@@ -39,6 +41,7 @@ Only the user who mounted the image can query the mount. The query does not acce
 so a mount whose image is stuck still answers.
 
 Examples:
+  floe status
   floe status /mnt
   floe status /mnt --watch 5
   floe status /mnt --json | jq '.latency[] | {stage, p99_ns}'
@@ -57,7 +60,8 @@ const CLEAR: &str = "\x1b[H\x1b[J";
 /// # Errors
 /// The mount does not answer.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
-    let mounted = Client::find(&arguments.directory)?;
+    let Some(directory) = &arguments.directory else { return list::print(arguments.json) };
+    let mounted = Client::find(directory)?;
     let Some(interval) = arguments.watch else {
         let report = ask(&mounted)?;
         return Output::run(|writer| write(writer, &report, arguments).map(|()| Exit::Done.code()));

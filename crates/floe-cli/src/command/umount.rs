@@ -6,7 +6,8 @@ use std::{
 };
 
 use floe_image::ShownName;
-use floe_keeper::{Detach, RingPermission, UnmountError, UnmountReason, unmount_within};
+use floe_ipc::{ClientError, ServiceClient, protocol::RefusalKind};
+use floe_keeper::{Detach, MountTable, RingPermission, UnmountError, UnmountReason, unmount_within};
 
 use crate::fail::{Exit, Fail};
 use floe_mount::{
@@ -17,6 +18,9 @@ use floe_mount::{
 /// How long one unmount may take, with the end of the process that has served the mount. Such a process gives up requests that
 /// are stuck after 2 s.
 const TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How long the service may take, which waits for the end of the mount, too.
+const SERVICE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// How long a lazy unmount may take, which normally needs a fraction of a millisecond.
 const LAZY_TIME_MAX: Duration = Duration::from_millis(500);
@@ -44,20 +48,49 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let mut last = Ok(Exit::Done.code());
     RingPermission::restore();
     for directory in &arguments.directories {
-        let Err(error) = unmount_and_wait(directory, detach) else { continue };
-        let fail = match error {
-            UnmountError { path, reason: UnmountReason::Busy } => Fail::failed(format!(
-                "{path} is in use {}: end these processes, or run floe umount --lazy {path}",
-                MountUsers::of(&path),
-                path = path.shown()
-            )),
-            error => error.into(),
+        let unmounted = match unmount_through_service(directory, detach) {
+            Some(unmounted) => unmounted,
+            None => unmount_and_wait(directory, detach).map_err(fail_of),
         };
+        let Err(fail) = unmounted else { continue };
         if let Err(earlier) = std::mem::replace(&mut last, Err(fail)) {
             say!("floe: {earlier}");
         }
     }
     last
+}
+
+fn fail_of(error: UnmountError) -> Fail {
+    match error {
+        UnmountError { path, reason: UnmountReason::Busy } => Fail::failed(format!(
+            "{path} is in use {}: end these processes, or run floe umount --lazy {path}",
+            MountUsers::of(&path),
+            path = path.shown()
+        )),
+        error => error.into(),
+    }
+}
+
+/// Unmounts through the service; `None` if the mount is none of the service.
+fn unmount_through_service(directory: &Path, detach: Detach) -> Option<Result<(), Fail>> {
+    let table = MountTable::read().ok()?;
+    let device = table.find(directory).ok()?.filter(|entry| entry.is_served())?.device;
+    let mut service = ServiceClient::connect().ok()?;
+    service.set_patience(SERVICE_TIME_MAX);
+    let shown = directory.shown();
+    match service.unmount(device, detach == Detach::Lazily) {
+        Ok(true) => Some(Ok(())),
+        Ok(false) => {
+            say!("floe: {shown} is unmounted, but the service may still hold the image");
+            Some(Ok(()))
+        }
+        Err(ClientError::Refused { kind: RefusalKind::Busy, message }) => {
+            Some(Err(Fail::failed(format!("{message}: end these processes, or run floe umount --lazy {shown}"))))
+        }
+        // A service that has died, or is stopped, leaves its mounts.
+        Err(ClientError::Refused { kind: RefusalKind::UnknownMount, .. } | ClientError::Lost { .. }) => None,
+        Err(error) => Some(Err(error.into())),
+    }
 }
 
 /// Unmounts. Unless that is done lazily, waits until the process that has served the mount has released the image.

@@ -50,12 +50,12 @@ fn content(index: usize) -> Vec<u8> {
 }
 
 /// An image with files, a large directory and a program.
-struct Fixture {
+pub(crate) struct Fixture {
     folder: tempfile::TempDir,
 }
 
 impl Fixture {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a directory");
         let tree = folder.path().join("tree");
         for directory in ["files", "names"] {
@@ -73,13 +73,13 @@ impl Fixture {
         Self { folder }
     }
 
-    fn image(&self) -> PathBuf {
+    pub(crate) fn image(&self) -> PathBuf {
         self.folder.path().join("image")
     }
 }
 
 /// Uses of a mount that continue while its server is replaced.
-struct Uses {
+pub(crate) struct Uses {
     has_ended: Arc<AtomicBool>,
     reads: Arc<AtomicUsize>,
     faults: Arc<Mutex<Vec<String>>>,
@@ -90,7 +90,7 @@ struct Uses {
 }
 
 impl Uses {
-    fn begin(mount: &Path) -> Self {
+    pub(crate) fn begin(mount: &Path) -> Self {
         let (has_ended, reads, faults) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default(), Arc::default());
         let readers = (0..READERS).map(|reader| {
             let (has_ended, reads, faults) = (Arc::clone(&has_ended), Arc::clone(&reads), Arc::clone(&faults));
@@ -115,7 +115,7 @@ impl Uses {
     }
 
     /// Checks that all uses continue with the new server.
-    fn check(&mut self, round: usize) {
+    pub(crate) fn check(&mut self, round: usize) {
         self.shell.check(round);
         let reads = self.reads.load(Relaxed);
         until("all readers continue", || self.reads.load(Relaxed) >= reads + 2 * READERS);
@@ -124,7 +124,7 @@ impl Uses {
         assert!(faults.is_empty(), "round {round}: {faults:?}");
     }
 
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.has_ended.store(true, Relaxed);
         let readers = std::mem::take(&mut self.readers);
         within(move || readers.into_iter().for_each(|reader| reader.join().expect("no panic")));

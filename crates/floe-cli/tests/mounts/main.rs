@@ -28,6 +28,14 @@ mod subdirectory;
 mod swapped_directories;
 mod too_few_processes;
 
+/// Mounts of the service: `floe serve`.
+mod service {
+    mod ends;
+    mod hostile;
+    mod images;
+    mod restarts;
+}
+
 /// Mounts with the kernel's EROFS in front.
 mod fronts {
     mod corpus;

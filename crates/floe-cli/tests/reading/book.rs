@@ -22,7 +22,7 @@ use crate::support::program;
 const WITHOUT_COMMANDS: [&str; 4] = ["text", "fstab", "ini", "yaml"];
 
 /// The blocks with commands or programs that are not run here: the page, the beginning of the block, and the reason.
-const NOT_RUN: [(&str, &str, &str); 27] = [
+const NOT_RUN: [(&str, &str, &str); 29] = [
     ("README.md", "cargo run --release", "builds and tests the project"),
     ("README.md", "apt install", "installs files that do not exist yet; packaging/try-release installs the packages"),
     ("README.md", "floe mount oci://", "needs a registry; tests/remotes mounts from one"),
@@ -57,6 +57,12 @@ const NOT_RUN: [(&str, &str, &str); 27] = [
     ("operations.md", "journalctl", "needs systemd; tests/mounts/service_manager.rs reads what is logged"),
     ("remote-cache.md", "floe cache ls", "changes the user's cache; tests/remotes/remote_cache.rs runs them"),
     ("scripting.md", "floe ls --json", "needs jq; the blocks before it run the commands"),
+    ("service.md", "systemctl", "needs systemd; tests/mounts/service mounts through the service"),
+    (
+        "service.md",
+        "let mut service = floe::service",
+        "as the example of ServiceClient, which the tests of floe-ipc compile",
+    ),
     ("tuning.md", "floe lab launch --image app.erofs --variant", "takes minutes; tests/lab runs the lab"),
 ];
 

@@ -8,6 +8,7 @@ pub(crate) mod plain_server;
 pub(crate) mod program;
 mod served;
 pub(crate) mod servers;
+pub(crate) mod service;
 pub(crate) mod unsquashfs;
 
 use std::{

@@ -17,7 +17,6 @@ use std::{
     time::Duration,
 };
 
-use floe_image::start_error;
 use floe_keeper::MountTable;
 use rustix::{
     fs::{CWD, RenameFlags, renameat_with},
@@ -34,9 +33,6 @@ use super::{
 
 /// How long a client may take to send a question, and to receive the answer.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(2);
-
-/// The pause after a connection could not be accepted, usually because no descriptors are left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The operations of a mount for its clients.
 pub(crate) trait Service: Send + Sync {
@@ -84,26 +80,21 @@ impl UnnamedSocket {
         Ok(Self { server, listener })
     }
 
-    /// The directory of the socket.
-    pub(crate) fn directory(&self) -> Option<&Path> {
-        self.server.path.parent()
-    }
-}
-
-impl Server {
-    /// Names the socket after the device number of the mount, and answers questions on its own thread. A leftover
-    /// socket of an earlier mount with that number is replaced.
+    /// Names the socket after the device number of the mount. A leftover socket of an earlier mount with that number is replaced.
     ///
     /// # Errors
-    /// The socket cannot be renamed, or no thread can be started.
-    pub(crate) fn start(socket: UnnamedSocket, device: (u32, u32), service: Arc<dyn Service>) -> io::Result<Self> {
-        let UnnamedSocket { mut server, listener } = socket;
+    /// The socket cannot be renamed.
+    pub(crate) fn named(self, device: (u32, u32)) -> io::Result<(Server, UnixListener)> {
+        let Self { mut server, listener } = self;
         let path = server.path.with_file_name(socket_path::name(device));
         fs::rename(&server.path, &path)?;
         server.path = path;
-        let thread = thread::Builder::new().name("floe-control".to_owned());
-        thread.spawn(move || serve(&listener, &service)).map_err(start_error)?;
-        Ok(server)
+        Ok((server, listener))
+    }
+
+    /// The directory of the socket.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        self.server.path.parent()
     }
 }
 
@@ -114,17 +105,11 @@ impl Drop for Server {
     }
 }
 
-fn serve(listener: &UnixListener, service: &Arc<dyn Service>) {
-    for connection in listener.incoming() {
-        match connection {
-            // A client that disconnects or sends nonsense does not affect other clients.
-            Ok(connection) => drop(converse(connection, service)),
-            Err(_) => thread::sleep(ACCEPT_PAUSE),
-        }
-    }
-}
-
-fn converse(connection: UnixStream, service: &Arc<dyn Service>) -> io::Result<()> {
+/// Answers the question of a client.
+///
+/// # Errors
+/// The client breaks the protocol, or is too slow.
+pub(super) fn converse(connection: UnixStream, service: &Arc<dyn Service>) -> io::Result<()> {
     connection.set_read_timeout(Some(CLIENT_PATIENCE))?;
     connection.set_write_timeout(Some(CLIENT_PATIENCE))?;
     // Reads the question even of a client that will be refused: closing the socket with unread data would cut the

@@ -15,7 +15,7 @@ use std::{
 use floe::Image;
 use floe_fuse::{Inherited, Mount, MountSetup, passed_descriptors};
 use floe_image::ShownName;
-use floe_keeper::MountTable;
+use floe_keeper::{MountTable, Place};
 
 use super::{
     Invocation, ServiceManager, State, StateFile,
@@ -83,6 +83,20 @@ impl Taken {
             // The mount was unmounted, or is another one.
             manager.forget();
         }
+        Ok(taken)
+    }
+
+    /// A mount that the service keeps, whose process has ended.
+    ///
+    /// # Errors
+    /// The memory file has no valid state.
+    pub(crate) fn of_kept(device: OwnedFd, state_file: File, place: Place) -> io::Result<Self> {
+        let state = StateFile::read(&state_file)?;
+        if !state.is_understood() {
+            return Err(io::Error::other("its state is of another version of Floe"));
+        }
+        let mut taken = Self::new(state, vec![device], None, Some(state_file), None);
+        taken.inherited.place = Some(place);
         Ok(taken)
     }
 

@@ -33,6 +33,10 @@ use floe_image::json_name;
 const CANNOT_HAND_OVER: &str = "only mounts with front=fuse and transport=dev can be taken over by another process: \
                                 unmount it, and mount it again";
 
+/// Why a mount of the service is not handed over.
+const KEPT: &str = "it is served by the service, which itself replaces a process that dies: for another version of Floe, \
+                    unmount it, restart the service, and mount it again";
+
 /// The upper bounds of the histograms, in nanoseconds.
 const BOUNDS_NS: [u64; 22] = [
     1_000,
@@ -83,10 +87,15 @@ pub(crate) struct Source {
     pub(crate) invocation: Option<SealedInvocation>,
     /// `None` for mounts that cannot be handed over.
     pub(crate) giver: Option<Giver>,
+    /// Whether the service keeps the mount, which replaces this process itself.
+    pub(crate) is_kept: bool,
 }
 
 impl Service for Source {
     fn invocation(&self) -> Result<BorrowedFd<'_>, String> {
+        if self.is_kept {
+            return Err(KEPT.to_owned());
+        }
         if self.giver.is_none() {
             return Err(CANNOT_HAND_OVER.to_owned());
         }
@@ -112,6 +121,7 @@ impl Service for Source {
     fn hand_over(&self, connection: UnixStream) {
         // If the other process fails, this process continues to serve, and the other process reports the error.
         let _ = match &self.giver {
+            _ if self.is_kept => write_line(&connection, &Answer::Refused(KEPT.to_owned())),
             Some(giver) => giver.give(&connection),
             None => write_line(&connection, &Answer::Refused(CANNOT_HAND_OVER.to_owned())),
         };
@@ -175,7 +185,7 @@ impl Source {
         settings
     }
 
-    fn tune(&self, changes: &[String]) -> Result<(), String> {
+    pub(crate) fn tune(&self, changes: &[String]) -> Result<(), String> {
         let mut settings = self.settings();
         let wanted = settings.tuned(changes)?;
         self.engine().tune(&wanted.open.engine).map_err(|error| error.to_string())?;

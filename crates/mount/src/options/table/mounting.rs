@@ -125,6 +125,13 @@ pub(super) const MOUNT: &[OptionRow] = &[
     .default("image")
     .shown(|now| or_image(now.mount.gid)),
     row(
+        "service",
+        text("auto|on|off", |to, value| put(&mut to.service, value)),
+        "mount through the service that floe serve runs, which has one engine for all images; auto: if one listens and has these \
+         options",
+    )
+    .default("off"),
+    row(
         "sandbox",
         text("auto|require|off", |to, value| put(&mut to.sandbox, value)),
         "confine the process that reads the image; auto: as far as the kernel supports it",

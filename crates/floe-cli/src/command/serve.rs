@@ -1,0 +1,119 @@
+//! `floe serve`: the service, which mounts many images.
+
+use std::{io, os::fd::AsFd, path::PathBuf, process, sync::Arc, thread};
+
+use floe_image::{ShownName, start_error};
+use floe_ipc::socket_path;
+use floe_mount::{
+    handover::ServiceManager,
+    service::{Broker, ServiceSocket, Stopper, serve_for_broker},
+};
+use floe_sandbox::Mode;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+};
+
+use crate::{
+    cancellation::unless_ignored,
+    confinement::SandboxArguments,
+    fail::{Exit, Fail},
+    output::remark,
+};
+
+/// Run the service, which mounts many images with one engine
+///
+/// Clients are floe mount --service, mounts with -o service=on or service=auto, and programs that use the library. The service
+/// mounts for the user who runs it. The images are read by a confined process, which is replaced if it dies.
+#[derive(clap::Args)]
+#[command(after_help = HELP)]
+pub(crate) struct Arguments {
+    /// The socket to listen on, unless a service manager passes one [/run/floe/service for root, $XDG_RUNTIME_DIR/floe/service for
+    /// others; or FLOE_SERVICE]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Options that all mounts share: memory and threads, as for floe mount
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    options: Vec<String>,
+    #[command(flatten)]
+    sandbox: SandboxArguments,
+}
+
+const HELP: &str = "\
+SIGINT, SIGTERM and SIGHUP unmount all that is not in use, and end the service. Mounts in use are served until they are unmounted. A
+second signal ends the service at once, and leaves all mounts as they are.
+
+Examples:
+  floe serve
+  floe mount --service app.erofs /opt/app
+  systemctl enable --now floe.socket
+
+Exit codes:
+  0  all mounts are unmounted
+  1  a mount is still in use, or the service could not be started
+  2  wrong usage";
+
+/// Runs the command.
+///
+/// # Errors
+/// Another service listens, or the socket cannot be created.
+pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
+    let mut options = arguments.options.clone();
+    match arguments.sandbox.mode() {
+        Mode::Auto => {}
+        Mode::Require => options.push("sandbox=require".to_owned()),
+        Mode::Off => options.push("sandbox=off".to_owned()),
+    }
+    raise_descriptor_limit();
+    let path = arguments.socket.clone().unwrap_or_else(socket_path);
+    let socket = ServiceSocket::open(&path)?;
+    let broker = Broker::new(socket, &options.join(","), Arc::new(|message| say!("floe: {message}")))?;
+    let signals = Signals::new(unless_ignored(&[SIGINT, SIGTERM, SIGHUP]));
+    let signals = signals.map_err(|error| Fail::failed(format!("cannot install signal handlers: {error}")))?;
+    start_signal_thread(signals, broker.stopper())
+        .map_err(|error| Fail::failed(format!("cannot start a thread: {error}")))?;
+    if let Some(manager) = ServiceManager::connect() {
+        manager.ready();
+    }
+    remark(format_args!("serving mounts at {}\n", path.shown()));
+    let left = broker.run()?;
+    for message in &left {
+        say!("floe: {message}");
+    }
+    Ok(if left.is_empty() { Exit::Done.code() } else { Exit::Failed.code() })
+}
+
+/// Runs the process that reads images for the service at the other end of standard input.
+///
+/// # Errors
+/// It cannot be confined, or the service breaks the protocol.
+pub(crate) fn run_domain() -> Result<u8, Fail> {
+    let socket = io::stdin().as_fd().try_clone_to_owned();
+    let socket = socket.map_err(|error| Fail::failed(format!("this command is internal to floe: {error}")))?;
+    serve_for_broker(socket)?;
+    // Returning from `main` would not end threads that wait for a source.
+    process::exit(Exit::Done.code().into())
+}
+
+/// Stops the broker on the first signal, and ends the process on the second.
+fn start_signal_thread(mut signals: Signals, stopper: Stopper) -> io::Result<()> {
+    let work = move || {
+        let mut arrived = signals.forever();
+        if arrived.next().is_some() {
+            stopper.stop();
+        }
+        if arrived.next().is_some() {
+            say!("floe: stopped at once: the mounts stay, and are served until they are unmounted");
+            process::exit(Exit::Failed.code().into());
+        }
+    };
+    thread::Builder::new().name("floe-signals".to_owned()).spawn(work).map(drop).map_err(start_error)
+}
+
+/// Permits as many open files as root allows: each mount has several.
+fn raise_descriptor_limit() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    // With the old limit, there is room for fewer mounts.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}

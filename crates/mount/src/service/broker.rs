@@ -1,0 +1,119 @@
+//! The broker: mounts and unmounts, keeps the descriptors of all mounts, and starts domains.
+
+use std::{
+    fmt,
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, atomic::Ordering::Relaxed},
+    thread,
+};
+
+use floe_sync::Mutex;
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    io::{read, write},
+};
+
+use super::{
+    clients::Clients,
+    ledger::{Ledger, Watched},
+    settings::settings_of_service,
+    socket::ServiceSocket,
+};
+use crate::{Remarks, failure::Failure};
+
+/// The broker of the service: one thread that waits for clients, domains and mounts, and short-lived threads for what may wait.
+pub struct Broker {
+    ledger: Arc<Ledger>,
+    socket: ServiceSocket,
+    clients: Clients,
+    stop: Arc<OwnedFd>,
+    /// What could not be unmounted, once the broker has stopped.
+    left: Arc<Mutex<Option<Vec<String>>>>,
+}
+
+/// Ends a broker. Can be used from any thread.
+#[derive(Clone, Debug)]
+pub struct Stopper(Arc<OwnedFd>);
+
+impl Broker {
+    /// A broker without mounts. `options` are those that all mounts share, in the notation of `-o`; messages go to `remarks`.
+    ///
+    /// # Errors
+    /// An option is wrong, or there are no descriptors left.
+    pub fn new(socket: ServiceSocket, options: &str, remarks: Remarks) -> Result<Self, Failure> {
+        let priority = settings_of_service(options)?.open.engine.priority;
+        let failed = |error: rustix::io::Errno| Failure::failed(format!("cannot start the service: {error}"));
+        let ledger = Arc::new(Ledger::new(options.to_owned(), priority, remarks).map_err(failed)?);
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
+        ledger.watch(&socket, Watched::Listener).map_err(failed)?;
+        ledger.watch(&*stop, Watched::Stop).map_err(failed)?;
+        Ok(Self { clients: Clients::new(Arc::clone(&ledger)), ledger, socket, stop, left: Arc::default() })
+    }
+
+    /// A handle that ends the broker.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(Arc::clone(&self.stop))
+    }
+
+    /// Serves clients until it is [stopped](Stopper::stop). Then it unmounts what is not in use. Returns a message for each mount
+    /// that stays; the process of such a mount serves it until it is unmounted.
+    ///
+    /// # Errors
+    /// The kernel reports no events.
+    pub fn run(mut self) -> Result<Vec<String>, Failure> {
+        loop {
+            let events = self.ledger.wait();
+            let failed = |error| Failure::failed(format!("the service cannot wait for events: {error}"));
+            for watched in events.map_err(failed)? {
+                match watched {
+                    Watched::Listener => self.clients.accept(self.socket.as_fd()),
+                    Watched::Client(number) => self.clients.serve(number),
+                    Watched::Domain(number) => self.ledger.take_reports(number),
+                    Watched::DomainEnd(number) => self.ledger.note_death(number),
+                    Watched::Mount(number) => self.ledger.answer_keeper(number),
+                    Watched::Stop => {
+                        if let Some(left) = self.left.lock().take() {
+                            self.ledger.leave_mounts();
+                            return Ok(left);
+                        }
+                        self.begin_to_stop();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Unmounts everything on another thread, while this one goes on.
+    fn begin_to_stop(&self) {
+        let mut count = [0; 8];
+        let _ = read(&self.stop, &mut count);
+        if self.ledger.is_stopping.swap(true, Relaxed) {
+            return;
+        }
+        self.ledger.unwatch(&self.socket);
+        let (ledger, left, stopper) = (Arc::clone(&self.ledger), Arc::clone(&self.left), self.stopper());
+        let work = move || {
+            let stays = ledger.unmount_all();
+            *left.lock() = Some(stays);
+            stopper.stop();
+        };
+        if thread::Builder::new().name("floe-stop".to_owned()).spawn(work).is_err() {
+            *self.left.lock() = Some(vec!["no thread can be started to unmount: the mounts stay".to_owned()]);
+            self.stopper().stop();
+        }
+    }
+}
+
+impl Stopper {
+    /// Makes [`Broker::run`] return.
+    pub fn stop(&self) {
+        // If the counter is full, the broker has not read it, and will.
+        let _ = write(&self.0, &1_u64.to_ne_bytes());
+    }
+}
+
+impl fmt::Debug for Broker {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Broker").finish_non_exhaustive()
+    }
+}

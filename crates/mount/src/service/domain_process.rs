@@ -1,0 +1,156 @@
+//! The process of a domain, as the broker sees it.
+
+use std::{
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::process::{CommandExt, ExitStatusExt},
+    },
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use floe_image::start_error;
+use floe_ipc::{receive, send};
+use floe_sync::Mutex;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::{Errno, retry_on_intr},
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair,
+        sockopt::{Timeout, set_socket_timeout},
+    },
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+};
+
+use super::{
+    DOMAIN_COMMAND,
+    messages::{Order, Report},
+};
+use crate::{daemon::own_program, failure::Failure};
+
+/// `PIDFD_THREAD` of Linux 6.9: the descriptor tells the end of the main thread. Other threads of a killed process may wait for
+/// replies that only the next process gives.
+const OF_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0x80);
+
+/// How long a domain may take to confine itself and to start its threads.
+const START_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// How long it may take to receive a message.
+const SEND_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// How long the threads of a killed domain may take to end. Those that have not ended by then wait in the kernel, and take no more
+/// requests.
+const END_TIME_MAX: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+
+/// The process of a domain.
+#[derive(Debug)]
+pub(super) struct DomainProcess {
+    socket: OwnedFd,
+    child: Mutex<Child>,
+    /// Tells the end of the process.
+    process: OwnedFd,
+    /// Tells the end of its main thread.
+    main_thread: OwnedFd,
+    pub(super) id: u32,
+    pub(super) started: Instant,
+}
+
+impl DomainProcess {
+    /// Starts a domain with the options of the service, and waits until it is confined.
+    ///
+    /// # Errors
+    /// The process cannot be started, or fails; it has then said why.
+    pub(super) fn start(options: &str) -> Result<Self, Failure> {
+        let failed = |error: io::Error| {
+            Failure::failed(format!("cannot start the process that reads images: {}", start_error(error)))
+        };
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .map_err(|error| failed(error.into()))?;
+        let mut program = Command::new(own_program());
+        // The program name selects drop-in programs, so it must be `floe`. It outlives this process, so it leaves its directory,
+        // and its process group, which gets the signals of a terminal.
+        program.arg0("floe").arg(DOMAIN_COMMAND).current_dir("/").process_group(0);
+        for variable in ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
+            program.env_remove(variable);
+        }
+        let child = program.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn().map_err(failed)?;
+        drop(program);
+        let id = child.id();
+        let pid = Pid::from_child(&child);
+        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
+        let main_thread = match pidfd_open(pid, OF_THREAD) {
+            Err(Errno::INVAL) => process.try_clone().map_err(failed)?,
+            opened => opened.map_err(|error| failed(error.into()))?,
+        };
+        let started = Instant::now();
+        let domain = Self { socket: ours, child: Mutex::new(child), process, main_thread, id, started };
+        match domain.begin(options) {
+            Ok(()) => Ok(domain),
+            Err(error) => {
+                domain.kill();
+                domain.wait_for_end();
+                Err(failed(error))
+            }
+        }
+    }
+
+    fn begin(&self, options: &str) -> io::Result<()> {
+        set_socket_timeout(&self.socket, Timeout::Send, Some(SEND_TIME_MAX))?;
+        set_socket_timeout(&self.socket, Timeout::Recv, Some(START_TIME_MAX))?;
+        self.tell(&Order::Begin { options: options.to_owned() }, &[])?;
+        match receive(&self.socket, RecvFlags::empty())? {
+            Some((Report::Ready, _)) => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// The domain has ended, or does not take messages.
+    pub(super) fn tell(&self, order: &Order, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        Ok(send(&self.socket, order, descriptors, SendFlags::empty())?)
+    }
+
+    /// The next message, without waiting. Returns `None` if there is none now.
+    ///
+    /// # Errors
+    /// The domain has ended, or breaks the protocol.
+    pub(super) fn report(&self) -> io::Result<Option<Report>> {
+        match receive(&self.socket, RecvFlags::DONTWAIT) {
+            Ok(Some((report, _))) => Ok(Some(report)),
+            Ok(None) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The socket that is readable when there is a message.
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The descriptor that is readable when the process has ended, apart from threads that wait in the kernel.
+    pub(super) fn end(&self) -> BorrowedFd<'_> {
+        self.main_thread.as_fd()
+    }
+
+    /// Kills it.
+    pub(super) fn kill(&self) {
+        // It may have ended.
+        let _ = pidfd_send_signal(&self.process, Signal::KILL);
+    }
+
+    /// Waits, for a limited time, until its threads have ended, and removes the process from the table. Returns whether it was
+    /// killed from outside: by SIGKILL, which no image can cause.
+    pub(super) fn wait_for_end(&self) -> bool {
+        let mut ended = [PollFd::new(&self.process, PollFlags::IN)];
+        let _ = retry_on_intr(|| poll(&mut ended, Some(&END_TIME_MAX)));
+        match self.child.lock().try_wait() {
+            Ok(Some(status)) => status.signal() == Some(Signal::KILL.as_raw()),
+            // Threads of a process that ends by itself do not wait this long.
+            Ok(None) | Err(_) => true,
+        }
+    }
+}

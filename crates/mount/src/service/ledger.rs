@@ -1,0 +1,337 @@
+//! The record of a broker, which its threads share: mounts and domains, and what it watches.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt, io,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    },
+    thread,
+};
+
+use floe_engine::Priority;
+use floe_image::ShownName;
+use floe_keeper::{Detach, UnmountError, UnmountReason};
+use floe_sync::Mutex;
+use rustix::{
+    buffer::spare_capacity,
+    event::epoll::{self, CreateFlags, EventData, EventFlags},
+    io::retry_on_intr,
+};
+
+use super::{
+    domain_process::DomainProcess,
+    kept_image::{KeptImage, Stage},
+    messages::{Order, Report},
+};
+use crate::{MountUsers, Remarks, failure::Failure};
+
+/// The maximum number of events that are taken from the kernel at once.
+const EVENTS_MAX: usize = 64;
+
+/// The record of a broker, which its threads share.
+pub(super) struct Ledger {
+    /// The options of the service, in the notation of `-o`.
+    pub(super) options: String,
+    /// How the threads that look up the names of launches are scheduled.
+    pub(super) priority: Priority,
+    pub(super) remarks: Remarks,
+    pub(super) state: Mutex<State>,
+    /// Locked while a domain for new mounts is started.
+    pub(super) starting: Mutex<()>,
+    pub(super) is_stopping: AtomicBool,
+    epoll: OwnedFd,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) mounts: BTreeMap<u64, KeptImage>,
+    pub(super) domains: HashMap<u64, Domain>,
+    last_number: u64,
+}
+
+/// A domain with its process.
+#[derive(Clone)]
+pub(super) struct Domain {
+    pub(super) process: Arc<DomainProcess>,
+    /// How often its predecessors have died soon after their start.
+    pub(super) early_deaths: u32,
+    /// The number of mounts that are being made for it. It does not end before they are.
+    pub(super) expected: u32,
+    /// The number of its remarks that were printed.
+    remarks: Arc<AtomicU32>,
+}
+
+/// What a descriptor of the broker belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Watched {
+    Listener,
+    Stop,
+    Client(u64),
+    Domain(u64),
+    DomainEnd(u64),
+    Mount(u64),
+}
+
+impl Domain {
+    pub(super) fn new(process: Arc<DomainProcess>, early_deaths: u32, expected: u32) -> Self {
+        Self { process, early_deaths, expected, remarks: Arc::default() }
+    }
+}
+
+impl Ledger {
+    /// Without mounts, and with nothing to be watched.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub(super) fn new(options: String, priority: Priority, remarks: Remarks) -> rustix::io::Result<Self> {
+        Ok(Self {
+            options,
+            priority,
+            remarks,
+            state: Mutex::default(),
+            starting: Mutex::default(),
+            is_stopping: AtomicBool::new(false),
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+        })
+    }
+
+    /// Waits for events, and returns what they belong to.
+    ///
+    /// # Errors
+    /// The kernel reports none.
+    pub(super) fn wait(&self) -> rustix::io::Result<Vec<Watched>> {
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        retry_on_intr(|| epoll::wait(&self.epoll, spare_capacity(&mut events), None))?;
+        Ok(events.iter().map(|event| Watched::of(event.data)).collect())
+    }
+
+    /// Reports events of a descriptor from now on.
+    pub(super) fn watch(&self, descriptor: impl AsFd, watched: Watched) -> rustix::io::Result<()> {
+        epoll::add(&self.epoll, descriptor, watched.data(), EventFlags::IN)
+    }
+
+    /// Reports the next event of a descriptor, and then no more until [`Ledger::watch_again`].
+    pub(super) fn watch_once(&self, descriptor: impl AsFd, watched: Watched) -> rustix::io::Result<()> {
+        epoll::add(&self.epoll, descriptor, watched.data(), EventFlags::IN | EventFlags::ONESHOT)
+    }
+
+    /// Reports the next event of a descriptor.
+    pub(super) fn watch_again(&self, descriptor: impl AsFd, watched: Watched) -> rustix::io::Result<()> {
+        epoll::modify(&self.epoll, descriptor, watched.data(), EventFlags::IN | EventFlags::ONESHOT)
+    }
+
+    /// Reports no more events of a descriptor.
+    pub(super) fn unwatch(&self, descriptor: impl AsFd) {
+        // It may not be watched any more.
+        let _ = epoll::delete(&self.epoll, descriptor);
+    }
+
+    pub(super) fn remark(&self, message: fmt::Arguments<'_>) {
+        (self.remarks)(&message.to_string());
+    }
+
+    /// A number that was not given before.
+    pub(super) fn next_number(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.last_number += 1;
+        state.last_number
+    }
+
+    /// Takes the messages of a domain.
+    pub(super) fn take_reports(&self, number: u64) {
+        let Some(domain) = self.state.lock().domains.get(&number).cloned() else { return };
+        loop {
+            match domain.process.report() {
+                Ok(Some(report)) => self.take_report(number, report),
+                Ok(None) => return,
+                Err(_) => {
+                    // Its end is an event of its own.
+                    self.unwatch(domain.process.socket());
+                    return domain.process.kill();
+                }
+            }
+        }
+    }
+
+    /// Takes a message of a domain, which an attacker may control: it concerns mounts of this domain only.
+    fn take_report(&self, domain: u64, report: Report) {
+        let mut state = self.state.lock();
+        let number = match &report {
+            Report::Ready => return,
+            Report::Attached { number, .. }
+            | Report::Failed { number, .. }
+            | Report::Remark { number, .. }
+            | Report::Ended { number, .. } => *number,
+        };
+        let Some(kept) = state.mounts.get_mut(&number).filter(|kept| kept.domain == domain) else { return };
+        match report {
+            Report::Ready => {}
+            Report::Attached { format, .. } => {
+                if let Stage::Attaching(waiter) = std::mem::replace(&mut kept.stage, Stage::Served) {
+                    kept.format = format;
+                    // The waiter may have given up.
+                    let _ = waiter.send(Ok(()));
+                }
+            }
+            Report::Failed { kind, message, .. } => {
+                if let Stage::Attaching(waiter) = std::mem::replace(&mut kept.stage, Stage::Orphaned) {
+                    let _ = waiter.send(Err((kind, message)));
+                }
+            }
+            Report::Remark { text, .. } => match &kept.stage {
+                Stage::Attaching(_) => {
+                    if kept.remarks.len() < REMARKS_MAX {
+                        kept.remarks.push(text);
+                    }
+                }
+                Stage::Served | Stage::Orphaned => {
+                    let directory = kept.place().directory().shown().to_string();
+                    let printed = state.domains.get(&domain).map_or(0, |domain| domain.remarks.fetch_add(1, Relaxed));
+                    drop(state);
+                    if printed < PRINTED_MAX {
+                        self.remark(format_args!("{directory}: {text}"));
+                    }
+                }
+            },
+            Report::Ended { is_released, .. } => {
+                let ended = state.mounts.remove(&number);
+                drop(state);
+                self.close(ended, is_released);
+            }
+        }
+    }
+
+    /// Closes a mount that has ended, and its domain if that has no other.
+    fn close(&self, ended: Option<KeptImage>, is_released: bool) {
+        let Some(KeptImage { domain, keeper, files, control_name, end_waiters, .. }) = ended else { return };
+        self.unwatch(keeper.socket());
+        let place = keeper.place().clone();
+        drop((keeper, files, control_name));
+        if place.is_mounted() {
+            // Nobody serves it any more.
+            let work = move || drop(place.unmount(Detach::Lazily));
+            let _ = thread::Builder::new().name("floe-unmount".to_owned()).spawn(work);
+        }
+        for waiter in end_waiters {
+            let _ = waiter.send(is_released);
+        }
+        self.end_if_unused(domain);
+    }
+
+    /// Removes a mount that no domain serves.
+    pub(super) fn forget(&self, number: u64) {
+        let forgotten = self.state.lock().mounts.remove(&number);
+        self.close(forgotten, true);
+    }
+
+    /// Ends a domain without mounts.
+    pub(super) fn end_if_unused(&self, number: u64) {
+        let mut state = self.state.lock();
+        let is_expected = state.domains.get(&number).is_some_and(|domain| domain.expected > 0);
+        if is_expected || state.mounts.values().any(|kept| kept.domain == number) {
+            return;
+        }
+        let Some(domain) = state.domains.remove(&number) else { return };
+        drop(state);
+        self.unwatch(domain.process.socket());
+        self.unwatch(domain.process.end());
+        if domain.process.tell(&Order::End, &[]).is_err() {
+            domain.process.kill();
+        }
+        // Its threads may wait for a source.
+        let work = move || {
+            domain.process.wait_for_end();
+        };
+        let _ = thread::Builder::new().name("floe-reap".to_owned()).spawn(work);
+    }
+
+    /// Answers a request of the process that serves a mount.
+    pub(super) fn answer_keeper(&self, number: u64) {
+        let mut state = self.state.lock();
+        if let Some(kept) = state.mounts.get_mut(&number)
+            && !kept.keeper.answer()
+        {
+            self.unwatch(kept.keeper.socket());
+        }
+    }
+
+    /// Leaves the mounts as they are, with their names and their control sockets, because this process ends.
+    pub(super) fn leave_mounts(&self) {
+        std::mem::forget(std::mem::take(&mut self.state.lock().mounts));
+    }
+
+    /// Unmounts all that is not in use. Returns a message for each mount that stays.
+    pub(super) fn unmount_all(&self) -> Vec<String> {
+        let numbers: Vec<u64> = self.state.lock().mounts.keys().copied().collect();
+        let mut left = Vec::new();
+        for number in numbers {
+            match self.unmount(number, Detach::Never) {
+                Ok(_) | Err(UnmountError { reason: UnmountReason::NotMounted, .. }) => {}
+                Err(UnmountError { path, reason: UnmountReason::Busy }) => left.push(format!(
+                    "{} is in use {}: it stays, and is served until it is unmounted",
+                    path.shown(),
+                    MountUsers::of(&path)
+                )),
+                Err(error) => left.push(format!("{error}: it stays, and is served until it is unmounted")),
+            }
+        }
+        left
+    }
+}
+
+/// The number of remarks about a mount that its client gets.
+const REMARKS_MAX: usize = 16;
+
+/// The number of remarks of one process that are printed. An image that took over the process could make any number of them.
+const PRINTED_MAX: u32 = 10_000;
+
+impl Watched {
+    /// The kinds, by their numbers.
+    const KINDS: [fn(u64) -> Self; 6] =
+        [|_| Self::Listener, |_| Self::Stop, Self::Client, Self::Domain, Self::DomainEnd, Self::Mount];
+
+    fn data(self) -> EventData {
+        let (kind, number) = match self {
+            Self::Listener => (0, 0),
+            Self::Stop => (1, 0),
+            Self::Client(number) => (2, number),
+            Self::Domain(number) => (3, number),
+            Self::DomainEnd(number) => (4, number),
+            Self::Mount(number) => (5, number),
+        };
+        EventData::new_u64(number * Self::KINDS.len() as u64 + kind)
+    }
+
+    fn of(data: EventData) -> Self {
+        let kinds = Self::KINDS.len() as u64;
+        let kind = Self::KINDS.get((data.u64() % kinds) as usize).copied().unwrap_or(|_| Self::Stop);
+        kind(data.u64() / kinds)
+    }
+}
+
+/// The result of a call that may fail with an error of the operating system, as text.
+pub(super) fn no_descriptors(error: io::Error) -> Failure {
+    Failure::failed(format!("the service has too many open files: {error}: raise the limit (ulimit -n)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_belong_to_what_was_watched() {
+        for watched in [
+            Watched::Listener,
+            Watched::Stop,
+            Watched::Client(1),
+            Watched::Domain(7),
+            Watched::DomainEnd(u64::MAX >> 4),
+            Watched::Mount(0),
+        ] {
+            assert_eq!(Watched::of(watched.data()), watched);
+        }
+    }
+}

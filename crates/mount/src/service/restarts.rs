@@ -1,0 +1,137 @@
+//! Domains that die: another one continues their mounts.
+
+use std::{sync::Arc, sync::mpsc, thread, time::Duration};
+
+use floe_image::ShownName;
+
+use super::{
+    kept_image::{Refusal, Stage},
+    ledger::{Domain, Ledger, Watched},
+};
+
+/// A domain that dies by itself within this time after its start has died early: probably because of one of its images.
+const EARLY: Duration = Duration::from_secs(10);
+
+/// After this many early deaths, the mounts of a domain are divided between two. So an image that kills its process is soon alone.
+const EARLY_DEATHS_MAX: u32 = 3;
+
+/// How long a domain may take to continue a mount.
+const ATTACH_TIME_MAX: Duration = Duration::from_secs(100);
+
+impl Ledger {
+    /// Notes that the process of a domain has ended, and starts another one for its mounts.
+    pub(super) fn note_death(self: &Arc<Self>, number: u64) {
+        let (domain, orphans, was_opening) = {
+            let mut state = self.state.lock();
+            let Some(domain) = state.domains.remove(&number) else { return };
+            let (mut orphans, mut was_opening) = (Vec::new(), false);
+            for (mount, kept) in state.mounts.iter_mut().filter(|(_, kept)| kept.domain == number) {
+                // Its client is told that the mount has failed, if it is a new one.
+                match std::mem::replace(&mut kept.stage, Stage::Orphaned) {
+                    Stage::Attaching(_) if kept.format.is_empty() => was_opening = true,
+                    Stage::Attaching(_) | Stage::Served | Stage::Orphaned => orphans.push(*mount),
+                }
+                self.unwatch(kept.keeper.socket());
+            }
+            (domain, orphans, was_opening)
+        };
+        self.unwatch(domain.process.socket());
+        self.unwatch(domain.process.end());
+        let (ledger, for_failure) = (Arc::clone(self), orphans.clone());
+        let work = move || ledger.restart(&domain, orphans, was_opening);
+        if let Err(error) = thread::Builder::new().name("floe-restart".to_owned()).spawn(work) {
+            self.lose(&for_failure, &format!("no thread can be started: {error}"));
+        }
+    }
+
+    /// Continues the mounts of a dead domain.
+    fn restart(self: &Arc<Self>, dead: &Domain, orphans: Vec<u64>, was_opening: bool) {
+        let was_killed = dead.process.wait_for_end();
+        if orphans.is_empty() {
+            return;
+        }
+        let early_deaths = match dead.process.started.elapsed() < EARLY {
+            // If an image was being opened, it is the likely cause, and its mount has failed.
+            true if was_killed || was_opening => dead.early_deaths,
+            true => dead.early_deaths + 1,
+            false => 0,
+        };
+        self.remark(format_args!(
+            "the process that reads images (process {}) has died: another one continues {}",
+            dead.process.id,
+            if let [_] = orphans[..] { "its mount".to_owned() } else { format!("its {} mounts", orphans.len()) }
+        ));
+        if early_deaths < EARLY_DEATHS_MAX {
+            return self.continue_in_new_domain(&orphans, early_deaths);
+        }
+        if let [only] = orphans[..] {
+            return self.lose(&[only], "the process that reads its image dies again and again");
+        }
+        let (first, second) = orphans.split_at(orphans.len() / 2);
+        for half in [first, second] {
+            self.continue_in_new_domain(half, early_deaths - 1);
+        }
+    }
+
+    /// Starts a domain that continues mounts. Those that it cannot continue are lost.
+    fn continue_in_new_domain(&self, numbers: &[u64], early_deaths: u32) {
+        let domain = {
+            // No new mount is to start another one meanwhile.
+            let _starting = self.starting.lock();
+            self.start_domain(early_deaths, 1)
+        };
+        let domain = match domain {
+            Ok(domain) => domain,
+            Err(failure) => return self.lose(numbers, &failure.to_string()),
+        };
+        let mut waiters = Vec::new();
+        for number in numbers {
+            match self.continue_mount(*number, domain) {
+                Ok(Some(waiter)) => waiters.push((*number, waiter)),
+                // It has ended meanwhile.
+                Ok(None) => {}
+                Err(error) => self.lose(&[*number], &error.to_string()),
+            }
+        }
+        for (number, waiter) in waiters {
+            match waiter.recv_timeout(ATTACH_TIME_MAX) {
+                Ok(Ok(())) => {}
+                Ok(Err((_, message))) => self.lose(&[number], &message),
+                Err(mpsc::RecvTimeoutError::Timeout) => self.lose(&[number], "it takes too long to open the image"),
+                // The domain has died, too, and another one is started.
+                Err(mpsc::RecvTimeoutError::Disconnected) => {}
+            }
+        }
+        self.release(domain);
+    }
+
+    /// Asks a new domain to continue a mount. Returns the receiver of its answer; `None` if the mount has ended.
+    fn continue_mount(&self, number: u64, domain: u64) -> std::io::Result<Option<mpsc::Receiver<Result<(), Refusal>>>> {
+        let (sender, waiter) = mpsc::channel();
+        let socket = {
+            let mut state = self.state.lock();
+            let Some(kept) = state.mounts.get_mut(&number) else { return Ok(None) };
+            kept.domain = domain;
+            kept.stage = Stage::Attaching(sender);
+            let socket = kept.keeper.renew()?;
+            self.watch(kept.keeper.socket(), Watched::Mount(number))?;
+            socket
+        };
+        match self.attach(number, &socket, true) {
+            // The end of the domain is an event of its own.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Some(waiter)),
+            attached => attached.map(|()| Some(waiter)),
+        }
+    }
+
+    /// Gives mounts up.
+    fn lose(&self, numbers: &[u64], reason: &str) {
+        for number in numbers {
+            let directory = self.state.lock().mounts.get(number).map(|kept| kept.place().directory().to_owned());
+            if let Some(directory) = directory {
+                self.remark(format_args!("{}: the mount is lost: {reason}", directory.shown()));
+                self.take_back(*number);
+            }
+        }
+    }
+}

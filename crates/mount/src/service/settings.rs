@@ -1,0 +1,155 @@
+//! The options of mounts through the service.
+
+use std::path::{Path, PathBuf};
+
+use floe::OpenOptions;
+use floe_image::ShownName;
+use floe_sandbox::Mode;
+
+use crate::{
+    failure::Failure,
+    front::Front,
+    launch::ProfileChoice,
+    options::{Settings, Strictness},
+    remote,
+    transport::TransportChoice,
+};
+
+/// The settings of a mount through the service, with the devices that its client has opened.
+///
+/// # Errors
+/// An option is unknown or has a wrong value, or needs a mount without the service.
+pub(super) fn settings_of_mount(options: &str, image: &Path, devices: Vec<PathBuf>) -> Result<Settings, Failure> {
+    let mut settings = Settings::default();
+    settings.take_list(options, Strictness::MountHelper)?;
+    settings.open.devices = devices;
+    check_mount(image, &settings)?;
+    if settings.subdirectory.is_some() {
+        // A profile is of the whole image.
+        settings.profile = ProfileChoice::Off;
+    }
+    let source = || image.to_string_lossy().into_owned();
+    settings.mount.kernel.source = settings.source.clone().unwrap_or_else(source);
+    Ok(settings)
+}
+
+/// The settings of the service itself: those that all its mounts share.
+///
+/// # Errors
+/// An option is unknown or has a wrong value, or is one of mounts.
+pub fn settings_of_service(options: &str) -> Result<Settings, Failure> {
+    let mut settings = Settings::default();
+    settings.take_list(options, Strictness::User)?;
+    if settings.open.engine.spill_file_bytes > 0 {
+        return Err(Failure::usage("spill-file= is not available in the service: omit it"));
+    }
+    let shared = (settings.open.engine.clone(), settings.sandbox);
+    let mut rest = settings.clone();
+    (rest.open.engine, rest.sandbox) = (OpenOptions::default().engine, Mode::default());
+    if format!("{rest:?}") != format!("{:?}", Settings::default()) {
+        return Err(Failure::usage(
+            "floe serve takes the options that all mounts share (memory, threads, sandbox=): give the others to floe mount",
+        ));
+    }
+    (settings.open.engine, settings.sandbox) = shared;
+    Ok(settings)
+}
+
+/// Checks that a mount with these settings can be one of the service.
+///
+/// # Errors
+/// It needs a process of its own; the message says why.
+pub fn check_mount(image: &Path, settings: &Settings) -> Result<(), Failure> {
+    let refused = |what: &str| {
+        Err(Failure::usage(format!(
+            "{what} is not available through the service: mount without it, with -o service=off"
+        )))
+    };
+    let Settings { open, mount, .. } = settings;
+    if remote::is_url(image) {
+        return refused("a remote image");
+    }
+    if open.engine != OpenOptions::default().engine {
+        return Err(Failure::usage(
+            "options of memory and threads are the same for all mounts of the service: give them to floe serve, or mount \
+             with -o service=off",
+        ));
+    }
+    if settings.sandbox != Mode::default() {
+        return Err(Failure::usage(
+            "sandbox= is the same for all mounts of the service: give it to floe serve, or mount with -o service=off",
+        ));
+    }
+    if open.device_directory.is_some() {
+        return Err(Failure::usage(
+            "device-directory= is not available through the service: name the files with --device",
+        ));
+    }
+    if image.as_os_str().as_encoded_bytes().contains(&0) {
+        return Err(Failure::usage(format!("{}: a path has no zero bytes", image.shown())));
+    }
+    match settings.profile {
+        ProfileChoice::File(_) => return refused("profile=FILE"),
+        ProfileChoice::Learn => return refused("profile=learn"),
+        ProfileChoice::Image | ProfileChoice::Off => {}
+    }
+    for (is_set, what) in [
+        (settings.front == Front::Kernel, "front=kernel"),
+        (settings.transport == TransportChoice::Uring, "transport=uring"),
+        (settings.decode_marks.is_some(), "decode-marks="),
+        (mount.kernel.auto_unmount, "auto-unmount"),
+        // The requests that a descriptor of a dead process has received would be lost.
+        (mount.clone_fd, "clone-fd"),
+    ] {
+        if is_set {
+            return refused(what);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_need_a_process_of_their_own_are_refused() {
+        for (image, options, is_permitted) in [
+            ("/a", "", true),
+            ("/a", "ro,nodev,suid=on,uid=7,offset=4096,subdir=usr,front=fuse,profile=off,read-ahead=1M", true),
+            ("/a", "front=auto,transport=auto,access=private,fsname=x,prefetch=none", true),
+            ("/a", "front=kernel", false),
+            ("/a", "transport=uring", false),
+            ("/a", "profile=learn", false),
+            ("/a", "profile=/x", false),
+            ("/a", "auto-unmount", false),
+            ("/a", "clone-fd", false),
+            ("/a", "decode-marks=/x", false),
+            ("/a", "device-directory=/x", false),
+            ("/a", "cache=1M", false),
+            ("/a", "sandbox=off", false),
+            ("/a", "no-such-option", false),
+            ("https://example.org/a", "", false),
+        ] {
+            let settings = settings_of_mount(options, Path::new(image), vec!["/b".into()]);
+            assert_eq!(settings.is_ok(), is_permitted, "{image} {options}");
+            if let Ok(settings) = settings {
+                assert_eq!(settings.open.devices, [PathBuf::from("/b")]);
+            }
+        }
+    }
+
+    #[test]
+    fn the_service_takes_what_its_mounts_share() {
+        for (options, is_permitted) in [
+            ("", true),
+            ("cache=1M,reserved-pages=64,priority=normal,sandbox=require", true),
+            ("spill-file=1G", false),
+            ("uid=7", false),
+            ("front=fuse", false),
+            ("no-such-option", false),
+        ] {
+            assert_eq!(settings_of_service(options).is_ok(), is_permitted, "{options}");
+        }
+    }
+}

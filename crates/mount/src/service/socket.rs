@@ -1,0 +1,134 @@
+//! The socket on which the service listens.
+
+use std::{
+    fs::{self, DirBuilder, Permissions},
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
+};
+
+use floe_fuse::passed_descriptors;
+use floe_image::ShownName;
+use rustix::{
+    io::{Errno, ioctl_fionbio},
+    net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+        sockopt::{socket_acceptconn, socket_type},
+    },
+};
+
+use crate::failure::Failure;
+
+/// The number of clients that may wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// The socket on which the service listens. Dropping it removes its name, unless a service manager has created it.
+#[derive(Debug)]
+pub struct ServiceSocket {
+    listener: OwnedFd,
+    /// Its name, with the device and inode numbers that distinguish it from one that another service puts in its place.
+    name: Option<(PathBuf, (u64, u64))>,
+}
+
+impl ServiceSocket {
+    /// The socket that a service manager has passed to this process (sd_listen_fds(3)), else a new one at `path`. The directory is
+    /// created if it is missing, for this user alone.
+    ///
+    /// # Errors
+    /// Another service listens at the path, or the socket cannot be created.
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        let is_ours = |socket: &OwnedFd| {
+            socket_acceptconn(socket) == Ok(true) && socket_type(socket) == Ok(SocketType::SEQPACKET)
+        };
+        let failed = |error: io::Error| Failure::failed(format!("cannot listen at {}: {error}", path.shown()));
+        match passed_descriptors().into_iter().map(|(_, socket)| socket).find(is_ours) {
+            Some(listener) => {
+                ioctl_fionbio(&listener, true).map_err(|error| failed(error.into()))?;
+                Ok(Self { listener, name: None })
+            }
+            None => Self::create(path).map_err(failed),
+        }
+    }
+
+    fn create(path: &Path) -> io::Result<Self> {
+        if let Some(directory) = path.parent() {
+            match DirBuilder::new().mode(0o700).create(directory) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+        }
+        remove_leftover(path)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        bind(&listener, &SocketAddrUnix::new(path)?)?;
+        // Nobody can connect before it listens.
+        fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        let metadata = fs::symlink_metadata(path)?;
+        listen(&listener, BACKLOG)?;
+        Ok(Self { listener, name: Some((path.to_owned(), (metadata.dev(), metadata.ino()))) })
+    }
+}
+
+impl AsFd for ServiceSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Drop for ServiceSocket {
+    fn drop(&mut self) {
+        if let Some((path, inode)) = &self.name
+            && fs::symlink_metadata(path).is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == *inode)
+        {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Removes the socket of a service that was killed.
+///
+/// # Errors
+/// A service listens there, or something else has the name.
+fn remove_leftover(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+        Ok(metadata) if !metadata.file_type().is_socket() => return Err(io::ErrorKind::AlreadyExists.into()),
+        Ok(_) => {}
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    match connect(&socket, &SocketAddrUnix::new(path)?) {
+        Err(Errno::CONNREFUSED) => fs::remove_file(path),
+        _ => Err(io::Error::other("another service listens there")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_service_listens_and_leftovers_are_replaced() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let path = folder.path().join("floe/service");
+        let first = ServiceSocket::create(&path).expect("nobody listens");
+        assert_eq!(fs::symlink_metadata(path.parent().expect("a directory")).expect("there").mode() & 0o777, 0o700);
+        assert!(ServiceSocket::create(&path).is_err(), "the first one listens");
+        // As after a kill, the name stays.
+        let ServiceSocket { listener, .. } = &first;
+        rustix::net::shutdown(listener, rustix::net::Shutdown::Both).expect("it listens");
+        let second = ServiceSocket::create(&path);
+        if let Ok(second) = second {
+            drop(first);
+            assert!(path.exists(), "the first one does not remove the name of the second one");
+            drop(second);
+            assert!(!path.exists());
+        }
+        fs::write(&path, "no socket").expect("ours");
+        assert!(ServiceSocket::create(&path).is_err());
+    }
+}
