@@ -4,6 +4,8 @@ mod link;
 mod needed;
 mod place;
 mod program;
+mod scattered;
+mod server;
 
 use std::{
     fs,
@@ -17,7 +19,7 @@ use floe_testkit::{
     corpus::{Format, Materialised},
 };
 
-use self::{link::Link, place::Place, program::Program};
+use self::{link::Link, place::Place, program::Program, scattered::Scattered};
 use super::{
     contender::first_line, report::Report, results::Results, session::Session, setting::Contest, workload::Measurement,
 };
@@ -28,8 +30,16 @@ use crate::task_error::{During, Outcome, TaskError};
 /// against a download of as many bytes as the launch needs in one request, which is the limit. floe-unverified mounts the
 /// image without a profile as a file on a web server. Needs root, curl and
 /// docker-registry. The time runs from the start of the first program to the end of the launch.
+///
+/// --workload scattered: runs a program out of an image on a web server, then reads 400 small files at random places; with and
+/// without a recorded profile, behind either front, and against downloads of as many bytes. Needs root.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// What is read
+    #[arg(long, value_enum, default_value = "launch")]
+    workload: Workload,
+    #[command(flatten)]
+    scattered: Scattered,
     /// The program to launch
     #[arg(long, value_enum, default_value = "python")]
     program: Program,
@@ -56,12 +66,24 @@ pub(crate) struct Arguments {
     contest: Contest,
 }
 
+/// What is read from an image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Workload {
+    /// A launch out of an image in a registry
+    Launch,
+    /// A launch and small files at random places, out of an image on a web server
+    Scattered,
+}
+
 /// The contenders, in the order of the table.
 const CONTENDERS: [&str; 7] =
     ["floe-profile", "floe-base", "floe", "floe-unverified", "limit", "download", "floe-warm"];
 
 /// Runs the benchmark and prints the results.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
+    if arguments.workload == Workload::Scattered {
+        return scattered::run(arguments);
+    }
     let floe = arguments.contest.floe()?;
     let place = Place::prepare(&floe, arguments.program, &arguments.tree, &arguments.contest)?;
     let mut results = Results::default();

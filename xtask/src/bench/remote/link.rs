@@ -2,7 +2,7 @@
 //! share.
 
 use std::{
-    io::{Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
         Arc,
@@ -15,7 +15,7 @@ use std::{
 
 use floe_sync::Mutex;
 
-use crate::task_error::Outcome;
+use crate::task_error::{Outcome, TaskError};
 
 /// The maximum number of bytes in one piece.
 const PIECE_BYTES: usize = 32 << 10;
@@ -86,6 +86,27 @@ impl Link {
     /// The host and the port that clients connect to.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Downloads parts of a file of these sizes through the link, one after the other over one connection.
+    pub(super) fn download(&self, name: &str, parts: &[u64]) -> Outcome {
+        let mut server = BufReader::new(TcpStream::connect(self.address)?);
+        server.get_ref().set_nodelay(true)?;
+        let mut offset = 0;
+        for part in parts {
+            let range = format!("bytes={offset}-{}", offset + part - 1);
+            write!(server.get_mut(), "GET /{name} HTTP/1.1\r\nHost: link\r\nRange: {range}\r\n\r\n")?;
+            let mut line = String::new();
+            while line != "\r\n" {
+                line.clear();
+                if server.read_line(&mut line)? == 0 {
+                    return Err(TaskError::new("the server closed the connection"));
+                }
+            }
+            io::copy(&mut server.by_ref().take(*part), &mut io::sink())?;
+            offset += part;
+        }
+        Ok(())
     }
 
     /// The traffic so far.

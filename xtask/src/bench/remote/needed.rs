@@ -39,6 +39,11 @@ impl ImageSource for Noting {
 
 /// The bytes of the blocks with the data of the ranges in a profile, and of the metadata that maps them.
 pub(super) fn needed_bytes(image: &Path, profile: &Path) -> Outcome<u64> {
+    Ok(needed_steps(image, profile)?.iter().sum())
+}
+
+/// The same by steps: the bytes for opening the image, and those that each file of the profile needs and no earlier one.
+pub(super) fn needed_steps(image: &Path, profile: &Path) -> Outcome<Vec<u64>> {
     let inner: Arc<dyn ImageSource> =
         Arc::new(floe_testkit::MemorySource::new(fs::read(image).during(image.display())?));
     let noting = Arc::new(Noting { inner, blocks: Mutex::default() });
@@ -47,11 +52,19 @@ pub(super) fn needed_bytes(image: &Path, profile: &Path) -> Outcome<u64> {
     let files = ImageFiles::of_source(image, &source, &options).map_err(|error| TaskError::new(error.to_string()))?;
     let image = Image::of(files, &options).map_err(|error| TaskError::new(error.to_string()))?;
     let mut extents = Vec::new();
+    let needed = || noting.blocks.lock().len() as u64 * BLOCK_BYTES;
+    let mut steps = vec![needed()];
+    let (mut before, mut path) = (needed(), String::new());
     for line in fs::read_to_string(profile).during(profile.display())?.lines().filter(|line| !line.starts_with('#')) {
         let mut fields = line.splitn(3, ' ');
         let mut number = || fields.next().and_then(|field| field.parse().ok()).unwrap_or(0);
         let range = ByteRange::new(number(), number());
-        let Ok(nid) = image.resolve(fields.next().unwrap_or_default()) else { continue };
+        let name = fields.next().unwrap_or_default();
+        if name != path {
+            steps.push(needed() - before);
+            (before, path) = (needed(), name.to_owned());
+        }
+        let Ok(nid) = image.resolve(name) else { continue };
         image.file_system().map(nid, range, &mut extents).map_err(|error| TaskError::new(error.to_string()))?;
         for extent in extents.drain(..) {
             match extent.data {
@@ -67,5 +80,7 @@ pub(super) fn needed_bytes(image: &Path, profile: &Path) -> Outcome<u64> {
             }
         }
     }
-    Ok(noting.blocks.lock().len() as u64 * BLOCK_BYTES)
+    steps.push(needed() - before);
+    steps.retain(|bytes| *bytes > 0);
+    Ok(steps)
 }

@@ -180,7 +180,7 @@ fn sha256_of(path: &Path) -> Outcome<String> {
 }
 
 /// Runs a program that must succeed.
-fn succeed(command: &mut Command) -> Outcome {
+pub(super) fn succeed(command: &mut Command) -> Outcome {
     let output = command.output().during(command.get_program().display())?;
     if output.status.success() {
         return Ok(());

@@ -1,0 +1,111 @@
+//! A web server for files of this machine.
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+};
+
+use crate::task_error::Outcome;
+
+/// The number of bytes that are read from a file at a time.
+const PIECE_BYTES: u64 = 256 << 10;
+
+/// Serves the files of a directory with range requests, over connections that stay open.
+pub(super) struct WebServer {
+    address: SocketAddr,
+    is_ending: Arc<AtomicBool>,
+}
+
+impl WebServer {
+    /// Serves the files in `folder`.
+    pub(super) fn new(folder: &Path) -> Outcome<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?;
+        let is_ending = Arc::new(AtomicBool::new(false));
+        let (folder, ends) = (folder.to_owned(), Arc::clone(&is_ending));
+        thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                if ends.load(Relaxed) {
+                    return;
+                }
+                let folder = folder.clone();
+                thread::spawn(move || serve(&client, &folder));
+            }
+        });
+        Ok(Self { address, is_ending })
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for WebServer {
+    fn drop(&mut self) {
+        self.is_ending.store(true, Relaxed);
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+/// Answers the requests of one connection. An error ends it.
+fn serve(client: &TcpStream, folder: &Path) -> Option<()> {
+    client.set_nodelay(true).ok()?;
+    let mut lines = BufReader::new(client).lines();
+    loop {
+        let request = lines.next()?.ok()?;
+        let mut range = None;
+        loop {
+            let line = lines.next()?.ok()?.to_ascii_lowercase();
+            if line.is_empty() {
+                break;
+            }
+            range = line.strip_prefix("range: bytes=").map(str::to_owned).or(range);
+        }
+        answer(client, &request, range.as_deref(), folder)?;
+    }
+}
+
+fn answer(mut client: &TcpStream, request: &str, range: Option<&str>, folder: &Path) -> Option<()> {
+    let mut words = request.split(' ');
+    let (method, path) = (words.next()?, words.next()?);
+    let name = PathBuf::from(path.trim_start_matches('/').split('?').next()?);
+    let file = (name.components().count() == 1).then(|| File::open(folder.join(&name)).ok()).flatten();
+    let Some(file) = file else {
+        return client.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").ok();
+    };
+    let len = file.metadata().ok()?.len();
+    let (first, end) = match range.and_then(|range| range.split_once('-')) {
+        Some((first, last)) => {
+            let last = last.parse().unwrap_or(u64::MAX);
+            (first.parse().ok()?, len.min(last.saturating_add(1)))
+        }
+        None => (0, len),
+    };
+    let status = match range {
+        Some(_) => format!("206 Partial Content\r\nContent-Range: bytes {first}-{}/{len}", end.checked_sub(1)?),
+        None => "200 OK".to_owned(),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nETag: \"{len}\"\r\nAccept-Ranges: bytes\r\nContent-Length: {}\r\n\r\n",
+        end.checked_sub(first)?
+    );
+    client.write_all(head.as_bytes()).ok()?;
+    if method == "HEAD" {
+        return Some(());
+    }
+    let mut piece = vec![0; PIECE_BYTES as usize];
+    for offset in (first..end).step_by(PIECE_BYTES as usize) {
+        let piece = &mut piece[..(end - offset).min(PIECE_BYTES) as usize];
+        file.read_exact_at(piece, offset).ok()?;
+        client.write_all(piece).ok()?;
+    }
+    Some(())
+}
