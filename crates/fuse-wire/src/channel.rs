@@ -14,7 +14,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::OFlags,
+    fs::{OFlags, fcntl_getfl, fcntl_setfl},
     io::Errno,
 };
 
@@ -60,6 +60,16 @@ impl Channel {
     /// As [`Channel::join`].
     pub fn join_without_waiting(&self) -> io::Result<Self> {
         device_sys::join(self.as_fd(), OFlags::NONBLOCK).map(Self::new)
+    }
+
+    /// Makes [`Channel::receive`] return [`Receipt::Nothing`](crate::Receipt::Nothing) instead of blocking, for all who have
+    /// this descriptor.
+    ///
+    /// # Errors
+    /// The operating system refuses it.
+    pub fn set_nonblocking(&self) -> io::Result<()> {
+        let flags = fcntl_getfl(&self.device.descriptor)?;
+        Ok(fcntl_setfl(&self.device.descriptor, flags | OFlags::NONBLOCK)?)
     }
 
     /// Returns the poll events without waiting: `IN` if a request is pending, `ERR` if the connection has ended.
