@@ -49,6 +49,7 @@ pub use prefetch::{counters::ReadAroundCounters, detectors::directory::ListedFil
 pub use read::reader::Reader;
 pub use threads::{
     cpu_pressure::Working,
+    permits::BlockingPermits,
     scheduling_sys::{reschedule_this_thread, schedule_started_thread, schedule_this_thread},
     worker_record::WorkerStatus,
 };

@@ -1,9 +1,7 @@
-//! The connection to the kernel, used besides the session threads: shows pending requests, and refuses them while all session
-//! threads are stuck.
+//! The connection to the kernel, used besides the session threads: shows how it ended, and refuses requests while no session
+//! thread takes them.
 
 pub(crate) mod rings;
-
-use std::sync::OnceLock;
 
 use floe_fuse_wire::{Channel, Errno, Receipt, RequestBuffer};
 use rustix::event::PollFlags;
@@ -17,10 +15,10 @@ pub(crate) const READ_BYTES_MAX: u32 = 1 << 20;
 /// The size of request buffers in bytes: room for a `BATCH_FORGET` of thousands of nodes.
 pub(crate) const REQUEST_BYTES_MAX: usize = 64 << 10;
 
-/// Shows whether requests wait for a session thread, and whether the connection has ended.
-#[derive(Debug, Default)]
-pub(crate) struct Pending {
-    channel: OnceLock<Channel>,
+/// A connection to the kernel.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    channel: Channel,
 }
 
 /// How the kernel ended a connection.
@@ -32,54 +30,30 @@ pub(crate) enum ConnectionEnd {
     Aborted,
 }
 
-impl Pending {
-    /// Sets the channel to observe, which must not block. Only the first call counts.
-    pub(crate) fn look_at(&self, channel: Channel) {
-        let _ = self.channel.set(channel);
+impl Connection {
+    /// The connection of a channel, which must not block once it is served.
+    pub(crate) fn new(channel: Channel) -> Self {
+        Self { channel }
     }
 
-    /// Whether a read of the device would return at once: because of a request, or because the connection has ended.
-    /// `None` before [`look_at`](Self::look_at).
-    pub(crate) fn is_readable(&self) -> Option<bool> {
-        Some(!self.events()?.is_empty())
+    /// Whether the kernel has ended the connection: the file system was unmounted, or the connection aborted.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.events().contains(PollFlags::ERR)
     }
 
     /// How the connection ended, or `None` while it is alive. The kernel ends a connection before it reuses the device
     /// number, so this distinguishes a mount from its successor.
-    pub(crate) fn connection_end(&self) -> Option<ConnectionEnd> {
-        if !self.events()?.contains(PollFlags::ERR) {
+    pub(crate) fn end(&self) -> Option<ConnectionEnd> {
+        if !self.has_ended() {
             return None;
         }
         // The connection has ended, so no request is taken here.
-        match self.channel.get()?.receive(&mut RequestBuffer::new(REQUEST_BYTES_MAX)) {
+        match self.channel.receive(&mut RequestBuffer::new(REQUEST_BYTES_MAX)) {
             Err(error) if error.raw_os_error() == Some(Errno::CONNABORTED.raw_os_error()) => {
                 Some(ConnectionEnd::Aborted)
             }
             _ => Some(ConnectionEnd::Unmounted),
         }
-    }
-
-    /// The poll events of the channel, without waiting.
-    fn events(&self) -> Option<PollFlags> {
-        // If polling fails, "readable" is the safe answer: the caller reads the device and gets the error.
-        Some(self.channel.get()?.events().unwrap_or(PollFlags::IN))
-    }
-}
-
-/// A channel of its own to the kernel, on which requests are refused while all session threads are stuck in the source.
-pub(crate) struct Rescue {
-    channel: Channel,
-}
-
-impl Rescue {
-    /// Creates a rescue over a channel that does not block.
-    pub(crate) fn new(channel: Channel) -> Self {
-        Self { channel }
-    }
-
-    /// Whether the file system was unmounted or the connection aborted.
-    pub(crate) fn is_disconnected(&self) -> bool {
-        self.events().contains(PollFlags::ERR)
     }
 
     /// Replies `EIO` to all requests that no session thread has taken.

@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use floe_engine::{AdoptedThread, Reader, Volume, machine_page_bytes};
+use floe_engine::{Reader, Volume, machine_page_bytes};
 use floe_fuse_wire::{
     Agreement, Channel, Errno, Opcode, OpenFlags, Operation, Receipt, Received, Reply, Request, RequestBuffer, Ring,
     abi::{
@@ -26,7 +26,7 @@ use zerocopy::IntoBytes;
 
 use crate::{
     AccessSink, ImageAccess, MountSetup, RequestKind,
-    connection::{Pending, REQUEST_BYTES_MAX},
+    connection::REQUEST_BYTES_MAX,
     inodes::served::{Refusal, Served, Sized},
     inodes::{
         directory::{self, Listed},
@@ -35,7 +35,7 @@ use crate::{
         next_parts::ListingPart,
     },
     requests::deadline::{Deadlines, PendingReply},
-    session_pool::{NextRequest, SessionPool, SessionThread, gate::Gate},
+    session_pool::{NextRequest, SessionThread, Turn},
 };
 
 use self::negotiation::ZeroMessageOpens;
@@ -53,7 +53,7 @@ pub(crate) struct FuseEdge {
     prefetch_reader: Reader,
     prefetch_thread: Arc<AtomicU32>,
     served: Arc<Served>,
-    threads: SessionPool,
+    deadlines: Arc<Deadlines>,
     setup: MountSetup,
     has_acls: bool,
     zero_message_opens: ZeroMessageOpens,
@@ -63,28 +63,22 @@ pub(crate) struct FuseEdge {
 }
 
 impl FuseEdge {
-    /// Creates an edge over a reader. If it `is_closed`, it takes no requests until its gate is opened.
+    /// Creates an edge over a reader, whose requests have these deadlines.
     ///
     /// # Errors
     /// The root cannot be read.
-    pub(crate) fn new(
-        reader: Reader,
-        setup: &MountSetup,
-        deadlines: Arc<Deadlines>,
-        is_closed: bool,
-    ) -> Result<Self, Error> {
+    pub(crate) fn new(reader: Reader, setup: &MountSetup, deadlines: Arc<Deadlines>) -> Result<Self, Error> {
         let file_system = Arc::clone(reader.file_system());
         file_system.attr(file_system.root())?;
         let has_xattrs = file_system.has_xattrs();
         let has_acls = has_xattrs && file_system.capabilities().has_acls;
-        let threads = SessionPool::new(reader.clone(), &setup.options, deadlines, is_closed);
         let is_owners = setup.options.kernel.access() == Access::OwnerAndRoot;
         Ok(Self {
             prefetch_reader: reader.for_prefetch(),
             prefetch_thread: Arc::default(),
             reader,
             served: Arc::new(Served::new(file_system.as_ref(), setup)),
-            threads,
+            deadlines,
             setup: setup.clone(),
             has_acls,
             zero_message_opens: ZeroMessageOpens::default(),
@@ -93,19 +87,19 @@ impl FuseEdge {
         })
     }
 
-    /// Returns the reader, the state of the mounted image, and the view of waiting requests.
-    pub(crate) fn parts(&self) -> (Reader, Arc<Served>, Arc<Pending>) {
-        (self.reader.clone(), Arc::clone(&self.served), Arc::clone(self.threads.pending()))
+    /// Returns the reader and the state of the mounted image.
+    pub(crate) fn parts(&self) -> (Reader, Arc<Served>) {
+        (self.reader.clone(), Arc::clone(&self.served))
+    }
+
+    /// The deadlines of the requests.
+    pub(crate) fn deadlines(&self) -> &Arc<Deadlines> {
+        &self.deadlines
     }
 
     /// The id of the thread that reads ahead in the front of this mount, to be set; 0 if there is none.
     pub(crate) fn prefetch_thread(&self) -> Arc<AtomicU32> {
         Arc::clone(&self.prefetch_thread)
-    }
-
-    /// The gate, which keeps the session threads from taking requests while it is closed.
-    pub(crate) fn gate(&self) -> &Arc<Gate> {
-        self.threads.gate()
     }
 
     /// Negotiates the terms of the connection with the kernel (INIT).
@@ -123,64 +117,41 @@ impl FuseEdge {
         self.zero_message_opens = ZeroMessageOpens::new(&agreement, &self.setup.options);
     }
 
-    /// Lets session threads without rings block on the source.
-    pub(crate) fn permit_blocking(&self) {
-        self.threads.permit_blocking();
-    }
-
-    /// Notes that the kernel has ended the connection.
+    /// Notes that the kernel has ended the connection, and closes the image if the options say so.
     pub(crate) fn end(&self) {
         self.served.end();
-        self.threads.end();
+        if self.setup.options.closes_image {
+            self.volume().close();
+        }
+    }
+
+    /// Notes that the deadline of some requests has passed.
+    pub(crate) fn note_overdue(&self, count: usize) {
+        self.served.counts.note_overdue(count);
     }
 
     /// The volume, whose engine schedules the session threads.
     pub(crate) fn volume(&self) -> &Arc<Volume> {
-        self.threads.volume()
+        self.reader.volume()
     }
 
-    /// Answers the requests of a ring until the file system is unmounted. The calling thread, `adopted`, must have started it.
+    /// Answers the requests of a ring until the file system is unmounted. The calling thread, `thread`, must have started it.
     ///
     /// # Errors
     /// The connection failed.
-    pub(crate) fn serve_ring(&self, ring: &mut Ring, number: usize, adopted: AdoptedThread) -> io::Result<()> {
+    pub(crate) fn serve_ring(&self, ring: &mut Ring, thread: &SessionThread) -> io::Result<()> {
         let mut buffer = RequestBuffer::new(REQUEST_BYTES_MAX);
-        let thread = self.threads.enter(self.threads.first_with_ring() + number, adopted);
         loop {
             match ring.receive(&mut buffer)? {
-                Receipt::Request(received) => self.take(&thread, received),
+                Receipt::Request(received) => self.serve(thread, received),
                 Receipt::Nothing | Receipt::Interrupted => {}
                 Receipt::Unmounted => return Ok(()),
             }
         }
     }
 
-    /// Answers requests until the file system is unmounted. The calling thread, `adopted`, becomes session thread `number`.
-    ///
-    /// # Errors
-    /// The connection failed or was aborted.
-    pub(crate) fn serve(&self, channel: &Channel, number: usize, adopted: AdoptedThread) -> io::Result<()> {
-        let mut buffer = RequestBuffer::new(REQUEST_BYTES_MAX);
-        let thread = self.threads.enter(number, adopted);
-        let gate = self.threads.gate();
-        gate.enter(number);
-        loop {
-            gate.pass(number);
-            let mut receipt = channel.receive(&mut buffer);
-            if matches!(receipt, Ok(Receipt::Nothing)) {
-                // The device does not block if another program opened it with `O_NONBLOCK`.
-                receipt = channel.wait().map(|()| Receipt::Interrupted);
-            }
-            gate.leave(number);
-            match receipt? {
-                Receipt::Request(received) => self.take(&thread, received),
-                Receipt::Nothing | Receipt::Interrupted => {}
-                Receipt::Unmounted => return Ok(()),
-            }
-        }
-    }
-
-    fn take(&self, thread: &SessionThread<'_>, received: Received<'_>) {
+    /// Answers a request, which the session thread `thread` has taken.
+    pub(crate) fn serve(&self, thread: &SessionThread, received: Received<'_>) {
         let Received { request, reply } = received;
         let Ok(Request { header, operation }) = request else { return reply.refuse(Errno::IO) };
         self.dispatch(AcceptedRequest { edge: self, thread, header, reply }, operation);
@@ -311,12 +282,18 @@ fn is_write(opcode: Opcode) -> bool {
 struct AcceptedRequest<'edge> {
     edge: &'edge FuseEdge,
     /// The session thread that has taken it.
-    thread: &'edge SessionThread<'edge>,
+    thread: &'edge SessionThread,
     header: InHeader,
     reply: Reply,
 }
 
-impl AcceptedRequest<'_> {
+impl<'edge> AcceptedRequest<'edge> {
+    /// Begins the turn of the session thread. `next` is the likely next request of the caller.
+    fn begin(&self, next: NextRequest) -> Turn<'edge> {
+        let edge = self.edge;
+        self.thread.begin(&edge.reader, &edge.deadlines, self.header.pid, next)
+    }
+
     /// The receiver of accesses; `None` if this request does not count as one.
     fn accesses(&self) -> Option<&AccessSink> {
         self.edge.setup.hooks.accesses.as_ref().filter(|_| !self.edge.served.counts.is_walker(self.header.pid))
@@ -364,7 +341,7 @@ impl AcceptedRequest<'_> {
         if let Some(sink) = self.accesses() {
             sink(ImageAccess::Read(nid, ByteRange::new(offset, len.into())));
         }
-        let turn = self.thread.begin(self.header.pid, NextRequest::after_read(len));
+        let turn = self.begin(NextRequest::after_read(len));
         let pending = turn.watch(self.reply);
         let (served, is_readahead) = (Arc::clone(&edge.served), edge.is_readahead(nid, len));
         let is_prefetch = self.header.pid != 0 && self.header.pid == edge.prefetch_thread.load(Relaxed);
@@ -401,7 +378,7 @@ impl AcceptedRequest<'_> {
         let part = ListingPart { directory, lister, offset: read.offset, len_max: read.size as usize };
         let allowed = served.allowance(lister, directory);
         let next = if allowed.is_spent() { NextRequest::OfListing } else { NextRequest::Any };
-        let turn = self.thread.begin(lister, next);
+        let turn = self.begin(next);
         let in_advance = served.next_parts.take(part).filter(|_| allowed.is_spent());
         let send = move |reply: Reply, allowed: Allowance, listed: Listed| {
             // Before the reply, because programs read the listed files right after it.
@@ -487,7 +464,7 @@ impl AcceptedRequest<'_> {
         work: impl Fn(&Served, &dyn FileSystem) -> Result<T, Refusal> + Send + 'static,
         send: impl FnOnce(Reply, T) + Send + 'static,
     ) {
-        let turn = self.thread.begin(self.header.pid, NextRequest::AfterReply);
+        let turn = self.begin(NextRequest::AfterReply);
         self.edge.answer(turn.watch(self.reply), work, send);
     }
 }

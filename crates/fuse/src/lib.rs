@@ -34,6 +34,7 @@ pub use requests::{
     counts::{FaultKind, RequestCounts, RequestKind},
     deadline::Progress,
 };
+pub use session_pool::Sessions;
 pub use setup::{
     AccessSink, EndSink, FaultSink, ImageAccess, MountHandles, MountHooks, MountOptions, MountSetup, ReadSink, Readdir,
 };

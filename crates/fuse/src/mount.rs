@@ -34,6 +34,7 @@ use self::{
 };
 use crate::{
     FrontImage, MountSetup, RequestCounts,
+    connection::Connection,
     edge::{FuseEdge, front_pages::BehindFront},
     requests::deadline::{Deadlines, Progress},
 };
@@ -123,15 +124,18 @@ impl Mount {
             matches!(start, MountStart::Mountpoint(_) | MountStart::Made(_)),
             matches!(start, MountStart::Inherited(_)),
         );
-        let deadlines = Arc::new(Deadlines::new(options.deadline, NonZero::get(options.threads)));
-        let edge = FuseEdge::new(reader, &serving, Arc::clone(&deadlines), is_inherited).map_err(MountError::Image)?;
-        let (_, served, connection) = edge.parts();
+        let pool_threads = handles.sessions.as_ref().map(|sessions| sessions.pool().thread_count_max());
+        let thread_count = pool_threads.unwrap_or(NonZero::get(options.threads));
+        let deadlines = Arc::new(Deadlines::new(options.deadline, thread_count));
+        let edge = FuseEdge::new(reader, &serving, Arc::clone(&deadlines)).map_err(MountError::Image)?;
+        let (_, served) = edge.parts();
         let (counts, prefetch_thread) = (served.counts.clone(), edge.prefetch_thread());
         let volume = Arc::clone(edge.volume());
 
         let Connected { link, place, auto_unmount, front_directory } = connect(start, &setup)?;
         let paused = is_inherited.then(|| link.paused());
         let has_directory = place.is_some();
+        let connection = Arc::new(Connection::new(link.channel.clone()));
         let mut unmounter = Unmounter::new(place, Arc::downgrade(&connection), handles.keeper.clone());
         let page_cache = |pages| -> Box<dyn Sink> {
             match &behind {
@@ -139,7 +143,7 @@ impl Mount {
                 None => Box::new(pages),
             }
         };
-        let running = Running::start(edge, link, Arc::clone(&deadlines), &serving, &unmounter, page_cache);
+        let running = Running::start(edge, link, connection, &serving, &unmounter, page_cache);
         if is_new && running.is_err() {
             let _ = unmounter.unmount(Detach::Lazily);
         }
@@ -241,7 +245,8 @@ impl Drop for Mount {
     fn drop(&mut self) {
         if self.paused.is_some() {
             // Another process serves it, or will.
-            return self.unmounter.note_end();
+            self.unmounter.note_end();
+            return self.handover.iter().for_each(Handover::dismiss);
         }
         if self.unmounter.is_mounted() && self.unmounter.unmount(Detach::Never).is_err() {
             let _ = self.unmounter.unmount(Detach::Lazily);

@@ -1,151 +1,324 @@
-//! The session threads: which of them listen for requests, rest, block on the source, or poll for the next request.
+//! The session threads, which take the requests of any number of connections: which of them listen, rest, block on the source, or
+//! poll for the next request.
 
+mod arrivals;
 mod busy_polling;
-pub(crate) mod gate;
-mod interrupt_sys;
+mod gate;
 mod listeners;
 mod lone_caller;
+mod member;
+mod turn;
+mod watchdog;
 
-use std::sync::Arc;
-
-use floe_engine::{AdoptedThread, Reader, Volume, Working};
-use floe_fuse_wire::Reply;
-use floe_keeper::mark_serving_thread;
-
-pub(crate) use self::busy_polling::NextRequest;
-use self::{busy_polling::BusyPolling, gate::Gate, listeners::Listeners, lone_caller::LoneCaller};
-use crate::{
-    MountOptions,
-    connection::Pending,
-    requests::deadline::{BusyThread, Deadlines, PendingReply},
+use std::{
+    collections::HashMap,
+    fmt, io,
+    num::NonZero,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
+    },
+    thread,
+    time::Duration,
 };
 
-/// The session threads, organised as leader and followers. One thread listens as long as one is enough. Before a thread
-/// blocks on the source, it promotes one of the resting threads.
+use floe_engine::{AdoptedThread, BlockingPermits, Engine, Volume};
+use floe_fuse_wire::{Receipt, RequestBuffer};
+use floe_image::start_error;
+use floe_sync::{Mutex, RwLock};
+
+use self::{
+    arrivals::Arrivals,
+    busy_polling::BusyPolling,
+    listeners::Listeners,
+    lone_caller::LoneCaller,
+    turn::Next,
+    watchdog::{Alarm, Left, watch},
+};
+pub(crate) use self::{
+    busy_polling::NextRequest,
+    member::{Member, Service},
+    turn::{SessionThread, Turn},
+};
+use crate::connection::REQUEST_BYTES_MAX;
+
+/// How many requests of one connection a session thread takes in turn before it looks at those of others, which takes a system
+/// call.
+const IN_TURN_MAX: usize = 8;
+
+/// The session threads of a process, which serve any number of mounts ([`MountHandles::sessions`](crate::MountHandles)). Clones
+/// share the threads.
+///
+/// A mount takes no thread of its own and, while no request is in progress, no CPU time. The threads end when all clones were
+/// dropped and the last mount has ended.
+#[derive(Clone)]
+pub struct Sessions(Arc<Handle>);
+
+/// Lets the pool end once no mount can join it any more.
+struct Handle(Arc<SessionPool>);
+
+impl Sessions {
+    /// Starts `thread_count` session threads for mounts of volumes of this engine. Each polls up to `busy_polling` for the
+    /// next request before it sleeps ([`MountOptions::busy_polling`](crate::MountOptions)).
+    ///
+    /// # Errors
+    /// The operating system refuses threads or descriptors.
+    pub fn start(
+        engine: &Arc<Engine>,
+        thread_count: NonZero<usize>,
+        busy_polling: Option<Duration>,
+    ) -> io::Result<Self> {
+        let sessions = Self::without_threads(thread_count.get(), busy_polling, false)?;
+        for _ in 0..thread_count.get() {
+            sessions.pool().start_thread(engine, None)?;
+        }
+        Ok(sessions)
+    }
+
+    /// Creates a pool for up to `thread_count_max` threads, which are to be started; for one mount if it `is_own`.
+    pub(crate) fn without_threads(
+        thread_count_max: usize,
+        busy_polling: Option<Duration>,
+        is_own: bool,
+    ) -> io::Result<Self> {
+        let pool = Arc::new(SessionPool::new(thread_count_max, busy_polling, is_own)?);
+        let sessions = Self(Arc::new(Handle(Arc::clone(&pool))));
+        thread::Builder::new().name("floe-watch".to_owned()).spawn(move || watch(&pool)).map_err(start_error)?;
+        Ok(sessions)
+    }
+
+    pub(crate) fn pool(&self) -> &Arc<SessionPool> {
+        &self.0.0
+    }
+}
+
+impl fmt::Debug for Sessions {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Sessions").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let pool = &self.0;
+        pool.is_closed.store(true, SeqCst);
+        pool.end_if_unused(&pool.members.read());
+    }
+}
+
+/// The session threads, organised as leader and followers. One thread listens for requests of all connections as long as one
+/// is enough. Before a thread blocks on the source, it promotes one of the resting threads. A thread stays with a connection as
+/// long as requests come, and looks at the others now and then.
 pub(crate) struct SessionPool {
-    reader: Reader,
-    deadlines: Arc<Deadlines>,
-    pending: Arc<Pending>,
+    arrivals: Arc<Arrivals>,
     busy_polling: BusyPolling,
     lone_caller: Arc<LoneCaller>,
     listeners: Arc<Listeners>,
-    gate: Arc<Gate>,
-    /// The number of threads that take requests from `/dev/fuse`. The numbers of those with rings follow.
-    device_threads: usize,
-    closes_image: bool,
+    permits: Arc<BlockingPermits>,
+    /// The number of permits that one volume may have.
+    volume_permits_max: usize,
+    alarm: Alarm,
+    members: RwLock<HashMap<u64, Arc<Member>>>,
+    left: Mutex<Vec<Left>>,
+    next_number: AtomicU64,
+    /// Whether no connection can join any more.
+    is_closed: AtomicBool,
+    is_over: AtomicBool,
+    thread_count_max: usize,
+    /// How many requests of one connection a thread takes in turn.
+    in_turn_max: usize,
 }
 
 impl SessionPool {
-    /// Creates the pool of a mount of `reader`. If `gate_is_closed`, its threads take no requests until the gate is opened.
-    pub(crate) fn new(reader: Reader, options: &MountOptions, deadlines: Arc<Deadlines>, gate_is_closed: bool) -> Self {
-        let pending = Arc::new(Pending::default());
-        let reading = reader.clone();
-        let busy_polling =
-            BusyPolling::new(options.busy_polling, Arc::clone(&pending), move || reading.is_prefetching());
-        let thread_count = options.threads.get();
-        let listeners = Arc::new(Listeners::new(thread_count, Arc::clone(&pending)));
-        let gate = Arc::new(Gate::new(thread_count, gate_is_closed));
-        let (device_threads, closes_image) = (thread_count, options.closes_image);
-        let lone_caller = Arc::default();
-        Self { reader, deadlines, pending, busy_polling, lone_caller, listeners, gate, device_threads, closes_image }
+    fn new(thread_count_max: usize, busy_polling: Option<Duration>, is_own: bool) -> io::Result<Self> {
+        let arrivals = Arc::new(Arrivals::new()?);
+        let (listeners, lone_caller) = (Arc::new(Listeners::new(Arc::clone(&arrivals))), Arc::<LoneCaller>::default());
+        let (promoting, lone) = (Arc::clone(&listeners), Arc::clone(&lone_caller));
+        // Half of the threads may block at the same time, and of these, half for one of several volumes.
+        let permit_count = thread_count_max / 2;
+        Ok(Self {
+            busy_polling: BusyPolling::new(busy_polling, Arc::clone(&arrivals)),
+            arrivals,
+            lone_caller,
+            listeners,
+            permits: Arc::new(BlockingPermits::new(permit_count, move || promoting.promote(&lone))),
+            volume_permits_max: if is_own { permit_count } else { permit_count.div_ceil(2) },
+            alarm: Alarm::default(),
+            members: RwLock::default(),
+            left: Mutex::default(),
+            next_number: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+            thread_count_max,
+            in_turn_max: if is_own { usize::MAX } else { IN_TURN_MAX },
+        })
     }
 
-    /// Permits half of the threads to block on the source at the same time. Threads with rings must not block: no other
-    /// thread would take the requests of their CPU.
-    pub(crate) fn permit_blocking(&self) {
-        let (promoting, lone_caller) = (Arc::clone(&self.listeners), Arc::clone(&self.lone_caller));
-        self.reader.volume().permit_blocking(self.device_threads / 2, move || promoting.promote(&lone_caller));
+    /// The maximum number of threads.
+    pub(crate) fn thread_count_max(&self) -> usize {
+        self.thread_count_max
     }
 
-    /// Lets no thread rest any more, because the connection has ended, and closes the image if the options say so.
-    pub(crate) fn end(&self) {
-        self.listeners.end_all();
-        if self.closes_image {
-            self.reader.volume().close();
+    /// Starts a session thread, which `engine` schedules.
+    ///
+    /// # Errors
+    /// The operating system refuses to start a thread.
+    pub(crate) fn start_thread(self: &Arc<Self>, engine: &Arc<Engine>, name: Option<&str>) -> io::Result<()> {
+        let number = self.listeners.add();
+        let name = name.map_or_else(|| format!("floe-fuse/{number}"), str::to_owned);
+        let pool = Arc::clone(self);
+        let started = AdoptedThread::start(engine, name, None, move |adopted| pool.run(number, adopted));
+        started.map_err(|error| {
+            self.listeners.remove();
+            start_error(error)
+        })
+    }
+
+    /// Lets session threads without rings block on the sources of a volume.
+    pub(crate) fn permit_blocking(&self, volume: &Volume) {
+        volume.permit_blocking(&self.permits, self.volume_permits_max);
+    }
+
+    /// Adds a connection. If it `is_paused`, no request of it is taken before [`SessionPool::resume`]. Returns its number.
+    ///
+    /// # Errors
+    /// The operating system refuses it.
+    pub(crate) fn join(&self, member: Member, is_paused: bool) -> io::Result<u64> {
+        let number = self.next_number.fetch_add(1, Relaxed);
+        let member = Arc::new(Member { number, ..member });
+        let mut members = self.members.write();
+        if is_paused {
+            member.gate.close(Duration::ZERO);
+        } else {
+            self.listen_to(&member)?;
+        }
+        members.insert(number, member);
+        Ok(number)
+    }
+
+    /// Takes no requests of a connection until [`SessionPool::resume`]. Returns `false` if threads still take requests after
+    /// `patience`.
+    pub(crate) fn pause(&self, number: u64, patience: Duration) -> bool {
+        self.member(number).is_none_or(|member| {
+            self.ignore(&member);
+            member.gate.close(patience)
+        })
+    }
+
+    /// Takes requests of a connection again.
+    pub(crate) fn resume(&self, number: u64) {
+        // Locked, so that the connection does not leave meanwhile.
+        let members = self.members.read();
+        let Some(member) = members.get(&number).filter(|member| member.gate.is_closed()).cloned() else { return };
+        member.gate.open();
+        let listening = self.listen_to(&member);
+        drop(members);
+        if let Err(error) = listening {
+            self.leave(&member, Err(error));
         }
     }
 
-    /// The number of the first thread with a ring.
-    pub(crate) fn first_with_ring(&self) -> usize {
-        self.device_threads
+    /// Removes a connection that another process serves.
+    pub(crate) fn dismiss(&self, number: u64) {
+        drop(self.remove(number, |_| {}));
     }
 
-    /// The view of requests that wait for a thread.
-    pub(crate) fn pending(&self) -> &Arc<Pending> {
-        &self.pending
+    /// Notes that the kernel has ended the connection of a member, which then leaves.
+    fn end(&self, member: &Member) {
+        match member.receive(0, &mut RequestBuffer::new(REQUEST_BYTES_MAX)) {
+            Ok(_) => self.leave(member, Ok(())),
+            Err(error) => self.leave(member, Err(error)),
+        }
     }
 
-    /// The gate, which keeps the threads from taking requests while it is closed.
-    pub(crate) fn gate(&self) -> &Arc<Gate> {
-        &self.gate
+    /// Removes a member whose connection has ended or failed.
+    fn leave(&self, member: &Member, result: io::Result<()>) {
+        // This may take a while; the thread does not listen meanwhile.
+        self.listeners.begin();
+        let removed = self.remove(member.number, |removed| self.left.lock().push(Left::of(removed)));
+        if let Some(removed) = removed {
+            removed.service.end(result);
+            self.alarm.ring();
+        }
+        self.listeners.end();
     }
 
-    /// The volume. Its engine schedules the session threads, because they decode cheap blocks themselves.
-    pub(crate) fn volume(&self) -> &Arc<Volume> {
-        self.reader.volume()
+    fn remove(&self, number: u64, note: impl FnOnce(&Member)) -> Option<Arc<Member>> {
+        let mut members = self.members.write();
+        let removed = members.remove(&number)?;
+        self.ignore(&removed);
+        note(&removed);
+        self.end_if_unused(&members);
+        Some(removed)
     }
 
-    /// Makes the calling thread, which is `adopted`, session thread `number`.
-    pub(crate) fn enter(&self, number: usize, adopted: AdoptedThread) -> SessionThread<'_> {
-        mark_serving_thread();
-        SessionThread { pool: self, number, adopted }
+    fn listen_to(&self, member: &Member) -> io::Result<()> {
+        member.channels.first().map_or(Ok(()), |channel| self.arrivals.add(member.number, channel))
     }
-}
 
-/// A session thread, which serves one request after the other.
-pub(crate) struct SessionThread<'pool> {
-    pool: &'pool SessionPool,
-    number: usize,
-    adopted: AdoptedThread,
-}
-
-impl SessionThread<'_> {
-    /// Begins a request of `caller`. This session thread is busy until the turn ends. `next` is the likely next
-    /// request of the caller.
-    pub(crate) fn begin(&self, caller: u32, next: NextRequest) -> Turn<'_> {
-        let pool = self.pool;
-        let busy = pool.deadlines.enter(self.number);
-        let working = self.adopted.work();
-        let listener = (self.number < pool.device_threads).then(|| {
-            pool.listeners.begin();
-            Listener { is_alone: pool.lone_caller.note(caller, next == NextRequest::AfterReply), next }
-        });
-        Turn { pool, busy, working: Some(working), listener }
+    fn ignore(&self, member: &Member) {
+        member.channels.iter().take(1).for_each(|channel| self.arrivals.remove(channel));
     }
-}
 
-/// The work of a session thread on one request. When it is dropped, a thread without a ring polls for the next request,
-/// listens or rests.
-pub(crate) struct Turn<'thread> {
-    pool: &'thread SessionPool,
-    busy: BusyThread<'thread>,
-    working: Option<Working<'thread>>,
-    /// `None` for a thread with a ring.
-    listener: Option<Listener>,
-}
-
-/// A session thread that shares `/dev/fuse` with others.
-struct Listener {
-    /// Whether the caller is the only one: the previous request was its own, too.
-    is_alone: bool,
-    next: NextRequest,
-}
-
-impl Turn<'_> {
-    /// Applies the deadline to the request until its reply is taken.
-    pub(crate) fn watch(&self, reply: Reply) -> PendingReply {
-        self.busy.watch(reply)
+    /// Lets the threads end if there are no members, and none can join any more.
+    fn end_if_unused(&self, members: &HashMap<u64, Arc<Member>>) {
+        if members.is_empty() && self.is_closed.load(SeqCst) {
+            self.is_over.store(true, SeqCst);
+            self.arrivals.end();
+            self.listeners.end_all();
+            self.alarm.end();
+        }
     }
-}
 
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        let has_answered = self.busy.end();
-        let Some(Listener { is_alone, next }) = self.listener else { return };
-        // If another thread will reply, the caller cannot send its next request before that, so polling would be
-        // useless.
-        let is_another = is_alone && has_answered && self.pool.busy_polling.poll(next);
-        self.working = None;
-        self.pool.listeners.end(is_another);
+    fn member(&self, number: u64) -> Option<Arc<Member>> {
+        self.members.read().get(&number).cloned()
+    }
+
+    fn members(&self) -> Vec<Arc<Member>> {
+        self.members.read().values().cloned().collect()
+    }
+
+    /// Takes and serves requests until the pool ends. The calling thread, `adopted`, becomes session thread `number`.
+    fn run(self: Arc<Self>, number: usize, adopted: AdoptedThread) {
+        let thread = SessionThread::new(Arc::clone(&self), number, adopted);
+        let mut buffer = RequestBuffer::new(REQUEST_BYTES_MAX);
+        // The connection of the last request, and how many of its requests were taken in turn. While this thread listens or
+        // rests, it keeps no connection.
+        let mut last: Option<(Arc<Member>, usize)> = None;
+        while !self.is_over.load(SeqCst) {
+            let stays = last.is_some();
+            let next = last.take().or_else(|| self.arrivals.wait().and_then(|number| Some((self.member(number)?, 0))));
+            let Some((member, taken)) = next else { continue };
+            match member.receive(number, &mut buffer) {
+                Ok(Receipt::Request(received)) => {
+                    // A panic drops the reply, which then sends EIO.
+                    let _ = catch_unwind(AssertUnwindSafe(|| member.service.serve(&thread, received)));
+                    let rests = match thread.take_next() {
+                        Next::Look => false,
+                        Next::RestOrLook => self.listeners.should_rest(),
+                        Next::RestOrListen => true,
+                    };
+                    if rests {
+                        drop(member);
+                        self.listeners.rest();
+                    } else if taken + 1 < self.in_turn_max {
+                        last = Some((member, taken + 1));
+                    }
+                }
+                Ok(Receipt::Nothing | Receipt::Interrupted) => {
+                    drop(member);
+                    if !stays {
+                        // Another thread took it.
+                        self.listeners.rest();
+                    }
+                }
+                Ok(Receipt::Unmounted) => self.leave(&member, Ok(())),
+                Err(error) => self.leave(&member, Err(error)),
+            }
+        }
     }
 }

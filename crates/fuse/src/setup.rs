@@ -10,7 +10,7 @@ use std::{
 use floe_image::{ByteRange, Error, Nid};
 use floe_keeper::{Keeper, KernelOptions};
 
-use crate::connection::rings::Rings;
+use crate::{Sessions, connection::rings::Rings};
 
 /// Options, hooks and handles of a mount.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,8 @@ pub struct MountOptions {
     pub uid: Option<u32>,
     /// The group of all inodes, instead of the image's groups.
     pub gid: Option<u32>,
-    /// The maximum number of threads that take requests. Threads that are not needed rest.
+    /// The maximum number of threads that take requests, unless the mount shares its session threads. Threads that are not
+    /// needed rest.
     pub threads: NonZero<usize>,
     /// Whether each of them has its own descriptor of the device.
     pub clone_fd: bool,
@@ -43,7 +44,7 @@ pub struct MountOptions {
     /// How long a request may take before it is answered with `EIO`; `None` for no limit.
     pub deadline: Option<Duration>,
     /// How long a thread polls for the next request after a reply before it sleeps, while one program sends one request after
-    /// the other; `None` for no busy polling.
+    /// the other; `None` for no busy polling. Shared session threads have a time of their own.
     pub busy_polling: Option<Duration>,
     /// Behind a front: the file that the kernel reads past its page cache. The other file is the virtual image, whose metadata
     /// and data EROFS reads through the page cache, with readahead.
@@ -74,6 +75,9 @@ pub struct MountHandles {
     /// The rings over which the kernel sends requests, if it offers that; `None` for `/dev/fuse`. Such a mount cannot be handed
     /// over.
     pub rings: Option<Rings>,
+    /// The session threads that take the requests, together with those of other mounts of the same engine; `None` for threads
+    /// of its own.
+    pub sessions: Option<Sessions>,
     /// Whether a front does not read metadata ahead at present, because other bytes are more urgent.
     pub pauses_metadata: Arc<AtomicBool>,
 }

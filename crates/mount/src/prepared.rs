@@ -230,6 +230,7 @@ pub(crate) fn mount_setup(
         handles: MountHandles {
             keeper: Some(Arc::clone(&held.keeper)),
             rings: transport.rings().cloned(),
+            sessions: None,
             pauses_metadata: launch.holds_metadata(),
         },
     }

@@ -26,7 +26,11 @@ use crate::{
     fetch::sources::Sources,
     metrics::gauge::Gauge,
     prefetch::controller::Controller,
-    threads::{permits::BlockingPermits, real_time, task_queue::Work},
+    threads::{
+        permits::{BlockingPermits, VolumePermits},
+        real_time,
+        task_queue::Work,
+    },
 };
 
 use self::{metadata_reader::MetadataReader, switches::Switches};
@@ -55,7 +59,7 @@ pub struct Volume {
     /// Whether the engine was created for this volume.
     owns_engine: bool,
     /// Permits for the session threads that serve the volume.
-    blocking_permits: BlockingPermits,
+    blocking_permits: VolumePermits,
     /// Requests that left the session thread because their bytes were not in memory.
     pub(crate) outstanding: Gauge,
     decodes: AtomicU64,
@@ -92,7 +96,7 @@ impl Volume {
             switches: Switches::new(options),
             options: Mutex::new(options.clone()),
             owns_engine: false,
-            blocking_permits: BlockingPermits::default(),
+            blocking_permits: VolumePermits::default(),
             outstanding: Gauge::default(),
             decodes: AtomicU64::new(0),
             decoded_bytes: AtomicU64::new(0),
@@ -144,11 +148,10 @@ impl Volume {
         options.clone_from(wanted);
     }
 
-    /// Permits `count` session threads to block on the sources of this volume at the same time, which saves each of their
-    /// misses two thread switches. The other session threads continue to serve requests whose bytes are in memory. A thread
-    /// calls `before_blocking` before it blocks, so that another thread listens in its place.
-    pub fn permit_blocking(&self, count: usize, before_blocking: impl Fn() + Send + Sync + 'static) {
-        self.blocking_permits.give(count, before_blocking);
+    /// Lets session threads that serve this volume block on its sources, as far as the `permits` go that they have for all of
+    /// their volumes, and at most `count_max` of them at the same time. Only the first call counts.
+    pub fn permit_blocking(&self, permits: &Arc<BlockingPermits>, count_max: usize) {
+        self.blocking_permits.share(permits, count_max);
     }
 
     /// Looks whether CPUs are short, and returns the answer. The threads that serve requests are then scheduled accordingly

@@ -17,7 +17,7 @@ use floe_keeper::{AutoUnmount, MountTable, Place};
 use floe_sync::{Mutex, MutexGuard};
 
 use super::{Ended, end_sender::EndSender, unmounter::Unmounter};
-use crate::session_pool::gate::Gate;
+use crate::session_pool::SessionPool;
 
 /// How long session threads may take to stop taking requests.
 const GATE_PATIENCE: Duration = Duration::from_secs(5);
@@ -50,9 +50,11 @@ pub struct Inherited {
 }
 
 /// Hands a mount over to another process. Can be used from any thread.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Handover {
-    gate: Arc<Gate>,
+    pool: Arc<SessionPool>,
+    /// The number of the connection in the pool.
+    number: u64,
     channels: Vec<Channel>,
     agreement: Agreement,
     auto_unmount: Option<Arc<AutoUnmount>>,
@@ -62,7 +64,7 @@ pub struct Handover {
     pausing: Arc<Mutex<()>>,
 }
 
-/// A mount whose session threads take no requests; those that were in progress have replies. Dropping it lets the threads
+/// A mount whose requests no session thread takes; those that were in progress have replies. Dropping it lets the threads
 /// continue.
 #[derive(Debug)]
 pub struct Paused<'handover> {
@@ -117,14 +119,14 @@ fn has_ended(events: rustix::event::PollFlags) -> bool {
 
 impl Handover {
     pub(super) fn new(
-        gate: Arc<Gate>,
+        (pool, number): (Arc<SessionPool>, u64),
         channels: Vec<Channel>,
         agreement: Agreement,
         auto_unmount: Option<Arc<AutoUnmount>>,
         unmounter: Unmounter,
         ended: EndSender,
     ) -> Self {
-        Self { gate, channels, agreement, auto_unmount, unmounter, ended, pausing: Arc::default() }
+        Self { pool, number, channels, agreement, auto_unmount, unmounter, ended, pausing: Arc::default() }
     }
 
     /// The terms of the connection.
@@ -142,6 +144,11 @@ impl Handover {
         self.auto_unmount.as_deref().map(AsFd::as_fd)
     }
 
+    /// Lets the session threads forget the connection, which another process serves.
+    pub(super) fn dismiss(&self) {
+        self.pool.dismiss(self.number);
+    }
+
     /// Stops taking requests, and waits for at most `patience` until those in progress have their replies. If the kernel can
     /// resend requests, those without a reply are left to the process that takes over.
     ///
@@ -149,9 +156,9 @@ impl Handover {
     /// The mount is being handed over already, or requests stay in progress. The mount is served as before.
     pub fn pause(&self, patience: Duration) -> Result<Paused<'_>, PauseError> {
         let Some(only) = self.pausing.try_lock() else { return Err(PauseError::Busy) };
-        // Dropped on errors, which opens the gate.
+        // Dropped on errors, which resumes the connection.
         let paused = Paused { handover: self, _only: only };
-        if !self.gate.close(GATE_PATIENCE) {
+        if !self.pool.pause(self.number, GATE_PATIENCE) {
             return Err(PauseError::Stuck);
         }
         let started = Instant::now();
@@ -166,26 +173,32 @@ impl Handover {
     }
 }
 
+impl fmt::Debug for Handover {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Handover").field("terms", &self.terms()).finish_non_exhaustive()
+    }
+}
+
 impl Paused<'_> {
     /// Ends the service of the mount by this process: [`Mount::wait`](crate::Mount::wait) returns [`Ended::HandedOver`]. The
     /// mount stays.
     pub fn finish(self) {
         let handover = self.handover;
-        // From now on the mount belongs to another process. The gate stays closed.
+        // From now on the mount belongs to another process.
         handover.unmounter.note_end();
-        std::mem::forget(self);
         handover.ended.send(Ended::HandedOver);
+        handover.dismiss();
     }
 }
 
 impl Drop for Paused<'_> {
     fn drop(&mut self) {
-        self.handover.gate.open();
+        self.handover.pool.resume(self.handover.number);
     }
 }
 
 impl PausedConnection {
-    /// Opens the gate of the session threads. The kernel resends the requests without a reply, if it can.
+    /// Lets the session threads serve it. The kernel resends the requests without a reply, if it can.
     ///
     /// # Errors
     /// The connection has ended.
@@ -193,7 +206,7 @@ impl PausedConnection {
         if handover.terms().can_resend() {
             Notifier::new(self.channel).resend()?;
         }
-        handover.gate.open();
+        handover.pool.resume(handover.number);
         Ok(())
     }
 }

@@ -46,7 +46,8 @@ impl Link {
         let none = || MountError::Handshake(io::Error::other("no descriptor of /dev/fuse was passed on"));
         let channel = channels.next().ok_or_else(none)?;
         let thread_count = if options.clone_fd { NonZero::get(options.threads) } else { 0 };
-        let of_threads = channels.by_ref().take(thread_count).collect();
+        let of_threads: Vec<_> = channels.by_ref().take(thread_count).collect();
+        of_threads.iter().try_for_each(Channel::set_nonblocking).map_err(MountError::Handshake)?;
         Ok(Self { channel, of_threads, spare: channels.collect(), agreement: Some(agreement) })
     }
 

@@ -8,7 +8,10 @@ use std::{
 use floe_fuse_wire::{Agreement, Channel, InitFlags};
 
 use super::{error::MountError, session::Session};
-use crate::connection::{READ_BYTES_MAX, rings::Rings};
+use crate::{
+    connection::{READ_BYTES_MAX, rings::Rings},
+    session_pool::SessionPool,
+};
 
 /// Why a kernel does not accept rings.
 const NOT_OFFERED: &str =
@@ -29,6 +32,7 @@ impl Transport {
     /// Starts the session threads with rings, if there are rings and the kernel accepts them.
     pub(super) fn begin(
         session: &Arc<Session>,
+        pool: &Arc<SessionPool>,
         channel: &Channel,
         agreement: Agreement,
         rings: Option<&Rings>,
@@ -40,16 +44,14 @@ impl Transport {
         let rings = rings.take();
         let count = rings.len();
         let (sender, started) = mpsc::channel();
-        for (number, (mut ring, cpu)) in rings.into_iter().enumerate() {
+        for (number, ring) in rings.into_iter().enumerate() {
             let (channel, sender) = (channel.clone(), sender.clone());
-            session.start_thread(format!("floe-fuse/{cpu}"), Some(cpu), move |session, adopted| {
+            session.start_ring(pool, ring, number, move |ring| {
                 let started = ring.start(&channel, READ_BYTES_MAX as usize);
                 let filled = if started.is_ok() { ring.fill() } else { Ok(()) };
                 let is_ready = started.is_ok() && filled.is_ok();
                 let _ = sender.send((started, filled));
-                if is_ready {
-                    session.note_ring(|edge| edge.serve_ring(&mut ring, number, adopted));
-                }
+                is_ready
             })?;
         }
         // A thread that panics sends nothing.

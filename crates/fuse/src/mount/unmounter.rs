@@ -10,7 +10,7 @@ use std::{
 
 use floe_keeper::{Detach, Keeper, MountTable, Place, UnmountError, UnmountReason, may_wait_for_mount};
 
-use crate::connection::{ConnectionEnd, Pending};
+use crate::connection::{Connection, ConnectionEnd};
 
 /// Unmounts the mount of one [`Mount`](crate::Mount), but no later mount on its directory. Can be used from any thread.
 #[derive(Clone, Debug)]
@@ -19,13 +19,13 @@ pub struct Unmounter {
     place: Option<Place>,
     has_ended: Arc<AtomicBool>,
     /// The connection, as long as it is served.
-    connection: Weak<Pending>,
+    connection: Weak<Connection>,
     keeper: Option<Arc<Keeper>>,
 }
 
 impl Unmounter {
     /// An unmounter for the mount at a place, made by the keeper if there is one. Without a place, it unmounts nothing.
-    pub(super) fn new(place: Option<Place>, connection: Weak<Pending>, keeper: Option<Arc<Keeper>>) -> Self {
+    pub(super) fn new(place: Option<Place>, connection: Weak<Connection>, keeper: Option<Arc<Keeper>>) -> Self {
         Self { place, has_ended: Arc::default(), connection, keeper }
     }
 
@@ -48,12 +48,12 @@ impl Unmounter {
     /// Whether the kernel's connection for the mount is alive. It outlives an unmount as long as the files are in use elsewhere.
     pub fn is_connected(&self) -> bool {
         let connection = self.connection.upgrade();
-        !self.has_ended.load(Relaxed) && connection.is_some_and(|connection| connection.connection_end().is_none())
+        !self.has_ended.load(Relaxed) && connection.is_some_and(|connection| !connection.has_ended())
     }
 
     /// Whether the mount still exists, covered or not; `true` if this cannot be determined.
     pub fn is_mounted(&self) -> bool {
-        let connection_end = self.connection.upgrade().and_then(|connection| connection.connection_end());
+        let connection_end = self.connection.upgrade().and_then(|connection| connection.end());
         if self.has_ended.load(Relaxed) || connection_end == Some(ConnectionEnd::Unmounted) {
             return false;
         }

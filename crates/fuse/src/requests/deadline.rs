@@ -6,7 +6,7 @@ use std::{
         Arc,
         atomic::{
             AtomicU64,
-            Ordering::{Acquire, Relaxed, Release},
+            Ordering::{Acquire, Relaxed, Release, SeqCst},
         },
     },
     time::Duration,
@@ -20,9 +20,10 @@ const TICKS_PER_DEADLINE: u64 = 8;
 
 const SHARD_COUNT: usize = 8;
 
-/// The requests in progress, and the session threads that serve them.
+/// The requests of a mount that are in progress, and the session threads that serve them.
 ///
-/// Time comes from a coarse clock that the watchdog advances, so a request costs two short locks and no system call.
+/// Time comes from a coarse clock that the watchdog advances while requests are in progress, so a request costs two short locks
+/// and no system call.
 pub(crate) struct Deadlines {
     /// The longest time that a request may take; `None` disables deadlines.
     deadline: Option<Duration>,
@@ -117,20 +118,18 @@ impl Deadlines {
         for (of_begun, of_answered) in &self.progress {
             // In this order, no request counts as answered that has not begun.
             answered += of_answered.load(Acquire);
-            begun += of_begun.load(Relaxed);
+            begun += of_begun.load(SeqCst);
         }
         Progress { waiting: begun - answered, answered }
     }
 
-    /// Whether every session thread has been busy with one request for longer than the deadline. Then none is left to
-    /// take the next request.
-    pub(crate) fn all_threads_are_stuck(&self) -> bool {
+    /// Whether a session thread has been busy with one of these requests for longer than the deadline.
+    pub(crate) fn is_stuck(&self, thread: usize) -> bool {
         let now = self.clock.load(Relaxed);
-        !self.threads.is_empty()
-            && self.threads.iter().all(|thread| match thread.busy_since.load(Acquire) {
-                0 => false,
-                since => now.saturating_sub(since - 1) > TICKS_PER_DEADLINE,
-            })
+        self.threads.get(thread).is_some_and(|state| match state.busy_since.load(Acquire) {
+            0 => false,
+            since => now.saturating_sub(since - 1) > TICKS_PER_DEADLINE,
+        })
     }
 }
 
@@ -199,7 +198,7 @@ impl BusyThread<'_> {
     pub(crate) fn watch(&self, reply: Reply) -> PendingReply {
         let Self { deadlines, thread, number } = *self;
         let shard = thread % SHARD_COUNT;
-        deadlines.progress[shard].0.fetch_add(1, Relaxed);
+        deadlines.progress[shard].0.fetch_add(1, SeqCst);
         let location = match deadlines.deadline {
             None => ReplyLocation::Held(reply),
             Some(_) => {
@@ -315,18 +314,19 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_stuck_when_none_is_left() {
+    fn a_thread_is_stuck_once_the_deadline_of_its_request_has_passed() {
         let deadlines = Arc::new(Deadlines::new(Some(Duration::from_secs(8)), 2));
         let tick = || (0..20).for_each(|_| _ = deadlines.tick());
         let first = deadlines.enter(0);
         tick();
-        assert!(!deadlines.all_threads_are_stuck(), "one is idle");
+        let stuck = || [deadlines.is_stuck(0), deadlines.is_stuck(1)];
+        assert_eq!(stuck(), [true, false], "the second one is idle");
         let _second = deadlines.enter(1);
-        assert!(!deadlines.all_threads_are_stuck(), "one has just begun");
+        assert_eq!(stuck(), [true, false], "the second one has just begun");
         tick();
-        assert!(deadlines.all_threads_are_stuck());
+        assert_eq!(stuck(), [true, true]);
         first.end();
-        assert!(!deadlines.all_threads_are_stuck(), "one is done");
+        assert_eq!(stuck(), [false, true], "the first one is done");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::{
 
 use floe_engine::MovingShare;
 
-use crate::connection::Pending;
+use super::arrivals::Arrivals;
 
 /// The number of polls over which the moving average of their success rate extends.
 const AVERAGED_POLLS: u32 = 16;
@@ -57,38 +57,30 @@ impl NextRequest {
 pub(crate) struct BusyPolling {
     /// The longest time of a poll for any request; `None` disables polling.
     time_max: Option<Duration>,
-    /// Whether other work of this process needs a CPU.
-    is_cpu_wanted: Box<dyn Fn() -> bool + Send + Sync>,
-    pending: Arc<Pending>,
+    arrivals: Arc<Arrivals>,
     is_polling: AtomicBool,
     found_share: MovingShare,
     skipped: AtomicU32,
 }
 
 impl BusyPolling {
-    /// Creates busy polling for at most `time_max`. It is disabled on a machine with a single CPU, which the caller
-    /// needs, and pauses while `is_cpu_wanted` returns true.
-    pub(crate) fn new(
-        time_max: Option<Duration>,
-        pending: Arc<Pending>,
-        is_cpu_wanted: impl Fn() -> bool + Send + Sync + 'static,
-    ) -> Self {
+    /// Creates busy polling for at most `time_max`. It is disabled on a machine with a single CPU, which the caller needs.
+    pub(crate) fn new(time_max: Option<Duration>, arrivals: Arc<Arrivals>) -> Self {
         let has_cpus = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
         Self {
             time_max: time_max.filter(|_| has_cpus),
-            is_cpu_wanted: Box::new(is_cpu_wanted),
-            pending,
+            arrivals,
             is_polling: AtomicBool::new(false),
             found_share: MovingShare::new(AVERAGED_POLLS, MovingShare::WHOLE),
             skipped: AtomicU32::new(0),
         }
     }
 
-    /// Polls for the `next` request if that is likely to succeed. Returns whether there is one.
-    pub(crate) fn poll(&self, next: NextRequest) -> bool {
-        let Some(time_max) = self.time_max else { return false };
-        if (self.is_cpu_wanted)() || !self.promises() || self.is_polling.swap(true, Relaxed) {
-            return false;
+    /// Polls for the `next` request if that is likely to succeed. Returns whether there is one, or `None` without a poll.
+    pub(crate) fn poll(&self, next: NextRequest) -> Option<bool> {
+        let time_max = self.time_max?;
+        if !self.promises() || self.is_polling.swap(true, Relaxed) {
+            return None;
         }
         let time_max = match next {
             NextRequest::Any | NextRequest::AfterReply => time_max,
@@ -96,15 +88,15 @@ impl BusyPolling {
         };
         let until = Instant::now() + time_max;
         let found = loop {
-            match self.pending.is_readable() {
-                Some(false) if Instant::now() < until => {}
-                found => break found == Some(true),
+            match self.arrivals.is_readable() {
+                false if Instant::now() < until => {}
+                found => break found,
             }
             std::hint::spin_loop();
         };
         self.is_polling.store(false, Relaxed);
         self.found_share.note(found);
-        found
+        Some(found)
     }
 
     fn promises(&self) -> bool {
@@ -121,36 +113,35 @@ mod tests {
 
     use super::*;
 
-    fn busy_polling(time_max: Duration) -> (BusyPolling, OwnedFd) {
-        let pending = Arc::new(Pending::default());
-        let polling = BusyPolling::new(Some(time_max), Arc::clone(&pending), || false);
+    fn busy_polling(time_max: Duration) -> (BusyPolling, Channel, OwnedFd) {
+        let arrivals = Arc::new(Arrivals::new().expect("two descriptors"));
+        let polling = BusyPolling::new(Some(time_max), Arc::clone(&arrivals));
         let polling = BusyPolling { time_max: Some(time_max), ..polling };
         let (ours, theirs) = rustix::pipe::pipe().expect("a pipe");
-        pending.look_at(Channel::new(ours));
-        (polling, theirs)
+        let channel = Channel::new(ours);
+        arrivals.add(0, &channel).expect("a pipe can be polled");
+        (polling, channel, theirs)
     }
 
     #[test]
     fn unsuccessful_polls_are_mostly_skipped() {
-        let (polling, writer) = busy_polling(Duration::from_micros(1));
+        let (polling, _channel, writer) = busy_polling(Duration::from_micros(1));
         for _ in 0..40 {
-            assert!(!polling.poll(NextRequest::Any));
+            assert_ne!(polling.poll(NextRequest::Any), Some(true));
         }
         let taken = (0..330).filter(|_| polling.promises()).count();
         assert_eq!(taken, 10);
         rustix::io::write(&writer, b"a request").expect("a pipe has room");
-        let found = (0..40 * 33).filter(|_| polling.poll(NextRequest::Any)).count();
+        let found = (0..40 * 33).filter(|_| polling.poll(NextRequest::Any) == Some(true)).count();
         assert!(found > 40 && (0..100).all(|_| polling.promises()), "now there always is a request");
     }
 
     #[test]
-    fn there_are_no_polls_if_disabled_or_with_other_work() {
-        let (polling, writer) = busy_polling(Duration::from_secs(100));
+    fn there_are_no_polls_if_disabled() {
+        let (polling, _channel, writer) = busy_polling(Duration::from_secs(100));
         rustix::io::write(&writer, b"a request").expect("a pipe has room");
-        assert!(polling.poll(NextRequest::Any));
-        let busy = BusyPolling { is_cpu_wanted: Box::new(|| true), ..polling };
-        assert!(!busy.poll(NextRequest::Any));
-        let off = BusyPolling { time_max: None, is_cpu_wanted: Box::new(|| false), ..busy };
-        assert!(!off.poll(NextRequest::Any));
+        assert_eq!(polling.poll(NextRequest::Any), Some(true));
+        let off = BusyPolling { time_max: None, ..polling };
+        assert_eq!(off.poll(NextRequest::Any), None);
     }
 }

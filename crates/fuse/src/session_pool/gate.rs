@@ -1,111 +1,48 @@
-//! Keeps session threads from taking requests while another process takes the connection over.
+//! Keeps session threads from taking requests of a connection while another process takes it over.
 
 use std::{
-    fmt,
-    sync::atomic::{
-        AtomicBool, AtomicI32,
-        Ordering::{Relaxed, SeqCst},
-    },
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     thread,
     time::{Duration, Instant},
 };
 
-use floe_sync::{Condvar, Mutex};
+/// The pause between two looks whether threads still take requests.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
-use super::interrupt_sys;
-
-/// The pause between two attempts to interrupt threads that wait for requests.
-const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1);
-
-/// Every session thread passes the gate before it waits for a request. While the gate is closed, none takes one.
+/// The gate of a connection, through which session threads pass when they take a request. They do not wait there.
+#[derive(Debug, Default)]
 pub(crate) struct Gate {
     is_closed: AtomicBool,
-    threads: Box<[ThreadState]>,
-    /// Guards nothing: the condition is `is_closed`.
-    waiting: Mutex<()>,
-    opened: Condvar,
-}
-
-/// The state of a session thread at the gate.
-#[derive(Default)]
-struct ThreadState {
-    /// Its thread id.
-    id: AtomicI32,
-    /// Whether it waits for a request, or is about to.
-    is_receiving: AtomicBool,
+    /// The number of threads that take a request.
+    taking: AtomicUsize,
 }
 
 impl Gate {
-    /// Creates the gate of `thread_count` session threads.
-    pub(crate) fn new(thread_count: usize, is_closed: bool) -> Self {
-        Self {
-            is_closed: AtomicBool::new(is_closed),
-            threads: (0..thread_count).map(|_| ThreadState::default()).collect(),
-            waiting: Mutex::new(()),
-            opened: Condvar::new(),
-        }
-    }
-
-    /// Waits while the gate is closed. The calling session thread then waits for a request; afterwards it calls
-    /// [`Gate::leave`].
-    pub(crate) fn pass(&self, thread: usize) {
-        let Some(state) = self.threads.get(thread) else { return };
-        state.is_receiving.store(true, SeqCst);
+    /// Lets the calling thread take a request with `take`, which must not wait. Returns `None` if the gate is closed.
+    pub(crate) fn pass<T>(&self, take: impl FnOnce() -> T) -> Option<T> {
+        self.taking.fetch_add(1, SeqCst);
         // `close` stores and loads in the opposite order, so one of the two sees the other.
-        while self.is_closed.load(SeqCst) {
-            state.is_receiving.store(false, SeqCst);
-            let waiting = self.waiting.lock();
-            let wait = self.opened.wait_while(waiting, |()| self.is_closed.load(SeqCst));
-            drop(wait);
-            state.is_receiving.store(true, SeqCst);
-        }
+        let taken = (!self.is_closed()).then(take);
+        self.taking.fetch_sub(1, SeqCst);
+        taken
     }
 
-    /// Notes that a session thread no longer waits for a request.
-    pub(crate) fn leave(&self, thread: usize) {
-        if let Some(state) = self.threads.get(thread) {
-            state.is_receiving.store(false, SeqCst);
-        }
-    }
-
-    /// Makes the calling thread a session thread, whose wait for a request [`Gate::close`] can interrupt.
-    pub(crate) fn enter(&self, thread: usize) {
-        interrupt_sys::handle();
-        if let Some(state) = self.threads.get(thread) {
-            state.id.store(rustix::thread::gettid().as_raw_nonzero().get(), Relaxed);
-        }
-    }
-
-    /// Closes the gate, and interrupts the threads that wait for a request. Returns `true` once no thread can take a
-    /// request any more, or `false` after `patience`.
+    /// Closes the gate. Returns `true` once no thread can take a request any more, or `false` after `patience`.
     pub(crate) fn close(&self, patience: Duration) -> bool {
         self.is_closed.store(true, SeqCst);
         let started = Instant::now();
-        loop {
-            let mut is_taking = false;
-            for state in &self.threads {
-                if state.is_receiving.load(SeqCst) {
-                    is_taking = true;
-                    // The signal has no effect on a thread that has not begun to wait; the next attempt then reaches
-                    // it.
-                    interrupt_sys::interrupt(state.id.load(Relaxed));
-                }
-            }
-            if !is_taking {
-                return true;
-            }
+        while self.taking.load(SeqCst) > 0 {
             if started.elapsed() >= patience {
                 return false;
             }
-            thread::sleep(ATTEMPT_INTERVAL);
+            thread::sleep(LOOK_INTERVAL);
         }
+        true
     }
 
     /// Lets the threads take requests again.
     pub(crate) fn open(&self) {
-        let _waiting = self.waiting.lock();
         self.is_closed.store(false, SeqCst);
-        self.opened.notify_all();
     }
 
     /// Whether the gate is closed.
@@ -114,62 +51,35 @@ impl Gate {
     }
 }
 
-impl fmt::Debug for Gate {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Gate").field("is_closed", &self.is_closed).finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::{io::Read, os::unix::net::UnixStream, sync::Arc, sync::mpsc};
-
-    use rustix::io::Errno;
+    use std::sync::mpsc;
 
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_closed_gate_interrupts_a_waiting_thread_and_holds_it() {
-        let gate = Arc::new(Gate::new(1, false));
-        let (ours, theirs) = UnixStream::pair().expect("two sockets");
-        let (sender, events) = mpsc::channel();
-        let passing = Arc::clone(&gate);
-        let thread = thread::spawn(move || {
-            passing.enter(0);
-            loop {
-                passing.pass(0);
-                let _ = sender.send("passed");
-                let received = rustix::io::read(&theirs, &mut [0; 1]);
-                passing.leave(0);
-                match received {
-                    Err(Errno::INTR) => {}
-                    received => return received,
-                }
-            }
-        });
-        for _ in 0..100 {
-            assert_eq!(events.recv_timeout(PATIENCE), Ok("passed"));
+    fn a_closed_gate_waits_for_a_thread_that_takes_a_request_and_lets_none_pass() {
+        let gate = Gate::default();
+        thread::scope(|scope| {
+            let ((taking, is_taking), (end, ending)) = (mpsc::channel(), mpsc::channel::<()>());
+            let gate = &gate;
+            let taker = scope.spawn(move || {
+                gate.pass(|| {
+                    taking.send(()).expect("the test runs");
+                    ending.recv().expect("the test runs")
+                })
+            });
+            is_taking.recv().expect("it takes one");
+            assert!(!gate.close(Duration::ZERO), "this thread could still take a request");
+            end.send(()).expect("it waits");
             assert!(gate.close(PATIENCE) && gate.is_closed());
-            assert_eq!(events.try_recv().ok(), None, "it passed a closed gate");
-            gate.open();
-        }
-        drop(ours);
-        assert_eq!(thread.join().expect("no panic"), Ok(0), "the other end is closed");
-    }
-
-    #[test]
-    fn a_thread_that_does_not_wait_is_not_waited_for() {
-        let gate = Gate::new(1, false);
-        gate.enter(0);
-        gate.pass(0);
-        assert!(!gate.close(Duration::ZERO), "this thread could still take a request");
-        gate.leave(0);
-        assert!(gate.close(Duration::ZERO));
-        // A signal does not disturb reads that restart.
-        let (ours, mut theirs) = UnixStream::pair().expect("two sockets");
-        drop(ours);
-        assert_eq!(theirs.read(&mut [0; 1]).expect("it is closed"), 0);
+            assert_eq!(taker.join().expect("no panic"), Some(()));
+        });
+        assert_eq!(gate.pass(|| ()), None);
+        gate.open();
+        assert_eq!(gate.pass(|| ()), Some(()));
+        assert!(gate.close(Duration::ZERO), "nobody takes one");
     }
 }

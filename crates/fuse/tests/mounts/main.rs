@@ -7,4 +7,5 @@ mod kernel_pages;
 mod listings;
 mod rings;
 mod serving;
+mod sessions;
 mod trouble;

@@ -18,7 +18,7 @@ use floe_fuse::{Ended, Mount, MountError, MountHooks, MountOptions, MountSetup, 
 use floe_image::Nid;
 use floe_keeper::{Detach, KernelFlags, KernelOptions, MountTable, UnmountReason, unmount};
 
-use crate::support::{Gate, Numbering, TestMount, TreeFileSystem, can_mount, reader};
+use crate::support::{Gate, Numbering, TestMount, TreeFileSystem, abort, can_mount, reader};
 
 const FILE_BYTES: usize = 1 << 20;
 
@@ -345,13 +345,7 @@ fn an_aborted_connection_leaves_no_dead_mount_though_the_source_is_stuck() {
         assert_eq!(errno(result), Some(libc::EIO));
     }
     let (unmounter, path) = (mount.unmounter(), mount.path().to_owned());
-    let (_, minor) = unmounter.device().expect("it is mounted");
-    let control = tempfile::tempdir().expect("a directory");
-    let flags = rustix::mount::MountFlags::empty();
-    rustix::mount::mount("fusectl", control.path(), "fusectl", flags, None).expect("FUSE's control files");
-    let aborted = fs::write(control.path().join(minor.to_string()).join("abort"), "1");
-    rustix::mount::unmount(control.path(), rustix::mount::UnmountFlags::DETACH).expect("an unmount");
-    aborted.expect("the kernel accepts the abort");
+    abort(&unmounter);
     let mount = mount.take();
     let ended = within(PATIENCE, move || mount.wait());
     assert!(matches!(ended, Ended::Stuck), "{ended:?}");
