@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_fuse::{Ended, Inherited, Mount, MountHooks, MountOptions, MountSetup, PauseError};
+use floe_fuse::{EndSink, Ended, Inherited, Mount, MountHooks, MountOptions, MountSetup, PauseError};
 use floe_keeper::Detach;
 
 use crate::support::{Gate, Numbering, SharedThreads, TestMount, TreeFileSystem, abort, can_mount};
@@ -85,6 +85,22 @@ fn many_mounts_are_read_at_once_while_others_come_and_go() {
             assert!(matches!(within(|| mount.wait()), Ended::Unmounted));
         }
     });
+    // One thread waits for the ends of all.
+    let (sender, ends) = mpsc::channel();
+    let mut waited: Vec<_> = (60..64)
+        .map(|number| {
+            let sender = sender.clone();
+            let ended: EndSink = Arc::new(move || _ = sender.send(number));
+            let hooks = MountHooks { ended: Some(ended), ..MountHooks::default() };
+            shared.mount(tree(number), &gate, MountSetup { hooks, ..MountSetup::default() })
+        })
+        .collect();
+    for number in [62, 60, 63, 61] {
+        waited[number - 60].unmounter().unmount(Detach::Lazily).expect("it is mounted");
+        assert_eq!(ends.recv_timeout(PATIENCE), Ok(number));
+        let mount = waited[number - 60].take();
+        assert!(matches!(within(|| mount.wait()), Ended::Unmounted));
+    }
     // The threads outlive their owner's handle as long as a mount needs them.
     drop(shared);
     read_all(&mounts[7], 7);
