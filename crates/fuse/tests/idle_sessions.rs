@@ -51,6 +51,14 @@ fn until_idle(what: &str) {
     }
 }
 
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "{what}: {:?}", names());
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn names() -> Vec<String> {
     threads().into_values().map(|(name, _)| name).collect()
 }
@@ -61,8 +69,11 @@ fn idle_mounts_cost_no_thread_and_no_wake_up() {
         return;
     }
     let (shared, gate) = (SharedThreads::start(2), Arc::<Gate>::default());
+    // A thread names itself at its first turn.
+    let has = |name: &str| names().iter().any(|other| other == name);
+    until("the threads run", || ["floe-fuse/0", "floe-fuse/1", "floe-watch"].into_iter().all(has));
+    until_idle("without mounts");
     let before = names();
-    assert!(["floe-fuse/0", "floe-fuse/1", "floe-watch"].iter().all(|name| before.iter().any(|other| other == name)));
     let mounts: Vec<_> = (0..MOUNTS)
         .map(|number| {
             let mut tree = TreeFileSystem::new(Numbering::Nids);
@@ -83,9 +94,5 @@ fn idle_mounts_cost_no_thread_and_no_wake_up() {
     until_idle("after the unmounts");
     assert!(names().contains(&"floe-fuse/0".to_owned()), "other mounts may follow");
     drop(shared);
-    let started = Instant::now();
-    while names().iter().any(|name| name.starts_with("floe-fuse/") || name == "floe-watch") {
-        assert!(started.elapsed() < PATIENCE, "{:?}", names());
-        thread::sleep(Duration::from_millis(1));
-    }
+    until("the threads end", || !names().iter().any(|name| name.starts_with("floe-fuse/") || name == "floe-watch"));
 }
