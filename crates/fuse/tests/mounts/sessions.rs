@@ -216,8 +216,13 @@ fn one_mount_is_paused_and_handed_over_while_others_are_served() {
         // Now for good.
         let devices = handover.devices().into_iter().map(|device| device.try_clone_to_owned().expect("a descriptor"));
         let directory = mount.path().canonicalize().expect("it is there");
-        let inherited =
-            Inherited { devices: devices.collect(), auto_unmount: None, directory, terms: handover.terms() };
+        let inherited = Inherited {
+            devices: devices.collect(),
+            auto_unmount: None,
+            directory,
+            place: None,
+            terms: handover.terms(),
+        };
         let reader = next_shared.reader(&Arc::new(tree(0)), &gate);
         let next = Mount::new(reader, inherited, next_shared.setup(&options)).expect("threads");
         handover.pause(PATIENCE).expect("nothing is in progress").finish();

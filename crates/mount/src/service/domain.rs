@@ -14,7 +14,7 @@ use std::{
 };
 
 use floe::{Engine, Image, ImageFiles, NamedFiles, OpenError, OpenOptions};
-use floe_fuse::MountError;
+use floe_fuse::{MountError, Sessions};
 use floe_image::Error;
 use floe_ipc::{protocol::RefusalKind, receive, send};
 use floe_keeper::{KeeperSocket, Mounted as MadeMount, Place};
@@ -48,6 +48,7 @@ pub const DOMAIN_COMMAND: &str = "serve-for-another";
 struct Domain {
     broker: OwnedFd,
     engine: Arc<Engine>,
+    sessions: Sessions,
     enforced: Enforced,
     listeners: Listeners,
     /// Takes the numbers of mounts that have ended.
@@ -88,10 +89,11 @@ pub fn serve_for_broker(socket: OwnedFd) -> Result<(), Failure> {
     let engine = Engine::new(&settings.open.engine)
         .map_err(|error| Failure::failed(format!("cannot start the engine of the service: {error}")))?;
     let no_threads = |error: io::Error| Failure::failed(format!("cannot start the threads of the service: {error}"));
+    let sessions = Sessions::start(&engine, settings.mount.threads, settings.mount.busy_polling).map_err(no_threads)?;
     let listeners = Listeners::start().map_err(no_threads)?;
     let (ends, ended) = mpsc::channel();
     let (mounts, removed) = (Mutex::default(), Condvar::new());
-    let domain = Arc::new(Domain { broker: socket, engine, enforced, listeners, ends, mounts, removed });
+    let domain = Arc::new(Domain { broker: socket, engine, sessions, enforced, listeners, ends, mounts, removed });
     let closing = Arc::clone(&domain);
     let work = move || ended.iter().for_each(|number| closing.close_later(number));
     thread::Builder::new().name("floe-ends".to_owned()).spawn(work).map_err(no_threads)?;
@@ -187,6 +189,7 @@ impl Domain {
         let transport = TransportPlan::new(settings.transport, &settings.mount, Continuity::Kept, settings.front)?;
         let launch = LaunchPlan::prepare(&image_path, &settings, None, &log)?;
         let mut setup = mount_setup(&settings, &held, &transport, &launch);
+        setup.handles.sessions = Some(self.sessions.clone());
         let (ends, ended) = (self.ends.clone(), *number);
         setup.hooks.ended = Some(Arc::new(move || {
             // The receiver lives as long as the process.

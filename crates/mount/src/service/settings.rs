@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use floe::OpenOptions;
+use floe_fuse::MountOptions;
 use floe_image::ShownName;
 use floe_sandbox::Mode;
 
@@ -43,15 +44,14 @@ pub fn settings_of_service(options: &str) -> Result<Settings, Failure> {
     if settings.open.engine.spill_file_bytes > 0 {
         return Err(Failure::usage("spill-file= is not available in the service: omit it"));
     }
-    let shared = (settings.open.engine.clone(), settings.sandbox);
-    let mut rest = settings.clone();
-    (rest.open.engine, rest.sandbox) = (OpenOptions::default().engine, Mode::default());
-    if format!("{rest:?}") != format!("{:?}", Settings::default()) {
+    let (mut rest, default) = (settings.clone(), Settings::default());
+    (rest.open.engine, rest.sandbox) = (default.open.engine.clone(), default.sandbox);
+    (rest.mount.threads, rest.mount.busy_polling) = (default.mount.threads, default.mount.busy_polling);
+    if format!("{rest:?}") != format!("{default:?}") {
         return Err(Failure::usage(
             "floe serve takes the options that all mounts share (memory, threads, sandbox=): give the others to floe mount",
         ));
     }
-    (settings.open.engine, settings.sandbox) = shared;
     Ok(settings)
 }
 
@@ -69,7 +69,9 @@ pub fn check_mount(image: &Path, settings: &Settings) -> Result<(), Failure> {
     if remote::is_url(image) {
         return refused("a remote image");
     }
-    if open.engine != OpenOptions::default().engine {
+    let default = MountOptions::default();
+    let has_own_threads = (mount.threads, mount.busy_polling) != (default.threads, default.busy_polling);
+    if open.engine != OpenOptions::default().engine || has_own_threads {
         return Err(Failure::usage(
             "options of memory and threads are the same for all mounts of the service: give them to floe serve, or mount \
              with -o service=off",
@@ -127,6 +129,7 @@ mod tests {
             ("/a", "decode-marks=/x", false),
             ("/a", "device-directory=/x", false),
             ("/a", "cache=1M", false),
+            ("/a", "busy-polling=off", false),
             ("/a", "sandbox=off", false),
             ("/a", "no-such-option", false),
             ("https://example.org/a", "", false),
@@ -143,7 +146,7 @@ mod tests {
     fn the_service_takes_what_its_mounts_share() {
         for (options, is_permitted) in [
             ("", true),
-            ("cache=1M,reserved-pages=64,priority=normal,sandbox=require", true),
+            ("cache=1M,reserved-pages=64,priority=normal,sandbox=require,busy-polling=off", true),
             ("spill-file=1G", false),
             ("uid=7", false),
             ("front=fuse", false),
