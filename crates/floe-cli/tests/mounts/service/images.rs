@@ -29,12 +29,11 @@ fn can_mount() -> bool {
     ready(&[Need::Root, Need::Fuse])
 }
 
-/// The threads of a process that belong to no mount.
-fn own_threads(process: Pid) -> Vec<String> {
+/// The names of the threads of a process.
+fn threads_of(process: Pid) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).expect("it runs");
     let names = tasks.flatten().map(|task| fs::read_to_string(task.path().join("comm")).unwrap_or_default());
     let mut names: Vec<String> = names.map(|name| name.trim().to_owned()).collect();
-    names.retain(|name| !name.starts_with("floe-fuse") && name != "floe-watch");
     names.sort();
     names
 }
@@ -120,7 +119,7 @@ fn further_mounts_need_no_process_and_no_thread_of_the_service() {
     let settled = || {
         let mut before = (Vec::new(), Vec::new());
         until("short-lived threads have ended", || {
-            let now = (own_threads(domain), own_threads(broker));
+            let now = (threads_of(domain), threads_of(broker));
             let is_settled = now == before && !now.0.iter().any(|name| name == "floe-launch");
             before = now;
             is_settled
