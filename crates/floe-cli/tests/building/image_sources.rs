@@ -10,18 +10,13 @@ use std::{
 use floe_testkit::{
     KernelMount, Tree, check_rows,
     corpus::{Format, Materialised},
-    manifest::{Comparison, Manifest, differences},
+    manifest::{Manifest, differences},
     skip::{self, Need},
     walk::{self, DirectoryWalk},
 };
 use rustix::fs::XattrFlags;
 
-const COMPARISON: Comparison = Comparison {
-    directory_shape_is_free: true,
-    privileges_are_free: false,
-    xattrs_are_free: false,
-    links_are_free: false,
-};
+use crate::mkfs_erofs::FREE_DIRECTORIES;
 
 /// An access control list: the owner, user 77, the group, the mask, others.
 const ACL: [u8; 44] = [
@@ -117,7 +112,7 @@ fn images_become_images_of_either_format() {
             }
             let is_squashfs = *format == Format::Squashfs || old.ends_with(".sqfs");
             let found = reduced(kernel_manifest(new, *format), is_squashfs);
-            told.extend(differences(&reduced(expected.clone(), is_squashfs), &found, &COMPARISON));
+            told.extend(differences(&reduced(expected.clone(), is_squashfs), &found, &FREE_DIRECTORIES));
             told
         },
     );

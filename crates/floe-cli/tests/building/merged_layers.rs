@@ -11,21 +11,14 @@ use floe::OpenOptions;
 use floe_testkit::{
     KernelMount, Tree, Versions,
     corpus::{Format, Materialised},
-    manifest::{Comparison, Manifest, differences},
+    manifest::{Manifest, differences},
     skip::{self, Need},
     walk::{self, DirectoryWalk},
 };
 
 use crate::{
-    mkfs_erofs::manifest_of,
+    mkfs_erofs::{FREE_DIRECTORIES, manifest_of},
     support::mkfs_erofs::{ours, theirs},
-};
-
-const COMPARISON: Comparison = Comparison {
-    directory_shape_is_free: true,
-    privileges_are_free: false,
-    xattrs_are_free: false,
-    links_are_free: false,
 };
 
 fn done(output: Output) {
@@ -139,10 +132,10 @@ fn layers_merge_as_in_the_original() {
                     assert_eq!(mark.as_deref(), Some(&b"y"[..]));
                 }
             }
-            let told = differences(&manifests[0], &manifests[1], &COMPARISON);
+            let told = differences(&manifests[0], &manifests[1], &FREE_DIRECTORIES);
             assert_eq!(told, Vec::<String>::new(), "{options}");
             if !options.is_empty() {
-                let told = differences(&manifests[1], &kernel_manifest(folder, "ours", &LAYERS), &COMPARISON);
+                let told = differences(&manifests[1], &kernel_manifest(folder, "ours", &LAYERS), &FREE_DIRECTORIES);
                 assert_eq!(told, Vec::<String>::new(), "{options}: the kernel");
             }
         }
@@ -188,7 +181,7 @@ fn layers_of_any_kind_merge_with_their_data() {
         build_layers(folder, ours, flags);
         let flags = format!("--quiet --clean=data --ovlfs-strip=1 -Eforce-inode-extended {merge} merged");
         done(ours(folder, &format!("{flags} {}", LAYERS.join(" ")), &[]));
-        let told = differences(&expected, &manifest(folder, "merged", &[]), &COMPARISON);
+        let told = differences(&expected, &manifest(folder, "merged", &[]), &FREE_DIRECTORIES);
         assert_eq!(told, Vec::<String>::new(), "{flags}");
     }
 }
@@ -232,10 +225,10 @@ fn an_image_refers_to_an_archive_as_in_the_original() {
     done(ours(folder, "--quiet --tar=i -Eforce-inode-extended ours one.tar", &[]));
     done(theirs(folder, "--quiet --tar=i -Eforce-inode-extended theirs one.tar", &[]));
     let manifests = ["theirs", "ours"].map(|image| manifest(folder, image, &["one.tar"]));
-    assert_eq!(differences(&manifests[0], &manifests[1], &COMPARISON), Vec::<String>::new());
+    assert_eq!(differences(&manifests[0], &manifests[1], &FREE_DIRECTORIES), Vec::<String>::new());
     assert!(fs::metadata(folder.join("ours")).expect("it is there").len() < 100 << 10);
     // The kernel mounts blocks of 512 bytes from a device only.
-    let told = differences(&manifests[1], &kernel_manifest(folder, "ours", &["one.tar"]), &COMPARISON);
+    let told = differences(&manifests[1], &kernel_manifest(folder, "ours", &["one.tar"]), &FREE_DIRECTORIES);
     assert_eq!(told, Vec::<String>::new());
     assert!(Command::new("gzip").args(["-kf", "one.tar"]).current_dir(folder).status().expect("it runs").success());
     let output = ours(folder, "--quiet --tar=i image one.tar.gz", &[]);

@@ -11,20 +11,13 @@ use std::{
 use floe::OpenOptions;
 use floe_testkit::{
     Tree,
-    manifest::{Comparison, Manifest, differences},
+    manifest::{Manifest, differences},
     skip::{self, Need},
     walk::{self, DirectoryWalk},
 };
 use rustix::fs::XattrFlags;
 
-use crate::mkfs_erofs::manifest_of;
-
-const COMPARISON: Comparison = Comparison {
-    directory_shape_is_free: true,
-    privileges_are_free: false,
-    xattrs_are_free: false,
-    links_are_free: false,
-};
+use crate::mkfs_erofs::{FREE_DIRECTORIES, manifest_of};
 
 /// Runs Floe, if `name` is `floe`, or as the drop-in program of that name.
 fn run(folder: &Path, name: &str, arguments: &str, input: Option<&str>) -> Output {
@@ -114,7 +107,11 @@ fn an_archive_has_what_the_image_has() {
         // Back into an image.
         floe(folder, &format!("mkfs --quiet again {} archive.tar", options));
         let expected = without_sockets(&manifest(folder, image));
-        assert_eq!(differences(&expected, &manifest(folder, "again"), &COMPARISON), Vec::<String>::new(), "{image}");
+        assert_eq!(
+            differences(&expected, &manifest(folder, "again"), &FREE_DIRECTORIES),
+            Vec::<String>::new(),
+            "{image}"
+        );
     }
 }
 
@@ -142,7 +139,7 @@ fn gnu_tar_extracts_an_archive() {
         }
         manifest
     };
-    assert_eq!(differences(&walked("source"), &walked("out"), &COMPARISON), Vec::<String>::new());
+    assert_eq!(differences(&walked("source"), &walked("out"), &FREE_DIRECTORIES), Vec::<String>::new());
     let sparse = fs::metadata(folder.join("out/sparse")).expect("it is there");
     assert!(std::os::unix::fs::MetadataExt::blocks(&sparse) * 512 < 1 << 20, "holes became data");
 }

@@ -1,20 +1,10 @@
 //! A mount whose connection one server hands over to another.
 
-use std::{
-    fs,
-    os::fd::OwnedFd,
-    os::unix::fs::FileExt,
-    sync::Arc,
-    sync::mpsc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, os::fd::OwnedFd, os::unix::fs::FileExt, sync::Arc, thread, time::Duration};
 
 use floe_fuse::{Ended, Handover, Inherited, Mount, MountOptions, Mountpoint, PauseError};
 
-use crate::support::{Gate, Numbering, TreeFileSystem, can_mount, reader};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::support::{Gate, Numbering, PATIENCE, TreeFileSystem, can_mount, reader, until, within};
 
 const FILE_BYTES: usize = 1 << 20;
 
@@ -24,21 +14,6 @@ fn tree() -> Arc<TreeFileSystem> {
         tree.file(&index.to_string(), &vec![index + 1; FILE_BYTES]);
     }
     Arc::new(tree)
-}
-
-/// Runs `work` on its own thread, so that a stuck client fails the test instead of hanging it.
-fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || sender.send(work()));
-    receiver.recv_timeout(PATIENCE).expect("it ends in time")
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "{what}");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// A server of the same mount, with a source of its own.

@@ -9,7 +9,7 @@ use std::{
     },
     path::Path,
     process::{Command, Stdio},
-    sync::{Arc, atomic::Ordering::Relaxed, mpsc},
+    sync::{Arc, atomic::Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
@@ -23,9 +23,8 @@ use rustix::{
     mount::{MountFlags, UnmountFlags, mount, unmount},
 };
 
-use crate::support::{Gate, Numbering, TestMount, TreeFileSystem, can_mount};
+use crate::support::{Gate, Numbering, PATIENCE, TestMount, TreeFileSystem, can_mount, within};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
 /// More than the kernel gets slots for on two CPUs.
@@ -62,13 +61,6 @@ impl Drop for Parameter {
     fn drop(&mut self) {
         let _ = self.file.write_all_at(&self.before, 0);
     }
-}
-
-/// Runs `work` on its own thread, so that a stuck client fails the test instead of hanging it.
-fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || sender.send(work()));
-    receiver.recv_timeout(PATIENCE).expect("it ends in time")
 }
 
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {

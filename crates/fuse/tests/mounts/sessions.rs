@@ -9,15 +9,15 @@ use std::{
         mpsc,
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use floe_fuse::{EndSink, Ended, Inherited, Mount, MountHooks, MountOptions, MountSetup, PauseError};
 use floe_keeper::Detach;
 
-use crate::support::{Gate, Numbering, SharedThreads, TestMount, TreeFileSystem, abort, can_mount};
-
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::support::{
+    Gate, Numbering, PATIENCE, SharedThreads, TestMount, TreeFileSystem, abort, can_mount, until, within,
+};
 
 const FILE_BYTES: usize = 300_000;
 
@@ -30,21 +30,6 @@ fn tree(number: usize) -> TreeFileSystem {
 
 fn content(number: usize, file: usize) -> Vec<u8> {
     (0..FILE_BYTES).map(|index| (index / 7 + number * 31 + file * 5) as u8).collect()
-}
-
-/// Runs `work` on its own thread, so that a stuck client fails the test instead of hanging it.
-fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let (sender, receiver) = mpsc::channel();
-    thread::spawn(move || sender.send(work()));
-    receiver.recv_timeout(PATIENCE).expect("it ends in time")
-}
-
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "{what}");
-        thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// Reads all files of a mount.

@@ -7,7 +7,9 @@ mod tree;
 use std::{
     num::NonZero,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
 };
 
 use floe_engine::{Engine, EngineOptions, Reader, Volume, VolumeOptions};
@@ -21,6 +23,25 @@ pub(crate) use tree::{Fault, Numbering, TreeFileSystem};
 /// Whether this machine can mount. If not, prints a message to stderr.
 pub(crate) fn can_mount() -> bool {
     ready(&[Need::Root, Need::Fuse])
+}
+
+/// How long something may take that does not hang.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs `work` on its own thread, so that a stuck client fails the test instead of hanging it.
+pub(crate) fn within<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(work()));
+    receiver.recv_timeout(PATIENCE).expect("it ends in time")
+}
+
+/// Waits until something is so.
+pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A mount on its own directory. Dropping it always unmounts.
