@@ -8,6 +8,7 @@ mod fuse_tool;
 mod mkfs_erofs;
 mod mksquashfs;
 mod squashfs_tools_ng;
+mod support;
 mod unsquashfs;
 
 use std::{

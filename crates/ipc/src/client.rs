@@ -76,7 +76,7 @@ pub struct ServiceMount {
     pub device: (u32, u32),
     /// The process that reads the image; 0 while another one is started.
     pub process: u32,
-    /// What is not quite as requested: a line each.
+    /// The requests that could not be met exactly, as messages of one line.
     pub remarks: Vec<String>,
 }
 

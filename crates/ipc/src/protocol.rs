@@ -72,7 +72,7 @@ encoded! {
         2 => Mounted {
             /// The mount.
             mount: ServedMount,
-            /// What is not quite as requested: a line each.
+            /// The requests that could not be met exactly, as messages of one line.
             remarks: Vec<String>,
         },
         /// It is unmounted.

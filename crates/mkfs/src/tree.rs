@@ -190,7 +190,7 @@ impl Tree {
         }
     }
 
-    /// Makes a directory the root. What was above it loses its name.
+    /// Makes a directory the root. Entries outside it can no longer be reached.
     pub(crate) fn make_root(&mut self, directory: NodeId) {
         self.nodes.swap(Self::ROOT.index(), directory.index());
     }

@@ -35,7 +35,7 @@ use crate::task_error::{During, Outcome, TaskError};
 /// without a recorded profile, behind either front, and against downloads of as many bytes. Needs root.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// What is read
+    /// The reads that are measured
     #[arg(long, value_enum, default_value = "launch")]
     workload: Workload,
     #[command(flatten)]
@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
     contest: Contest,
 }
 
-/// What is read from an image.
+/// The reads that are measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Workload {
     /// A launch out of an image in a registry

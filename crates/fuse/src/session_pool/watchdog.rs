@@ -55,7 +55,7 @@ impl Alarm {
         drop(self.rung.wait_while(is_over, |is_over| !*is_over && !self.is_awake.load(SeqCst)));
     }
 
-    /// Whether the next [`Alarm::wait`] returns at once.
+    /// Sets whether the next [`Alarm::wait`] returns at once.
     fn stay_awake(&self, is_awake: bool) {
         self.is_awake.store(is_awake, SeqCst);
     }

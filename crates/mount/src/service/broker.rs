@@ -27,7 +27,7 @@ pub struct Broker {
     socket: ServiceSocket,
     clients: Clients,
     stop: Arc<OwnedFd>,
-    /// What could not be unmounted, once the broker has stopped.
+    /// A message for each mount that could not be unmounted; `None` until all unmounts were attempted.
     left: Arc<Mutex<Option<Vec<String>>>>,
 }
 

@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     Report::print(&reports, &arguments.contest)
 }
 
-/// What is read out of one image.
+/// The reads of one image.
 struct Task {
     floe: PathBuf,
     image: PathBuf,

@@ -1,6 +1,7 @@
 //! Every option of mksquashfs 4.7.5, and how this program treats it. sqfstar has the same ones.
 
 use super::program::Program;
+pub(super) use crate::drop_in::support::Support;
 
 /// An option.
 pub(super) struct OptionRow {
@@ -11,17 +12,6 @@ pub(super) struct OptionRow {
     /// The meaning of the option.
     pub(super) about: &'static str,
     pub(super) support: Support,
-}
-
-/// How this program treats an option.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Support {
-    /// Same effect as in the original.
-    Supported,
-    /// Accepted without effect, for this reason.
-    Ignored(&'static str),
-    /// Refused, for this reason.
-    Refused(&'static str),
 }
 
 use Support::{Ignored, Refused, Supported};

@@ -1,5 +1,7 @@
 //! Every option of sqfs2tar and tar2sqfs 1.3.1, and how this program treats it.
 
+pub(super) use crate::drop_in::support::Support;
+
 /// The name of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::drop_in) enum Program {
@@ -19,17 +21,6 @@ pub(super) struct OptionRow {
     /// The meaning of the option.
     pub(super) about: &'static str,
     pub(super) support: Support,
-}
-
-/// How this program treats an option.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Support {
-    /// Same effect as in the original.
-    Supported,
-    /// Accepted without effect, for this reason.
-    Ignored(&'static str),
-    /// Refused, for this reason.
-    Refused(&'static str),
 }
 
 use Support::{Ignored, Refused, Supported};
