@@ -240,8 +240,7 @@ impl ServiceClient {
     fn ask(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<Answer, ClientError> {
         // An answer may be there although the request cannot be sent: the service has too many clients.
         let sent = send(&self.socket, request, descriptors, SendFlags::empty());
-        let answer = receive(&self.socket, RecvFlags::empty()).map(|received| received.map(|(answer, _)| answer));
-        match (answer, sent) {
+        match (received_answer(&self.socket), sent) {
             (Ok(Some(Answer::Refused { kind, message })), _) => Err(ClientError::Refused { kind, message }),
             (Ok(Some(answer)), Ok(())) => Ok(answer),
             (_, Err(error)) => Err(lost(error)),
@@ -319,6 +318,17 @@ impl fmt::Display for ClientError {
 
 impl std::error::Error for ClientError {}
 
+/// Receives an answer. Returns `None` if the service has closed the connection without one.
+fn received_answer(socket: &OwnedFd) -> io::Result<Option<Answer>> {
+    let received = || receive(socket, RecvFlags::empty()).map(|received| received.map(|(answer, _)| answer));
+    match received() {
+        // A service that answers and closes the connection without reading the request resets it. The kernel reports that once,
+        // before the answer.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => received(),
+        answer => answer,
+    }
+}
+
 /// Connects to a socket.
 fn connected(path: &Path) -> rustix::io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -339,4 +349,23 @@ fn lost(error: Errno) -> ClientError {
 
 fn damaged() -> ClientError {
     ClientError::Lost { error: io::Error::other("its answer is damaged") }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::socketpair;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_without_a_look_at_the_request_arrives() {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
+        send(&ours, &Request::Hello { version: VERSION }, &[], SendFlags::empty()).expect("it has room");
+        let refusal = Answer::Refused { kind: RefusalKind::Failed, message: "no".to_owned() };
+        send(&theirs, &refusal, &[], SendFlags::empty()).expect("it has room");
+        drop(theirs);
+        assert_eq!(received_answer(&ours).expect("it was sent"), Some(refusal));
+        assert!(!matches!(received_answer(&ours), Ok(Some(_))), "there was one");
+    }
 }
