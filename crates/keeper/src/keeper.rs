@@ -111,6 +111,11 @@ impl Keeper {
         Self { sockets: Mutex::new(VecDeque::from([socket])), processes: Vec::new() }
     }
 
+    /// Lets another process be the keeper, because the one at the other end of the socket has ended.
+    pub fn renew(&self, socket: KeeperSocket) {
+        *self.sockets.lock() = VecDeque::from([socket.into_inner()]);
+    }
+
     /// Ends the keeper and waits until it has ended, for a limited time. Without this call, or if it no longer takes requests,
     /// it ends with this process.
     pub fn end(&self) {

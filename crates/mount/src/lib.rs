@@ -43,6 +43,7 @@ mod prepared;
 pub mod quantity;
 pub mod remote;
 mod request;
+mod sealed_file;
 pub mod service;
 pub mod status;
 mod target;

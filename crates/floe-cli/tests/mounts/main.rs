@@ -30,6 +30,7 @@ mod too_few_processes;
 
 /// Mounts of the service: `floe serve`.
 mod service {
+    mod adoption;
     mod ends;
     mod hostile;
     mod images;

@@ -23,17 +23,27 @@ pub(crate) struct Service {
 impl Service {
     /// Starts a service with these arguments, and waits until it listens.
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a directory");
-        let mut command = floe_with_messages_in(&folder.path().join("messages"));
-        command.arg("serve").arg("--socket").arg(folder.path().join("service")).args(arguments);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the program starts");
-        let stdout = child.stdout.take().expect("it is piped");
-        let ready = within(move || {
-            let mut line = String::new();
-            BufReader::new(stdout).read_line(&mut line).map(|_| line)
-        });
-        assert!(ready.expect("text").contains("serving mounts at"), "{:?}", fs::read(folder.path().join("messages")));
+        Self::start_in(tempfile::tempdir().expect("a directory"), arguments)
+    }
+
+    /// As [`Service::start`], in a directory with something in it.
+    pub(crate) fn start_in(folder: tempfile::TempDir, arguments: &[&str]) -> Self {
+        let child = broker(folder.path(), arguments);
         Self { pid: Pid::from_child(&child), child: Some(child), folder, domains: Vec::new() }
+    }
+
+    /// Kills the broker, and starts another one.
+    pub(crate) fn replace_broker(&mut self) {
+        self.domains();
+        self.signal(Signal::KILL);
+        assert_eq!(self.end(), None);
+        self.restart();
+    }
+
+    /// Starts another broker, after the end of the first one.
+    pub(crate) fn restart(&mut self) {
+        let child = broker(self.folder.path(), &[]);
+        (self.pid, self.child) = (Pid::from_child(&child), Some(child));
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -78,8 +88,14 @@ impl Service {
 
     /// The processes that read images.
     pub(crate) fn domains(&mut self) -> Vec<u32> {
-        let domains = children_of(self.broker(), "floe");
-        self.domains.extend(&domains);
+        let children = children_of(self.broker(), "floe");
+        // Another broker may have started some.
+        let earlier =
+            self.domains.iter().copied().filter(|domain| is_running(pid(*domain)) && !children.contains(domain));
+        let domains: Vec<u32> = children.iter().copied().chain(earlier).collect();
+        self.domains.extend(children);
+        self.domains.sort_unstable();
+        self.domains.dedup();
         domains
     }
 
@@ -141,6 +157,20 @@ impl Drop for Service {
             let _ = kill_process(domain, Signal::KILL);
         }
     }
+}
+
+/// Starts a broker, and waits until it listens.
+fn broker(folder: &Path, arguments: &[&str]) -> Child {
+    let mut command = floe_with_messages_in(&folder.join("messages"));
+    command.arg("serve").arg("--socket").arg(folder.join("service")).args(arguments);
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the program starts");
+    let stdout = child.stdout.take().expect("it is piped");
+    let ready = within(move || {
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).map(|_| line)
+    });
+    assert!(ready.expect("text").contains("serving mounts at"), "{:?}", fs::read(folder.join("messages")));
+    child
 }
 
 fn pid(number: u32) -> Pid {

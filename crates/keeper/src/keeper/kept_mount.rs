@@ -101,6 +101,10 @@ impl KeeperSocket {
     pub fn into_keeper(self) -> Keeper {
         Keeper::over(self.0)
     }
+
+    pub(super) fn into_inner(self) -> OwnedFd {
+        self.0
+    }
 }
 
 impl AsFd for KeeperSocket {

@@ -98,6 +98,18 @@ impl UnnamedSocket {
     }
 }
 
+impl Server {
+    /// The socket that an earlier process has named, with its device and inode numbers.
+    pub(crate) fn of_named(path: PathBuf, inode: (u64, u64)) -> Self {
+        Self { path, inode }
+    }
+
+    /// Its path, and its device and inode numbers.
+    pub(crate) fn name(&self) -> (&Path, (u64, u64)) {
+        (&self.path, self.inode)
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         // From now on, connections would only be refused.

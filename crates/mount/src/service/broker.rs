@@ -7,6 +7,7 @@ use std::{
     thread,
 };
 
+use floe_image::start_error;
 use floe_sync::Mutex;
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -15,6 +16,7 @@ use rustix::{
 
 use super::{
     clients::Clients,
+    domain_directory::DomainDirectory,
     ledger::{Ledger, Watched},
     settings::settings_of_service,
     socket::ServiceSocket,
@@ -24,7 +26,7 @@ use crate::{Remarks, failure::Failure};
 /// The broker of the service: one thread that waits for clients, domains and mounts, and short-lived threads for what may wait.
 pub struct Broker {
     ledger: Arc<Ledger>,
-    socket: ServiceSocket,
+    socket: Arc<ServiceSocket>,
     clients: Clients,
     stop: Arc<OwnedFd>,
     /// A message for each mount that could not be unmounted; `None` until all unmounts were attempted.
@@ -43,10 +45,18 @@ impl Broker {
     pub fn new(socket: ServiceSocket, options: &str, remarks: Remarks) -> Result<Self, Failure> {
         let priority = settings_of_service(options)?.open.engine.priority;
         let failed = |error: rustix::io::Errno| Failure::failed(format!("cannot start the service: {error}"));
-        let ledger = Arc::new(Ledger::new(options.to_owned(), priority, remarks).map_err(failed)?);
+        let directory = socket.path().map(|path| DomainDirectory::open(&path));
+        let (directory, obstacle) = match directory.transpose() {
+            Ok(directory) => (directory, None),
+            Err(error) => (None, Some(error)),
+        };
+        let ledger = Arc::new(Ledger::new(options.to_owned(), priority, directory, remarks).map_err(failed)?);
+        if let Some(obstacle) = obstacle {
+            ledger.remark(format_args!("this service and the next one will not know each other's mounts: {obstacle}"));
+        }
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
-        ledger.watch(&socket, Watched::Listener).map_err(failed)?;
         ledger.watch(&*stop, Watched::Stop).map_err(failed)?;
+        let socket = Arc::new(socket);
         Ok(Self { clients: Clients::new(Arc::clone(&ledger)), ledger, socket, stop, left: Arc::default() })
     }
 
@@ -55,15 +65,16 @@ impl Broker {
         Stopper(Arc::clone(&self.stop))
     }
 
-    /// Serves clients until it is [stopped](Stopper::stop). Then it unmounts what is not in use. Returns a message for each mount
+    /// Adopts the mounts of an earlier broker with the same socket, and serves clients until it is [stopped](Stopper::stop). Then it unmounts what is not in use. Returns a message for each mount
     /// that stays; the process of such a mount serves it until it is unmounted.
     ///
     /// # Errors
     /// The kernel reports no events.
     pub fn run(mut self) -> Result<Vec<String>, Failure> {
+        let failed = |error| Failure::failed(format!("the service cannot wait for events: {error}"));
+        self.begin_to_listen()?;
         loop {
             let events = self.ledger.wait();
-            let failed = |error| Failure::failed(format!("the service cannot wait for events: {error}"));
             for watched in events.map_err(failed)? {
                 match watched {
                     Watched::Listener => self.clients.accept(self.socket.as_fd()),
@@ -83,6 +94,23 @@ impl Broker {
         }
     }
 
+    /// Listens for clients once all domains of an earlier broker are adopted, on another thread, while this one watches those that
+    /// are.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    fn begin_to_listen(&self) -> Result<(), Failure> {
+        let (ledger, socket) = (Arc::clone(&self.ledger), Arc::clone(&self.socket));
+        let work = move || {
+            ledger.adopt_all();
+            if let Err(error) = ledger.watch(&*socket, Watched::Listener) {
+                ledger.remark(format_args!("the service cannot listen: {error}"));
+            }
+        };
+        let thread = thread::Builder::new().name("floe-adopt".to_owned()).spawn(work);
+        thread.map(drop).map_err(|error| Failure::failed(format!("no thread can be started: {}", start_error(error))))
+    }
+
     /// Unmounts everything on another thread, while this one goes on.
     fn begin_to_stop(&self) {
         let mut count = [0; 8];
@@ -90,7 +118,7 @@ impl Broker {
         if self.ledger.is_stopping.swap(true, Relaxed) {
             return;
         }
-        self.ledger.unwatch(&self.socket);
+        self.ledger.unwatch(&*self.socket);
         let (ledger, left, stopper) = (Arc::clone(&self.ledger), Arc::clone(&self.left), self.stopper());
         let work = move || {
             let stays = ledger.unmount_all();

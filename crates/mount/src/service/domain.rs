@@ -4,11 +4,7 @@ use std::{
     collections::HashMap,
     fs::File,
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::{ffi::OsStringExt, net::UnixListener},
-    },
-    path::PathBuf,
+    os::{fd::OwnedFd, unix::net::UnixListener},
     sync::{Arc, mpsc},
     thread,
 };
@@ -16,15 +12,18 @@ use std::{
 use floe::{Engine, Image, ImageFiles, NamedFiles, OpenError, OpenOptions};
 use floe_fuse::{MountError, Sessions};
 use floe_image::Error;
-use floe_ipc::{protocol::RefusalKind, receive, send};
-use floe_keeper::{KeeperSocket, Mounted as MadeMount, Place};
+use floe_ipc::{protocol::RefusalKind, receive};
+use floe_keeper::{Keeper, KeeperSocket, Mounted as MadeMount, Place};
 use floe_sandbox::{Enforced, Sandbox};
-use floe_sync::{Condvar, Mutex};
-use rustix::net::{RecvFlags, SendFlags};
+use floe_sync::Mutex;
+use rustix::{net::RecvFlags, process::setsid};
 
 use super::{
-    messages::{ATTACHMENT_DESCRIPTORS, Attachment, Order, Report},
-    settings::{settings_of_mount, settings_of_service},
+    broker_link::BrokerLink,
+    kept_image::KeptFiles,
+    messages::{Attachment, Order, Report},
+    record::path,
+    settings::{settings_of_request, settings_of_service},
 };
 use crate::{
     Confined, Ended, Mounted,
@@ -46,16 +45,24 @@ pub const DOMAIN_COMMAND: &str = "serve-for-another";
 
 /// A domain.
 struct Domain {
-    broker: OwnedFd,
+    broker: BrokerLink,
     engine: Arc<Engine>,
     sessions: Sessions,
     enforced: Enforced,
     listeners: Listeners,
     /// Takes the numbers of mounts that have ended.
     ends: mpsc::Sender<u64>,
-    mounts: Mutex<HashMap<u64, State>>,
-    /// Notified when a mount is removed.
-    removed: Condvar,
+    mounts: Mutex<HashMap<u64, Entry>>,
+}
+
+/// A mount of a domain.
+struct Entry {
+    state: State,
+    /// The format of its image; empty until it has been opened.
+    format: String,
+    keeper: Arc<Keeper>,
+    /// For the next broker.
+    files: KeptFiles,
 }
 
 /// The state of a mount of a domain.
@@ -70,17 +77,20 @@ enum State {
     Ending,
 }
 
-/// Serves mounts for the broker at the other end of a socket, until it says that there are none left, or, if it is gone, until all
-/// have ended. This process must have no other threads.
+/// Serves mounts for the broker at the other end of a socket, until it says that there are none left. If it is gone, serves them
+/// until all have ended, or for the next broker. This process must have no other threads.
 ///
 /// # Errors
 /// The broker breaks the protocol, this process cannot be confined, or there is no memory or no thread for it.
 pub fn serve_for_broker(socket: OwnedFd) -> Result<(), Failure> {
+    // A session of its own gets no signals of a terminal, and none if the broker dies.
+    let _ = setsid();
     let lost = |error: io::Error| Failure::failed(format!("lost the service: {error}"));
-    let Some((Order::Begin { options }, _)) = receive(&socket, RecvFlags::empty()).map_err(lost)? else {
+    let Some((Order::Begin { options }, descriptors)) = receive(&socket, RecvFlags::empty()).map_err(lost)? else {
         return Err(Failure::failed("the service breaks the protocol"));
     };
     let settings = settings_of_service(&options)?;
+    let broker = BrokerLink::new(socket, descriptors.into_iter().next()).map_err(lost)?;
     #[cfg(debug_assertions)]
     crate::compromised::prepare();
     // All files come from the broker: this process opens none that belongs to an image.
@@ -92,72 +102,98 @@ pub fn serve_for_broker(socket: OwnedFd) -> Result<(), Failure> {
     let sessions = Sessions::start(&engine, settings.mount.threads, settings.mount.busy_polling).map_err(no_threads)?;
     let listeners = Listeners::start().map_err(no_threads)?;
     let (ends, ended) = mpsc::channel();
-    let (mounts, removed) = (Mutex::default(), Condvar::new());
-    let domain = Arc::new(Domain { broker: socket, engine, sessions, enforced, listeners, ends, mounts, removed });
+    let domain = Arc::new(Domain { broker, engine, sessions, enforced, listeners, ends, mounts: Mutex::default() });
     let closing = Arc::clone(&domain);
     let work = move || ended.iter().for_each(|number| closing.close_later(number));
     thread::Builder::new().name("floe-ends".to_owned()).spawn(work).map_err(no_threads)?;
-    send(&domain.broker, &Report::Ready, &[], SendFlags::empty()).map_err(|error| lost(error.into()))?;
+    domain.broker.tell(&Report::Ready);
     loop {
-        match receive(&domain.broker, RecvFlags::empty()) {
-            Ok(Some((Order::Attach { attachment }, descriptors))) => domain.attach_later(attachment, descriptors),
-            Ok(Some((Order::End, _))) => return Ok(()),
-            Ok(Some((Order::Begin { .. }, _))) | Ok(None) | Err(_) => break,
+        while let Some((order, descriptors)) = domain.broker.order() {
+            match order {
+                Order::Attach { attachment } => domain.attach_later(attachment, descriptors),
+                Order::Keeper { number } => domain.renew_keeper(number, descriptors),
+                Order::End => return Ok(()),
+                Order::Begin { .. } | Order::Adopt { .. } => break,
+            }
         }
+        // The mounts outlive the broker.
+        let Some(next) = domain.broker.next_broker(|| !domain.mounts.lock().is_empty()) else { return Ok(()) };
+        domain.introduce_itself(next);
     }
-    // The mounts outlive the broker.
-    let mut mounts = domain.mounts.lock();
-    while !mounts.is_empty() {
-        mounts = domain.removed.wait(mounts);
-    }
-    Ok(())
 }
 
 impl Domain {
+    /// Tells a new broker about all mounts.
+    fn introduce_itself(&self, broker: OwnedFd) {
+        // A mount that ends or changes meanwhile is reported after this, to the new broker.
+        let mounts = self.mounts.lock();
+        let kept = mounts.iter().map(|(number, entry)| {
+            let is_served = !matches!(entry.state, State::Attaching { .. });
+            let report = Report::Kept { number: *number, format: entry.format.clone(), is_served };
+            (report, entry.files.descriptors())
+        });
+        // A broker that has ended is replaced by another one.
+        let _ = self.broker.answer(broker, &kept.collect::<Vec<_>>());
+    }
+
     /// Serves a mount, on a thread of its own until the image is open: its source may be slow.
-    fn attach_later(self: &Arc<Self>, attachment: Attachment, descriptors: Vec<OwnedFd>) {
+    fn attach_later(self: &Arc<Self>, attachment: Attachment, mut descriptors: Vec<OwnedFd>) {
         let number = attachment.number;
-        self.mounts.lock().insert(number, State::Attaching { has_ended: false });
+        let keeper = (!descriptors.is_empty()).then(|| descriptors.remove(0));
+        let files = KeptFiles::of(descriptors, attachment.request.devices.len());
+        let copies = files.as_ref().and_then(|files| files.try_clone().ok());
+        let Some(((keeper, files), copies)) = keeper.zip(files).zip(copies) else {
+            let message = "the domain has too many open files: raise the limit (ulimit -n)";
+            return self.fail(number, &Failure::failed(message));
+        };
+        let keeper = Arc::new(KeeperSocket::new(keeper).into_keeper());
+        let (state, format) = (State::Attaching { has_ended: false }, attachment.format.clone());
+        self.mounts.lock().insert(number, Entry { state, format, keeper: Arc::clone(&keeper), files });
         let domain = Arc::clone(self);
-        let work = move || domain.attach(&attachment, descriptors);
+        let work = move || domain.attach(&attachment, copies, keeper);
         if let Err(error) = thread::Builder::new().name("floe-attach".to_owned()).spawn(work) {
             self.fail(number, &Failure::failed(format!("no thread can be started: {error}")));
         }
     }
 
-    fn attach(self: &Arc<Self>, attachment: &Attachment, descriptors: Vec<OwnedFd>) {
+    fn attach(self: &Arc<Self>, attachment: &Attachment, files: KeptFiles, keeper: Arc<Keeper>) {
         let number = attachment.number;
-        let mounted = match self.mount(attachment, descriptors) {
+        let mounted = match self.mount(attachment, files, keeper) {
             Ok(mounted) => mounted,
             Err(failure) => return self.fail(number, &failure),
         };
         let format = mounted.source.image.format().to_string();
-        let mut mounts = self.mounts.lock();
-        let has_ended = matches!(mounts.get(&number), Some(State::Attaching { has_ended: true }));
-        mounts.insert(number, State::Mounted(Box::new(mounted)));
-        drop(mounts);
-        self.tell(&Report::Attached { number, format });
+        let mut has_ended = false;
+        if let Some(entry) = self.mounts.lock().get_mut(&number) {
+            has_ended = matches!(entry.state, State::Attaching { has_ended: true });
+            (entry.state, entry.format) = (State::Mounted(Box::new(mounted)), format.clone());
+        }
+        self.broker.tell(&Report::Attached { number, format });
         if has_ended {
             self.close_later(number);
         }
     }
 
-    /// Serves a mount.
-    fn mount(self: &Arc<Self>, attachment: &Attachment, descriptors: Vec<OwnedFd>) -> Result<Mounted, Failure> {
-        let path = |bytes: &Vec<u8>| PathBuf::from(std::ffi::OsString::from_vec(bytes.clone()));
-        let Attachment { number, options, place, is_continued, .. } = attachment;
-        let (image_path, directory) = (path(&attachment.image), path(&attachment.directory));
-        let device_paths: Vec<PathBuf> = attachment.devices.iter().map(path).collect();
-        if descriptors.len() != ATTACHMENT_DESCRIPTORS + device_paths.len() {
-            return Err(Failure::failed("the domain has too many open files: raise the limit (ulimit -n)"));
+    /// Another process is the keeper of a mount from now on.
+    fn renew_keeper(&self, number: u64, descriptors: Vec<OwnedFd>) {
+        let keeper = self.mounts.lock().get(&number).map(|entry| Arc::clone(&entry.keeper));
+        if let Some((keeper, socket)) = keeper.zip(descriptors.into_iter().next()) {
+            keeper.renew(KeeperSocket::new(socket));
         }
-        let mut descriptors = descriptors.into_iter();
-        let [device, state_file, keeper, control, image] = std::array::from_fn(|_| descriptors.next());
-        let parts = device.zip(state_file).zip(keeper.zip(control).zip(image));
-        let Some(((device, state_file), ((keeper, control), image))) = parts else {
-            return Err(Failure::failed("the service breaks the protocol"));
-        };
-        let settings = settings_of_mount(options, &image_path, device_paths)?;
+    }
+
+    /// Serves a mount.
+    fn mount(
+        self: &Arc<Self>,
+        attachment: &Attachment,
+        files: KeptFiles,
+        keeper: Arc<Keeper>,
+    ) -> Result<Mounted, Failure> {
+        let Attachment { number, request, place, .. } = attachment;
+        let (image_path, directory) = (path(&request.image), path(&attachment.directory));
+        let KeptFiles { device, state, control, image, devices, .. } = files;
+        let (state_file, is_continued) = (File::from(state), !attachment.format.is_empty());
+        let settings = settings_of_request(request)?;
         let settings = match is_continued {
             // A launch is over by then.
             true => crate::options::Settings { profile: ProfileChoice::Off, ..settings },
@@ -168,18 +204,18 @@ impl Domain {
         let (target, state_file) = match is_continued {
             true => {
                 let failed = |error: io::Error| Failure::failed(format!("the record of the mount is damaged: {error}"));
-                let mut taken = Taken::of_kept(device, File::from(state_file), place).map_err(failed)?;
+                let mut taken = Taken::of_kept(device, state_file, place).map_err(failed)?;
                 let state_file = taken.take_state_file();
                 (Target::Taken(Box::new(taken)), state_file)
             }
             false => {
                 let made = MadeMount { device, auto_unmount: None, place };
-                (Target::Made(Box::new(made)), Some(File::from(state_file)))
+                (Target::Made(Box::new(made)), Some(state_file))
             }
         };
         let held = Held {
             image: image_path.clone(),
-            keeper: Arc::new(KeeperSocket::new(keeper).into_keeper()),
+            keeper,
             log: Arc::clone(&log),
             manager: None,
             notify_pipe: None,
@@ -196,7 +232,7 @@ impl Domain {
             let _ = ends.send(ended);
         }));
         let open = OpenOptions { volume: launch.volume_options(settings.open.volume.clone()), ..settings.open.clone() };
-        let named = NamedFiles::of_descriptors(&image_path, image, descriptors)?;
+        let named = NamedFiles::of_descriptors(&image_path, image, devices)?;
         let image = Image::of_in(&self.engine, ImageFiles::of_named(named, &open)?, &open)?;
         let image = match &settings.subdirectory {
             None => image,
@@ -234,9 +270,7 @@ impl Domain {
         let domain = Arc::downgrade(self);
         Arc::new(move |text| {
             if let Some(domain) = domain.upgrade() {
-                // A broker that does not read must not stop a mount.
-                let report = Report::Remark { number, text: text.to_owned() };
-                let _ = send(&domain.broker, &report, &[], SendFlags::DONTWAIT);
+                domain.broker.tell_if_it_reads(&Report::Remark { number, text: text.to_owned() });
             }
         })
     }
@@ -248,19 +282,20 @@ impl Domain {
         if let Failure::Open(OpenError::NotAnImage { found_at: Some(at), .. }) = failure {
             message = format!("{message}: mount it with -o offset={at}");
         }
-        self.tell(&Report::Failed { number, kind: kind_of(failure), message });
+        self.broker.tell(&Report::Failed { number, kind: kind_of(failure), message });
     }
 
     /// Closes a mount that has ended, on a thread of its own: its last requests may wait for the source.
     fn close_later(self: &Arc<Self>, number: u64) {
         let mut mounts = self.mounts.lock();
-        let mounted = match mounts.get_mut(&number) {
-            Some(State::Attaching { has_ended }) => {
+        let Some(Entry { state, .. }) = mounts.get_mut(&number) else { return };
+        let mounted = match state {
+            State::Attaching { has_ended } => {
                 *has_ended = true;
                 return;
             }
-            Some(state @ State::Mounted(_)) => std::mem::replace(state, State::Ending),
-            Some(State::Ending) | None => return,
+            State::Mounted(_) => std::mem::replace(state, State::Ending),
+            State::Ending => return,
         };
         drop(mounts);
         let State::Mounted(mounted) = mounted else { return };
@@ -270,7 +305,7 @@ impl Domain {
         if thread::Builder::new().name("floe-close".to_owned()).spawn(work).is_err() {
             self.listeners.remove(number);
             self.forget(number);
-            self.tell(&Report::Ended { number, is_released: true });
+            self.broker.tell(&Report::Ended { number, is_released: true });
         }
     }
 
@@ -279,22 +314,19 @@ impl Domain {
         let is_released = match mounted.wait() {
             Ok(ended) => ended != Ended::Stuck,
             Err(failure) => {
-                self.tell(&Report::Remark { number, text: failure.to_string() });
+                self.broker.tell(&Report::Remark { number, text: failure.to_string() });
                 true
             }
         };
-        self.tell(&Report::Ended { number, is_released });
+        // In this order: a broker that learns of the mount, because it is not forgotten yet, learns of its end afterwards.
         self.forget(number);
+        self.broker.tell(&Report::Ended { number, is_released });
     }
 
     fn forget(&self, number: u64) {
-        self.mounts.lock().remove(&number);
-        self.removed.notify_all();
-    }
-
-    /// Tells the broker something, if it still exists.
-    fn tell(&self, report: &Report) {
-        let _ = send(self.broker.as_fd(), report, &[], SendFlags::empty());
+        let forgotten = self.mounts.lock().remove(&number);
+        drop(forgotten);
+        self.broker.note_removal();
     }
 }
 

@@ -4,23 +4,22 @@ use std::{
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::process::{CommandExt, ExitStatusExt},
+        unix::process::CommandExt,
     },
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use floe_image::start_error;
 use floe_ipc::{receive, send};
-use floe_sync::Mutex;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::{Errno, retry_on_intr},
     net::{
         AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair,
-        sockopt::{Timeout, set_socket_timeout},
+        sockopt::{Timeout, set_socket_timeout, socket_peercred},
     },
-    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+    process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, geteuid, pidfd_open, pidfd_send_signal, waitid},
 };
 
 use super::{
@@ -47,7 +46,6 @@ const END_TIME_MAX: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 #[derive(Debug)]
 pub(super) struct DomainProcess {
     socket: OwnedFd,
-    child: Mutex<Child>,
     /// Tells the end of the process.
     process: OwnedFd,
     /// Tells the end of its main thread.
@@ -57,35 +55,27 @@ pub(super) struct DomainProcess {
 }
 
 impl DomainProcess {
-    /// Starts a domain with the options of the service, and waits until it is confined.
+    /// Starts a domain with the options of the service, and waits until it is confined. It waits for the next broker at `listener`,
+    /// a bound socket.
     ///
     /// # Errors
     /// The process cannot be started, or fails; it has then said why.
-    pub(super) fn start(options: &str) -> Result<Self, Failure> {
+    pub(super) fn start(options: &str, listener: Option<BorrowedFd<'_>>) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
             Failure::failed(format!("cannot start the process that reads images: {}", start_error(error)))
         };
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
             .map_err(|error| failed(error.into()))?;
         let mut program = Command::new(own_program());
-        // The program name selects drop-in programs, so it must be `floe`. It outlives this process, so it leaves its directory,
-        // and its process group, which gets the signals of a terminal.
-        program.arg0("floe").arg(DOMAIN_COMMAND).current_dir("/").process_group(0);
+        // The program name selects drop-in programs, so it must be `floe`. It outlives this process, so it leaves its directory.
+        program.arg0("floe").arg(DOMAIN_COMMAND).current_dir("/");
         for variable in ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
             program.env_remove(variable);
         }
         let child = program.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn().map_err(failed)?;
         drop(program);
-        let id = child.id();
-        let pid = Pid::from_child(&child);
-        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
-        let main_thread = match pidfd_open(pid, OF_THREAD) {
-            Err(Errno::INVAL) => process.try_clone().map_err(failed)?,
-            opened => opened.map_err(|error| failed(error.into()))?,
-        };
-        let started = Instant::now();
-        let domain = Self { socket: ours, child: Mutex::new(child), process, main_thread, id, started };
-        match domain.begin(options) {
+        let domain = Self::of(ours, Pid::from_child(&child)).map_err(failed)?;
+        match domain.begin(options, listener) {
             Ok(()) => Ok(domain),
             Err(error) => {
                 domain.kill();
@@ -95,14 +85,51 @@ impl DomainProcess {
         }
     }
 
-    fn begin(&self, options: &str) -> io::Result<()> {
+    fn of(socket: OwnedFd, pid: Pid) -> io::Result<Self> {
+        let process = pidfd_open(pid, PidfdFlags::empty())?;
+        let main_thread = match pidfd_open(pid, OF_THREAD) {
+            Err(Errno::INVAL) => process.try_clone()?,
+            opened => opened?,
+        };
+        let id = pid.as_raw_nonzero().get().unsigned_abs();
+        Ok(Self { socket, process, main_thread, id, started: Instant::now() })
+    }
+
+    /// The process at the other end of a connection to a socket of a domain.
+    ///
+    /// # Errors
+    /// It belongs to another user, or has ended.
+    pub(super) fn connected(socket: OwnedFd) -> io::Result<Self> {
+        // The domain listens itself, so the kernel names it.
+        let peer = socket_peercred(&socket)?;
+        if peer.uid != geteuid() {
+            return Err(io::Error::other(format!("it belongs to user {}", peer.uid.as_raw())));
+        }
+        let domain = Self::of(socket, peer.pid)?;
+        // A process that still has its end of the connection has not ended, so its number was not given to another one.
+        let mut closed = [PollFd::new(&domain.socket, PollFlags::empty())];
+        match retry_on_intr(|| poll(&mut closed, Some(&Timespec::default())))? {
+            0 => Ok(domain),
+            _ => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    fn begin(&self, options: &str, listener: Option<BorrowedFd<'_>>) -> io::Result<()> {
         set_socket_timeout(&self.socket, Timeout::Send, Some(SEND_TIME_MAX))?;
         set_socket_timeout(&self.socket, Timeout::Recv, Some(START_TIME_MAX))?;
-        self.tell(&Order::Begin { options: options.to_owned() }, &[])?;
+        self.tell(&Order::Begin { options: options.to_owned() }, listener.as_slice())?;
         match receive(&self.socket, RecvFlags::empty())? {
             Some((Report::Ready, _)) => Ok(()),
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
         }
+    }
+
+    /// The next message with its descriptors, for which it waits as long as the connection permits.
+    ///
+    /// # Errors
+    /// The domain has ended, does not answer, or breaks the protocol.
+    pub(super) fn next_report(&self) -> io::Result<(Report, Vec<OwnedFd>)> {
+        receive(&self.socket, RecvFlags::empty())?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
     /// Sends a message.
@@ -147,9 +174,9 @@ impl DomainProcess {
     pub(super) fn wait_for_end(&self) -> bool {
         let mut ended = [PollFd::new(&self.process, PollFlags::IN)];
         let _ = retry_on_intr(|| poll(&mut ended, Some(&END_TIME_MAX)));
-        match self.child.lock().try_wait() {
-            Ok(Some(status)) => status.signal() == Some(Signal::KILL.as_raw()),
-            // Threads of a process that ends by itself do not wait this long.
+        match waitid(WaitId::PidFd(self.process.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
+            Ok(Some(status)) => status.terminating_signal() == Some(Signal::KILL.as_raw()),
+            // Threads of a process that ends by itself do not wait this long. Of the child of an earlier broker, nothing is known.
             Ok(None) | Err(_) => true,
         }
     }

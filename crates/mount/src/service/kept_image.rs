@@ -1,17 +1,16 @@
 //! A mount, as the broker keeps it.
 
 use std::{
-    fs::File,
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::{ffi::OsStrExt, net::UnixListener},
+        unix::ffi::OsStrExt,
     },
-    sync::mpsc::Sender,
+    sync::mpsc::{Receiver, Sender},
 };
 
 use floe_ipc::protocol::{MountRequest, RefusalKind, ServedMount};
-use floe_keeper::{KeeperSocket, KeptMount, Place};
+use floe_keeper::{KeptMount, Place};
 
 use super::messages::Attachment;
 use crate::control;
@@ -24,7 +23,7 @@ pub(super) struct KeptImage {
     pub(super) keeper: KeptMount,
     pub(super) request: MountRequest,
     pub(super) files: KeptFiles,
-    /// The format of the image.
+    /// The format of the image; empty until a domain has opened it.
     pub(super) format: String,
     /// Remarks while it is attached, for its client.
     pub(super) remarks: Vec<String>,
@@ -34,20 +33,27 @@ pub(super) struct KeptImage {
     pub(super) control_name: control::Server,
 }
 
-/// The descriptors of a mount.
+/// The descriptors of a mount, which its broker and its domain have. For a domain, this is one descriptor more for each than the
+/// service of the mount needs; the next broker gets them from it.
+#[derive(Debug)]
 pub(super) struct KeptFiles {
     /// The connection to the kernel.
     pub(super) device: OwnedFd,
-    /// The state of the mount.
-    pub(super) state: File,
-    /// Its control socket.
-    pub(super) control: UnixListener,
+    /// The state of the mount, a memory file.
+    pub(super) state: OwnedFd,
+    /// Its listening control socket.
+    pub(super) control: OwnedFd,
+    /// Its [record](super::record::Record).
+    pub(super) record: OwnedFd,
     pub(super) image: OwnedFd,
     pub(super) devices: Vec<OwnedFd>,
 }
 
 /// Why a domain does not serve a mount.
 pub(super) type Refusal = (RefusalKind, String);
+
+/// The receiver of a domain's answer, when it is to serve a mount.
+pub(super) type Attaching = Receiver<Result<(), Refusal>>;
 
 /// How far a mount has come.
 pub(super) enum Stage {
@@ -61,10 +67,10 @@ pub(super) enum Stage {
 
 impl KeptImage {
     /// The message that makes a domain serve it.
-    pub(super) fn attachment(&self, number: u64, is_continued: bool) -> Attachment {
-        let MountRequest { image, devices, options } = self.request.clone();
+    pub(super) fn attachment(&self, number: u64) -> Attachment {
         let directory = self.place().directory().as_os_str().as_bytes().to_vec();
-        Attachment { number, image, devices, directory, options, place: self.place().to_numbers(), is_continued }
+        let (request, place) = (self.request.clone(), self.place().to_numbers());
+        Attachment { number, request, directory, place, format: self.format.clone() }
     }
 
     /// Where it is.
@@ -92,7 +98,20 @@ impl KeptImage {
 }
 
 impl KeptFiles {
-    /// Copies of the descriptors, so that a message can be sent without the lock of the mounts.
+    /// The number of descriptors without those of the extra devices.
+    pub(super) const COUNT: usize = 5;
+
+    /// The files of a message, in the order of [`KeptFiles::descriptors`]. Returns `None` if there are not as many as an image with
+    /// this number of devices has.
+    pub(super) fn of(descriptors: Vec<OwnedFd>, device_count: usize) -> Option<Self> {
+        let mut descriptors = descriptors.into_iter();
+        let [device, state, control, record, image] = std::array::from_fn(|_| descriptors.next());
+        let devices: Vec<OwnedFd> = descriptors.collect();
+        let files = Self { device: device?, state: state?, control: control?, record: record?, image: image?, devices };
+        (files.devices.len() == device_count).then_some(files)
+    }
+
+    /// Copies of the descriptors.
     ///
     /// # Errors
     /// There are no descriptors left.
@@ -101,15 +120,15 @@ impl KeptFiles {
             device: self.device.try_clone()?,
             state: self.state.try_clone()?,
             control: self.control.try_clone()?,
+            record: self.record.try_clone()?,
             image: self.image.try_clone()?,
             devices: self.devices.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?,
         })
     }
 
-    /// The descriptors of a message with the attachment, in their order.
-    pub(super) fn with_keeper<'files>(&'files self, keeper: &'files KeeperSocket) -> Vec<BorrowedFd<'files>> {
-        let Self { device, state, control, image, devices } = self;
-        let first = [device.as_fd(), state.as_fd(), keeper.as_fd(), control.as_fd(), image.as_fd()];
-        first.into_iter().chain(devices.iter().map(AsFd::as_fd)).collect()
+    /// The descriptors in their order.
+    pub(super) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
+        let Self { device, state, control, record, image, devices } = self;
+        [device, state, control, record, image].into_iter().chain(devices).map(AsFd::as_fd).collect()
     }
 }

@@ -22,6 +22,7 @@ use rustix::{
 };
 
 use super::{
+    domain_directory::DomainDirectory,
     domain_process::DomainProcess,
     kept_image::{KeptImage, Stage},
     messages::{Order, Report},
@@ -42,6 +43,8 @@ pub(super) struct Ledger {
     /// Locked while a domain for new mounts is started.
     pub(super) starting: Mutex<()>,
     pub(super) is_stopping: AtomicBool,
+    /// Where the next broker finds the domains; `None` if it cannot.
+    pub(super) directory: Option<DomainDirectory>,
     epoll: OwnedFd,
 }
 
@@ -60,6 +63,8 @@ pub(super) struct Domain {
     pub(super) early_deaths: u32,
     /// The number of mounts that are being made for it. It does not end before they are.
     pub(super) expected: u32,
+    /// Whether it has mounts that this broker could not adopt.
+    pub(super) has_unmanaged: bool,
     /// The number of its remarks that were printed.
     remarks: Arc<AtomicU32>,
 }
@@ -77,7 +82,7 @@ pub(super) enum Watched {
 
 impl Domain {
     pub(super) fn new(process: Arc<DomainProcess>, early_deaths: u32, expected: u32) -> Self {
-        Self { process, early_deaths, expected, remarks: Arc::default() }
+        Self { process, early_deaths, expected, has_unmanaged: false, remarks: Arc::default() }
     }
 }
 
@@ -86,7 +91,12 @@ impl Ledger {
     ///
     /// # Errors
     /// There are no descriptors left.
-    pub(super) fn new(options: String, priority: Priority, remarks: Remarks) -> rustix::io::Result<Self> {
+    pub(super) fn new(
+        options: String,
+        priority: Priority,
+        directory: Option<DomainDirectory>,
+        remarks: Remarks,
+    ) -> rustix::io::Result<Self> {
         Ok(Self {
             options,
             priority,
@@ -94,6 +104,7 @@ impl Ledger {
             state: Mutex::default(),
             starting: Mutex::default(),
             is_stopping: AtomicBool::new(false),
+            directory,
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
         })
     }
@@ -140,6 +151,12 @@ impl Ledger {
         state.last_number
     }
 
+    /// Gives no number up to this one.
+    pub(super) fn reserve_numbers(&self, up_to: u64) {
+        let mut state = self.state.lock();
+        state.last_number = state.last_number.max(up_to);
+    }
+
     /// Takes the messages of a domain.
     pub(super) fn take_reports(&self, number: u64) {
         let Some(domain) = self.state.lock().domains.get(&number).cloned() else { return };
@@ -160,7 +177,7 @@ impl Ledger {
     fn take_report(&self, domain: u64, report: Report) {
         let mut state = self.state.lock();
         let number = match &report {
-            Report::Ready => return,
+            Report::Ready | Report::Adopting { .. } | Report::Kept { .. } => return,
             Report::Attached { number, .. }
             | Report::Failed { number, .. }
             | Report::Remark { number, .. }
@@ -168,7 +185,7 @@ impl Ledger {
         };
         let Some(kept) = state.mounts.get_mut(&number).filter(|kept| kept.domain == domain) else { return };
         match report {
-            Report::Ready => {}
+            Report::Ready | Report::Adopting { .. } | Report::Kept { .. } => {}
             Report::Attached { format, .. } => {
                 if let Stage::Attaching(waiter) = std::mem::replace(&mut kept.stage, Stage::Served) {
                     kept.format = format;
@@ -238,14 +255,26 @@ impl Ledger {
         drop(state);
         self.unwatch(domain.process.socket());
         self.unwatch(domain.process.end());
+        if domain.has_unmanaged {
+            // It waits for the next broker, at its socket.
+            return;
+        }
         if domain.process.tell(&Order::End, &[]).is_err() {
             domain.process.kill();
         }
+        self.remove_name(number);
         // Its threads may wait for a source.
         let work = move || {
             domain.process.wait_for_end();
         };
         let _ = thread::Builder::new().name("floe-reap".to_owned()).spawn(work);
+    }
+
+    /// Removes the socket at which the next broker would find a domain.
+    pub(super) fn remove_name(&self, domain: u64) {
+        if let Some(directory) = &self.directory {
+            directory.remove(domain);
+        }
     }
 
     /// Answers a request of the process that serves a mount.
@@ -261,6 +290,7 @@ impl Ledger {
     /// Leaves the mounts as they are, with their names and their control sockets, because this process ends.
     pub(super) fn leave_mounts(&self) {
         std::mem::forget(std::mem::take(&mut self.state.lock().mounts));
+        self.directory.iter().for_each(DomainDirectory::remove_itself);
     }
 
     /// Unmounts all that is not in use. Returns a message for each mount that stays.

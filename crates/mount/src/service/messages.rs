@@ -1,22 +1,38 @@
 //! The messages between the broker and its domains.
 
-use floe_ipc::{encoded, protocol::RefusalKind};
+use floe_ipc::{
+    encoded,
+    protocol::{MountRequest, RefusalKind},
+};
 use floe_keeper::PlaceNumbers;
+
+/// The version of these messages. Those of adoption, [`Order::Adopt`] and [`Report::Adopting`], are the same in all versions.
+pub(super) const VERSION: u32 = 1;
 
 encoded! {
     /// A message to a domain.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub(super) enum Order {
-        /// The first one.
+        /// The first one of the broker that starts it. Beside it comes a bound socket, at which the domain waits for the next broker,
+        /// unless there is none.
         1 => Begin {
             /// The options of the service, in the notation of `-o`.
             options: String,
         },
-        /// Serve a mount. Beside the message come the descriptors of `/dev/fuse`, of the memory file with the state of the mount, of
-        /// the socket to its keeper, of its listening control socket, of the image, and of its extra devices.
+        /// Serve a mount. Beside the message come the socket to its keeper and the descriptors of the mount.
         2 => Attach { attachment: Attachment },
         /// End: the domain has no mounts any more.
         3 => End,
+        /// The first one of a broker that takes the place of another.
+        4 => Adopt {
+            /// [`VERSION`].
+            version: u32,
+        },
+        /// The keeper of a mount is at the other end of the socket beside the message.
+        5 => Keeper {
+            /// The number of the mount.
+            number: u64,
+        },
     }
 }
 
@@ -26,23 +42,16 @@ encoded! {
     pub(super) struct Attachment {
         /// The number of the mount.
         pub number: u64,
-        /// The path of the image.
-        pub image: Vec<u8>,
-        /// The paths of the extra devices.
-        pub devices: Vec<Vec<u8>>,
+        /// What its client has requested.
+        pub request: MountRequest,
         /// The directory of the mount.
         pub directory: Vec<u8>,
-        /// Its options, in the notation of `-o`.
-        pub options: String,
         /// Its place.
         pub place: PlaceNumbers,
-        /// Whether another process has served it before.
-        pub is_continued: bool,
+        /// The format of the image, if another process has served it before; otherwise empty.
+        pub format: String,
     }
 }
-
-/// The number of descriptors of an [`Attachment`] without those of the devices.
-pub(super) const ATTACHMENT_DESCRIPTORS: usize = 5;
 
 encoded! {
     /// A message of a domain.
@@ -80,6 +89,22 @@ encoded! {
             /// Whether the image is closed. It is not while its source is stuck.
             is_released: bool,
         },
+        /// The answer to [`Order::Adopt`].
+        6 => Adopting {
+            /// [`VERSION`].
+            version: u32,
+            /// The number of mounts. As many messages [`Report::Kept`] follow.
+            count: u32,
+        },
+        /// A mount of the domain. Beside the message come its descriptors.
+        7 => Kept {
+            /// Its number.
+            number: u64,
+            /// The format of its image; empty if it is a new one that is still being opened.
+            format: String,
+            /// Whether it is served already.
+            is_served: bool,
+        },
     }
 }
 
@@ -103,14 +128,22 @@ mod tests {
     fn messages_survive_their_bytes() {
         let attachment = Attachment {
             number: 3,
-            image: b"/a".to_vec(),
-            devices: vec![b"/b\xff".to_vec()],
+            request: MountRequest {
+                image: b"/a".to_vec(),
+                devices: vec![b"/b\xff".to_vec()],
+                options: "nodev".to_owned(),
+            },
             directory: b"/mnt".to_vec(),
-            options: "nodev".to_owned(),
             place: std::array::from_fn(|index| u64::MAX >> index),
-            is_continued: true,
+            format: "EROFS".to_owned(),
         };
-        for order in [Order::Begin { options: "cache=1M".to_owned() }, Order::Attach { attachment }, Order::End] {
+        for order in [
+            Order::Begin { options: "cache=1M".to_owned() },
+            Order::Attach { attachment },
+            Order::End,
+            Order::Adopt { version: VERSION },
+            Order::Keeper { number: 3 },
+        ] {
             check(&order);
         }
         let text = || "\u{fc}".to_owned();
@@ -120,6 +153,8 @@ mod tests {
             Report::Failed { number: u64::MAX, kind: RefusalKind::BadImage, message: text() },
             Report::Remark { number: 0, text: text() },
             Report::Ended { number: 1, is_released: false },
+            Report::Adopting { version: VERSION, count: 2 },
+            Report::Kept { number: 1, format: text(), is_served: true },
         ] {
             check(&report);
         }

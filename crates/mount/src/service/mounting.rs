@@ -1,10 +1,9 @@
 //! Mounts and unmounts for clients.
 
 use std::{
-    fs::File,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::ffi::OsStringExt,
+        unix::ffi::OsStrExt,
     },
     path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering::Relaxed, mpsc},
@@ -14,15 +13,16 @@ use std::{
 use floe_fuse::Mountpoint;
 use floe_image::ShownName;
 use floe_ipc::protocol::{DEVICES_MAX, MountRequest, PATH_BYTES_MAX, RefusalKind, ServedMount};
-use floe_keeper::{Detach, Directory, KeeperSocket, KeptMount, Mounted, UnmountError, UnmountReason};
+use floe_keeper::{Detach, Directory, KeeperSocket, KeptMount, Mounted, Place, UnmountError, UnmountReason};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 
 use super::{
     domain_process::DomainProcess,
-    kept_image::{KeptFiles, KeptImage, Refusal, Stage},
+    kept_image::{Attaching, KeptFiles, KeptImage, Refusal, Stage},
     ledger::{Domain, Ledger, Watched, no_descriptors},
     messages::Order,
-    settings::settings_of_mount,
+    record::{Record, path},
+    settings::settings_of_request,
 };
 use crate::{
     control, failure::Failure, handover::StateFile, launch::ProfileChoice, options::Settings, prepared::schedule_of,
@@ -57,10 +57,9 @@ impl Ledger {
         if self.is_stopping.load(Relaxed) {
             return Err((RefusalKind::Failed, "the service is being stopped".to_owned()));
         }
-        let path = |bytes: &Vec<u8>| PathBuf::from(std::ffi::OsString::from_vec(bytes.clone()));
-        let (image, devices) = (path(&request.image), request.devices.iter().map(path).collect());
+        let image = path(&request.image);
         let files = RequestFiles::check(&request, descriptors)?;
-        let settings = settings_of_mount(&request.options, &image, devices).map_err(refusal)?;
+        let settings = settings_of_request(&request).map_err(refusal)?;
         let number = self.next_number();
         let domain = self.domain_for_new()?;
         let waiter = self.make_mount(number, domain, request, files, &settings);
@@ -100,15 +99,15 @@ impl Ledger {
         request: MountRequest,
         files: RequestFiles,
         settings: &Settings,
-    ) -> Result<mpsc::Receiver<Result<(), Refusal>>, Refusal> {
+    ) -> Result<Attaching, Refusal> {
         let RequestFiles { image, devices, directory } = files;
         let shown = directory.path().to_owned();
         let mountpoint = match Mountpoint::of_open(directory, &shown).map_err(|error| refusal(error.into()))? {
             Mountpoint::Directory(directory) => directory,
             Mountpoint::Descriptor(_) => return Err((RefusalKind::Usage, "it is no directory".to_owned())),
         };
-        let prepared = || -> std::io::Result<(File, control::UnnamedSocket)> {
-            Ok((StateFile::create()?, control::UnnamedSocket::new()?))
+        let prepared = || -> std::io::Result<(OwnedFd, control::UnnamedSocket)> {
+            Ok((StateFile::create()?.into(), control::UnnamedSocket::new()?))
         };
         let (state, control) = prepared().map_err(|error| refusal(no_descriptors(error)))?;
         let options = &settings.mount.kernel;
@@ -118,13 +117,14 @@ impl Ledger {
         drop(mountpoint);
         let Mounted { device, place, .. } = made;
         let unmounting = place.clone();
-        let kept = || -> std::io::Result<(KeptImage, KeeperSocket, mpsc::Receiver<_>)> {
+        let kept = || -> std::io::Result<(KeptImage, KeeperSocket, Attaching)> {
             let number_of_files = place.device().ok_or(std::io::ErrorKind::Unsupported)?;
             let (control_name, control) = control.named(number_of_files)?;
+            let record = record_of(number, &request, &place, &control_name).seal()?.into();
             let may_walk = settings.profile != ProfileChoice::Off;
             let (keeper, socket) = KeptMount::new(place, options.clone(), schedule_of(self.priority), may_walk)?;
             let (sender, waiter) = mpsc::channel();
-            let files = KeptFiles { device, state, control, image, devices };
+            let files = KeptFiles { device, state, control: control.into(), record, image, devices };
             let kept = KeptImage {
                 domain,
                 stage: Stage::Attaching(sender),
@@ -141,7 +141,7 @@ impl Ledger {
         let attached = kept().and_then(|(kept, socket, waiter)| {
             self.watch(kept.keeper.socket(), Watched::Mount(number))?;
             self.state.lock().mounts.insert(number, kept);
-            self.attach(number, &socket, false).map(|()| waiter)
+            self.attach(number, &socket).map(|()| waiter)
         });
         attached.map_err(|error| {
             self.take_back(number);
@@ -155,15 +155,16 @@ impl Ledger {
     ///
     /// # Errors
     /// The mount or its domain is gone, or there are no descriptors left.
-    pub(super) fn attach(&self, number: u64, keeper: &KeeperSocket, is_continued: bool) -> std::io::Result<()> {
+    pub(super) fn attach(&self, number: u64, keeper: &KeeperSocket) -> std::io::Result<()> {
         let gone = || std::io::Error::from(std::io::ErrorKind::BrokenPipe);
         let (process, attachment, files) = {
             let state = self.state.lock();
             let kept = state.mounts.get(&number).ok_or_else(gone)?;
             let domain = state.domains.get(&kept.domain).ok_or_else(gone)?;
-            (Arc::clone(&domain.process), kept.attachment(number, is_continued), kept.files.try_clone()?)
+            (Arc::clone(&domain.process), kept.attachment(number), kept.files.try_clone()?)
         };
-        process.tell(&Order::Attach { attachment }, &files.with_keeper(keeper))
+        let descriptors: Vec<_> = [keeper.as_fd()].into_iter().chain(files.descriptors()).collect();
+        process.tell(&Order::Attach { attachment }, &descriptors)
     }
 
     /// The number of a domain for a new mount. It does not end before it is [released](Self::release).
@@ -199,8 +200,14 @@ impl Ledger {
     /// # Errors
     /// Its process cannot be started, or cannot be confined.
     pub(super) fn start_domain(&self, early_deaths: u32, expected: u32) -> Result<u64, Failure> {
-        let process = Arc::new(DomainProcess::start(&self.options)?);
         let number = self.next_number();
+        let listener = self.directory.as_ref().map(|directory| directory.create(number));
+        let listener = listener.transpose().unwrap_or_else(|error| {
+            self.remark(format_args!("the next service will not know the mounts of process {number}: {error}"));
+            None
+        });
+        let process = DomainProcess::start(&self.options, listener.as_ref().map(AsFd::as_fd));
+        let process = Arc::new(process.inspect_err(|_| self.remove_name(number))?);
         let domain = Domain::new(Arc::clone(&process), early_deaths, expected);
         self.state.lock().domains.insert(number, domain);
         let watched = self
@@ -208,6 +215,7 @@ impl Ledger {
             .and_then(|()| self.watch(process.end(), Watched::DomainEnd(number)));
         watched.map_err(|error| {
             self.state.lock().domains.remove(&number);
+            self.remove_name(number);
             process.kill();
             no_descriptors(error.into())
         })?;
@@ -264,7 +272,6 @@ impl RequestFiles {
         let names = [&request.image].into_iter().chain(&request.devices);
         for (name, file) in names.zip([&image].into_iter().chain(&devices)) {
             if let Err(reason) = check_file(file) {
-                use std::os::unix::ffi::OsStrExt;
                 return wrong(format!("{}: {reason}", Path::new(std::ffi::OsStr::from_bytes(name)).shown()));
             }
         }
@@ -279,8 +286,22 @@ impl RequestFiles {
     }
 }
 
+/// What the next broker must know about a mount.
+fn record_of(number: u64, request: &MountRequest, place: &Place, control: &control::Server) -> Record {
+    let (control, (device, inode)) = control.name();
+    let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
+    Record {
+        number,
+        request: request.clone(),
+        directory: bytes(place.directory()),
+        place: place.to_numbers(),
+        control: bytes(control),
+        control_inode: [device, inode],
+    }
+}
+
 /// Checks that a descriptor is one of a regular file or a block device, open for reading alone.
-fn check_file(file: &OwnedFd) -> Result<(), String> {
+pub(super) fn check_file(file: &OwnedFd) -> Result<(), String> {
     let stat = fstat(file).map_err(|error| error.to_string())?;
     if !matches!(FileType::from_raw_mode(stat.st_mode), FileType::RegularFile | FileType::BlockDevice) {
         return Err("it is not a regular file or a block device".to_owned());

@@ -5,7 +5,7 @@ use std::{sync::Arc, sync::mpsc, thread, time::Duration};
 use floe_image::ShownName;
 
 use super::{
-    kept_image::{Refusal, Stage},
+    kept_image::{Attaching, Stage},
     ledger::{Domain, Ledger, Watched},
 };
 
@@ -37,6 +37,7 @@ impl Ledger {
         };
         self.unwatch(domain.process.socket());
         self.unwatch(domain.process.end());
+        self.remove_name(number);
         let (ledger, for_failure) = (Arc::clone(self), orphans.clone());
         let work = move || ledger.restart(&domain, orphans, was_opening);
         if let Err(error) = thread::Builder::new().name("floe-restart".to_owned()).spawn(work) {
@@ -93,6 +94,12 @@ impl Ledger {
                 Err(error) => self.lose(&[*number], &error.to_string()),
             }
         }
+        self.wait_for_continued(waiters);
+        self.release(domain);
+    }
+
+    /// Waits for the answers of a domain that continues mounts.
+    pub(super) fn wait_for_continued(&self, waiters: Vec<(u64, Attaching)>) {
         for (number, waiter) in waiters {
             match waiter.recv_timeout(ATTACH_TIME_MAX) {
                 Ok(Ok(())) => {}
@@ -102,11 +109,10 @@ impl Ledger {
                 Err(mpsc::RecvTimeoutError::Disconnected) => {}
             }
         }
-        self.release(domain);
     }
 
     /// Asks a new domain to continue a mount. Returns the receiver of its answer; `None` if the mount has ended.
-    fn continue_mount(&self, number: u64, domain: u64) -> std::io::Result<Option<mpsc::Receiver<Result<(), Refusal>>>> {
+    fn continue_mount(&self, number: u64, domain: u64) -> std::io::Result<Option<Attaching>> {
         let (sender, waiter) = mpsc::channel();
         let socket = {
             let mut state = self.state.lock();
@@ -117,7 +123,7 @@ impl Ledger {
             self.watch(kept.keeper.socket(), Watched::Mount(number))?;
             socket
         };
-        match self.attach(number, &socket, true) {
+        match self.attach(number, &socket) {
             // The end of the domain is an event of its own.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Some(waiter)),
             attached => attached.map(|()| Some(waiter)),

@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use floe::OpenOptions;
 use floe_fuse::MountOptions;
 use floe_image::ShownName;
+use floe_ipc::protocol::MountRequest;
 use floe_sandbox::Mode;
+
+use super::record::path;
 
 use crate::{
     failure::Failure,
@@ -20,7 +23,7 @@ use crate::{
 ///
 /// # Errors
 /// An option is unknown or has a wrong value, or needs a mount without the service.
-pub(super) fn settings_of_mount(options: &str, image: &Path, devices: Vec<PathBuf>) -> Result<Settings, Failure> {
+fn settings_of_mount(options: &str, image: &Path, devices: Vec<PathBuf>) -> Result<Settings, Failure> {
     let mut settings = Settings::default();
     settings.take_list(options, Strictness::MountHelper)?;
     settings.open.devices = devices;
@@ -32,6 +35,15 @@ pub(super) fn settings_of_mount(options: &str, image: &Path, devices: Vec<PathBu
     let source = || image.to_string_lossy().into_owned();
     settings.mount.kernel.source = settings.source.clone().unwrap_or_else(source);
     Ok(settings)
+}
+
+/// As [`settings_of_mount`], for a request of a client.
+///
+/// # Errors
+/// As there.
+pub(super) fn settings_of_request(request: &MountRequest) -> Result<Settings, Failure> {
+    let devices = request.devices.iter().map(|device| path(device)).collect();
+    settings_of_mount(&request.options, &path(&request.image), devices)
 }
 
 /// The settings of the service itself: those that all its mounts share.

@@ -1,11 +1,15 @@
 //! The socket on which the service listens.
 
 use std::{
+    ffi::OsStr,
     fs::{self, DirBuilder, Permissions},
     io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+        unix::{
+            ffi::OsStrExt,
+            fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+        },
     },
     path::{Path, PathBuf},
 };
@@ -15,7 +19,7 @@ use floe_image::ShownName;
 use rustix::{
     io::{Errno, ioctl_fionbio},
     net::{
-        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getsockname, listen, socket_with,
         sockopt::{socket_acceptconn, socket_type},
     },
 };
@@ -69,6 +73,15 @@ impl ServiceSocket {
         let metadata = fs::symlink_metadata(path)?;
         listen(&listener, BACKLOG)?;
         Ok(Self { listener, name: Some((path.to_owned(), (metadata.dev(), metadata.ino()))) })
+    }
+}
+
+impl ServiceSocket {
+    /// Its path; `None` if it has none.
+    pub(super) fn path(&self) -> Option<PathBuf> {
+        let address = getsockname(&self.listener).ok().and_then(|address| SocketAddrUnix::try_from(address).ok())?;
+        let path = address.path_bytes().filter(|path| !path.is_empty())?;
+        Some(PathBuf::from(OsStr::from_bytes(path)))
     }
 }
 

@@ -172,7 +172,7 @@ fn mounts_go_on_without_the_broker() {
         uses.check(round);
     }
     assert!(run(service.floe().arg("status").arg(&place.path)).status.success(), "the process still answers");
-    // A new service takes the place of the killed one, and does not know the mount.
+    // A service with another socket does not know the mount.
     let next = Service::start(&[]);
     let (code, errors) = told(&run(next.floe().arg("umount").arg(&place.path)));
     assert_eq!(code, Some(1), "{errors}");

@@ -1,0 +1,364 @@
+//! Adopts the domains of an earlier broker, with their mounts.
+
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use floe_image::ShownName;
+use floe_keeper::KeptMount;
+use floe_sync::Mutex;
+use rustix::{
+    fs::{FileType, fstat, major, minor},
+    net::sockopt::socket_acceptconn,
+};
+
+use super::{
+    domain_directory::{DomainDirectory, Found, NUMBER_MAX},
+    domain_process::DomainProcess,
+    kept_image::{Attaching, KeptFiles, KeptImage, Stage},
+    ledger::{Domain, Ledger, Watched},
+    messages::{Order, Report, VERSION},
+    mounting::check_file,
+    record::{Record, path},
+    settings::settings_of_request,
+};
+use crate::{control, prepared::schedule_of, sealed_file::SealedFile};
+
+/// How long a domain may take for each message, and for all of them. Clients wait meanwhile.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
+const ALL_ANSWERS_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// The number of domains that are asked at a time.
+const THREADS: usize = 16;
+
+/// The device number of `/dev/fuse`.
+const FUSE_DEVICE: (u32, u32) = (10, 229);
+
+/// The answer of a domain.
+struct Introduction {
+    process: DomainProcess,
+    mounts: BTreeMap<u64, Kept>,
+    /// The number of mounts that cannot be adopted, and the reason for the first one.
+    unmanaged: Option<(usize, String)>,
+}
+
+/// A mount of a domain.
+struct Kept {
+    record: Record,
+    files: KeptFiles,
+    format: String,
+    is_served: bool,
+}
+
+impl Ledger {
+    /// Adopts all domains that have a socket in the directory. What cannot be adopted stays as it is, and is reported.
+    pub(super) fn adopt_all(self: &Arc<Self>) {
+        let Some(directory) = &self.directory else { return };
+        let (numbers, others) = match directory.list() {
+            Ok(listed) => listed,
+            Err(error) => return self.remark(format_args!("cannot look for mounts of an earlier service: {error}")),
+        };
+        for other in others {
+            self.remark(format_args!("{}: not a socket of this service: it is ignored", other.shown()));
+        }
+        self.reserve_numbers(numbers.last().copied().unwrap_or(0));
+        let thread_count = numbers.len().min(THREADS);
+        let numbers = Mutex::new(numbers.into_iter());
+        let adopt = || {
+            loop {
+                let Some(number) = numbers.lock().next() else { break };
+                if let Err(error) = self.adopt(directory, number) {
+                    let path = directory.path_of(number);
+                    self.remark(format_args!("{}: its mounts are served, but not managed: {error}", path.shown()));
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..thread_count {
+                let _ = thread::Builder::new().name("floe-adopt".to_owned()).spawn_scoped(scope, adopt);
+            }
+            adopt();
+        });
+    }
+
+    /// Adopts a domain.
+    ///
+    /// # Errors
+    /// It does not answer, or breaks the protocol. It is left alone then.
+    fn adopt(self: &Arc<Self>, directory: &DomainDirectory, number: u64) -> io::Result<()> {
+        let introduction = match directory.connect(number, ANSWER_TIME_MAX)? {
+            Found::Listening(socket) => Introduction::of(socket)?,
+            Found::Leftover => None,
+        };
+        let Some(Introduction { process, mounts, mut unmanaged }) = introduction else {
+            directory.remove(number);
+            return Ok(());
+        };
+        let process = Arc::new(process);
+        let mut domain = Domain::new(Arc::clone(&process), 0, 1);
+        domain.has_unmanaged = unmanaged.is_some();
+        self.state.lock().domains.insert(number, domain);
+        let (mut continued, mut unfinished, mut count) = (Vec::new(), Vec::new(), 0);
+        for (mount, kept) in mounts {
+            let is_new = kept.format.is_empty();
+            match self.adopt_mount(number, &process, kept) {
+                Ok(_) if is_new => unfinished.push(mount),
+                Ok(waiter) => continued.extend(waiter.map(|waiter| (mount, waiter))),
+                Err(error) => {
+                    note_unmanaged(&mut unmanaged, &error);
+                    self.state.lock().domains.entry(number).and_modify(|domain| domain.has_unmanaged = true);
+                    continue;
+                }
+            }
+            count += 1;
+        }
+        self.watch(process.socket(), Watched::Domain(number))?;
+        self.watch(process.end(), Watched::DomainEnd(number))?;
+        self.remark(format_args!("process {} of an earlier service goes on with {}", process.id, mounts_of(count)));
+        if let Some((count, reason)) = unmanaged {
+            let path = directory.path_of(number);
+            let mounts = mounts_of(count);
+            self.remark(format_args!("{}: {mounts}: served, but not managed: {reason}", path.shown()));
+        }
+        // The clients of these were told nothing, and take them for failed.
+        for mount in unfinished {
+            self.take_back(mount);
+        }
+        if continued.is_empty() {
+            self.release(number);
+            return Ok(());
+        }
+        let ledger = Arc::clone(self);
+        let work = move || {
+            ledger.wait_for_continued(continued);
+            ledger.release(number);
+        };
+        thread::Builder::new().name("floe-restart".to_owned()).spawn(work).map(drop)
+    }
+
+    /// Adopts a mount. Returns the receiver of the domain's answer if the image is still being opened.
+    fn adopt_mount(&self, domain: u64, process: &DomainProcess, kept: Kept) -> io::Result<Option<Attaching>> {
+        let Kept { record, files, format, is_served } = kept;
+        let Record { number, ref request, control_inode: [device, inode], .. } = record;
+        let settings = settings_of_request(request).map_err(|failure| io::Error::other(failure.to_string()))?;
+        let schedule = schedule_of(self.priority);
+        let (keeper, socket) = KeptMount::new(record.place(), settings.mount.kernel, schedule, false)?;
+        let (sender, waiter) = mpsc::channel();
+        {
+            let mut state = self.state.lock();
+            if state.mounts.contains_key(&number) {
+                return Err(io::Error::other("another process serves it, too"));
+            }
+            self.watch(keeper.socket(), Watched::Mount(number))?;
+            let image = KeptImage {
+                domain,
+                stage: if is_served { Stage::Served } else { Stage::Attaching(sender) },
+                keeper,
+                request: record.request,
+                files,
+                format,
+                remarks: Vec::new(),
+                end_waiters: Vec::new(),
+                control_name: control::Server::of_named(path(&record.control), (device, inode)),
+            };
+            state.mounts.insert(number, image);
+        }
+        self.reserve_numbers(number);
+        // If the domain has ended, that is an event of its own.
+        let _ = process.tell(&Order::Keeper { number }, &[socket.as_fd()]);
+        Ok((!is_served).then_some(waiter))
+    }
+}
+
+impl Introduction {
+    /// Asks the domain at the other end of a connection for its mounts. Returns `None` if it has ended instead.
+    ///
+    /// # Errors
+    /// It does not answer, or breaks the protocol.
+    fn of(socket: OwnedFd) -> io::Result<Option<Self>> {
+        let until = Instant::now() + ALL_ANSWERS_TIME_MAX;
+        let process = match DomainProcess::connected(socket) {
+            Err(error) if is_end(&error) => return Ok(None),
+            process => process?,
+        };
+        let greeted = process.tell(&Order::Adopt { version: VERSION }, &[]).and_then(|()| process.next_report());
+        let count = match greeted {
+            Ok((Report::Adopting { version: VERSION, count }, _)) => count,
+            Ok((Report::Adopting { .. }, _)) => return Err(io::Error::other("it is another version of Floe")),
+            Ok(_) => return Err(io::ErrorKind::InvalidData.into()),
+            Err(error) if is_end(&error) => return Ok(None),
+            Err(error) => return Err(of_answer(error)),
+        };
+        let mut introduction = Self { process, mounts: BTreeMap::new(), unmanaged: None };
+        for _ in 0..count {
+            if Instant::now() > until {
+                return Err(of_answer(io::ErrorKind::WouldBlock.into()));
+            }
+            match introduction.process.next_report() {
+                Ok((Report::Kept { number, format, is_served }, descriptors)) => {
+                    introduction.add(number, format, is_served, descriptors);
+                }
+                Ok(_) => return Err(io::ErrorKind::InvalidData.into()),
+                // It was killed. What it has told is continued.
+                Err(error) if is_end(&error) => break,
+                Err(error) => return Err(of_answer(error)),
+            }
+        }
+        Ok(Some(introduction))
+    }
+
+    /// Adds a mount of the domain, which an attacker may control. What is unmounted later, and which files are removed, depends on the
+    /// record alone.
+    fn add(&mut self, number: u64, format: String, is_served: bool, descriptors: Vec<OwnedFd>) {
+        let kept = Kept::of(number, format, is_served, descriptors).and_then(|kept| match self.mounts.entry(number) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(kept);
+                Ok(())
+            }
+            Entry::Occupied(_) => Err(io::Error::other("it is named twice")),
+        });
+        if let Err(error) = kept {
+            note_unmanaged(&mut self.unmanaged, &error);
+        }
+    }
+}
+
+impl Kept {
+    fn of(number: u64, format: String, is_served: bool, descriptors: Vec<OwnedFd>) -> io::Result<Self> {
+        let wrong = |what: String| io::Error::other(what);
+        let device_count = descriptors.len().saturating_sub(KeptFiles::COUNT);
+        let files = KeptFiles::of(descriptors, device_count);
+        let files = files.ok_or_else(|| wrong("descriptors are missing (ulimit -n)".to_owned()))?;
+        let sealed = SealedFile::of(files.record.try_clone()?);
+        let sealed = sealed.map_err(|_| wrong("its record is not one of a service".to_owned()))?;
+        let record = Record::read_from(&sealed).map_err(|error| wrong(format!("its record is damaged: {error}")))?;
+        if record.number != number || number > NUMBER_MAX || record.request.devices.len() != device_count {
+            return Err(wrong("its record is that of another mount".to_owned()));
+        }
+        check_types(&files).map_err(wrong)?;
+        Ok(Self { record, files, format, is_served })
+    }
+}
+
+fn note_unmanaged(unmanaged: &mut Option<(usize, String)>, error: &io::Error) {
+    unmanaged.get_or_insert_with(|| (0, error.to_string())).0 += 1;
+}
+
+fn mounts_of(count: usize) -> String {
+    if count == 1 { "its mount".to_owned() } else { format!("its {count} mounts") }
+}
+
+/// Whether an error means that the process at the other end has ended.
+fn is_end(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), UnexpectedEof | BrokenPipe | ConnectionReset)
+}
+
+/// The error of a process that does not answer.
+fn of_answer(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock { io::Error::other("it does not answer") } else { error }
+}
+
+/// Checks the types of a mount's descriptors.
+fn check_types(files: &KeptFiles) -> Result<(), String> {
+    let KeptFiles { device, state, control, record: _, image, devices } = files;
+    let type_of = |file: &OwnedFd| fstat(file).map(|stat| (FileType::from_raw_mode(stat.st_mode), stat.st_rdev));
+    let is_device = |(file_type, number): (FileType, u64)| {
+        file_type == FileType::CharacterDevice && (major(number), minor(number)) == FUSE_DEVICE
+    };
+    if !type_of(device).is_ok_and(is_device) {
+        return Err("its connection is none of FUSE".to_owned());
+    }
+    if !type_of(state).is_ok_and(|(file_type, _)| file_type == FileType::RegularFile) {
+        return Err("its state is not in a memory file".to_owned());
+    }
+    if socket_acceptconn(control) != Ok(true) {
+        return Err("its control socket does not listen".to_owned());
+    }
+    [image].into_iter().chain(devices).try_for_each(check_file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        os::unix::net::{UnixListener, UnixStream},
+        path::Path,
+    };
+
+    use floe_ipc::protocol::MountRequest;
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+
+    use super::*;
+    use crate::handover::StateFile;
+
+    fn open(path: &Path, flags: OFlags) -> OwnedFd {
+        openat(CWD, path, flags, Mode::empty()).expect("it is there")
+    }
+
+    fn record(number: u64) -> OwnedFd {
+        let request = MountRequest { image: b"/image".to_vec(), devices: Vec::new(), options: "nodev".to_owned() };
+        let (directory, control) = (b"/mnt".to_vec(), b"/run/floe/0-7.sock".to_vec());
+        let record = Record { number, request, directory, place: [1; 7], control, control_inode: [1, 2] };
+        record.seal().expect("memory").into()
+    }
+
+    #[test]
+    fn only_what_a_broker_has_written_down_is_adopted() {
+        let fuse = Path::new("/dev/fuse");
+        if !fuse.exists() {
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a directory");
+        let image = folder.path().join("image");
+        std::fs::write(&image, "bytes").expect("ours");
+        let listener = UnixListener::bind(folder.path().join("socket")).expect("a socket");
+        let unsealed = || {
+            let file = StateFile::create().expect("memory");
+            let bytes = SealedFile::of(record(7)).expect("sealed").bytes(1 << 20).expect("readable");
+            std::io::Write::write_all(&mut &file, &bytes).expect("there is room");
+            OwnedFd::from(file)
+        };
+        let good = || -> [OwnedFd; 5] {
+            [
+                open(fuse, OFlags::RDWR),
+                StateFile::create().expect("memory").into(),
+                listener.try_clone().expect("a descriptor").into(),
+                record(7),
+                open(&image, OFlags::RDONLY),
+            ]
+        };
+        let check = |what: &str, number: u64, descriptors: Vec<OwnedFd>, is_right: bool| {
+            let kept = Kept::of(number, "EROFS".to_owned(), true, descriptors);
+            assert_eq!(kept.is_ok(), is_right, "{what}: {:?}", kept.err());
+        };
+        check("all", 7, good().into(), true);
+        check("the number of another mount", 8, good().into(), false);
+        check("nothing", 7, Vec::new(), false);
+        check("no image", 7, good().into_iter().take(4).collect(), false);
+        check("a device too many", 7, good().into_iter().chain([open(&image, OFlags::RDONLY)]).collect(), false);
+        let other = UnixStream::pair().expect("sockets").0;
+        let rows: Vec<(&str, usize, OwnedFd)> = vec![
+            ("another device", 0, open(Path::new("/dev/null"), OFlags::RDWR)),
+            ("a file as the connection", 0, open(&image, OFlags::RDONLY)),
+            ("a pipe as the state", 1, std::io::pipe().expect("a pipe").0.into()),
+            ("a connected socket", 2, other.into()),
+            ("a file as the socket", 2, open(&image, OFlags::RDONLY)),
+            ("a record that is not sealed", 3, unsealed()),
+            ("a file as the record", 3, open(&image, OFlags::RDONLY)),
+            ("the record of another mount", 3, record(8)),
+            ("a writable image", 4, open(&image, OFlags::RDWR)),
+            ("a directory as the image", 4, open(folder.path(), OFlags::RDONLY)),
+        ];
+        for (what, index, descriptor) in rows {
+            let mut descriptors = good();
+            descriptors[index] = descriptor;
+            check(what, 7, descriptors.into(), false);
+        }
+    }
+}

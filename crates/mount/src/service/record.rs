@@ -1,0 +1,102 @@
+//! What a broker writes down about a mount for the next broker.
+
+use std::{ffi::OsString, io, os::unix::ffi::OsStringExt, path::PathBuf};
+
+use floe_ipc::{Encoded, MESSAGE_BYTES_MAX, encoded, protocol::MountRequest};
+use floe_keeper::{Place, PlaceNumbers};
+
+use crate::sealed_file::SealedFile;
+
+/// The version of records. It is at their beginning.
+const VERSION: u32 = 1;
+
+/// The maximum length of a record, in bytes: a request, and two paths.
+const BYTES_MAX: u64 = MESSAGE_BYTES_MAX as u64 + (16 << 10);
+
+encoded! {
+    /// A mount, for the next broker. The broker writes it to a sealed memory file, and the domain, which cannot forge one, passes that
+    /// on.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub(super) struct Record {
+        /// The number of the mount.
+        pub number: u64,
+        /// What its client has requested.
+        pub request: MountRequest,
+        /// The directory of the mount.
+        pub directory: Vec<u8>,
+        /// Its place.
+        pub place: PlaceNumbers,
+        /// The path of its control socket.
+        pub control: Vec<u8>,
+        /// The device and inode numbers of that socket.
+        pub control_inode: [u64; 2],
+    }
+}
+
+impl Record {
+    /// Writes it to a file.
+    ///
+    /// # Errors
+    /// The kernel has no memory or no descriptors.
+    pub(super) fn seal(&self) -> io::Result<SealedFile> {
+        let mut bytes = VERSION.to_bytes();
+        self.write(&mut bytes);
+        SealedFile::new("floe-mount", &bytes)
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It is damaged, or of another version of Floe.
+    pub(super) fn read_from(file: &SealedFile) -> io::Result<Self> {
+        let bytes = file.bytes(BYTES_MAX)?;
+        let mut rest = &bytes[..];
+        match u32::read(&mut rest) {
+            Some(VERSION) => {}
+            Some(_) => return Err(io::Error::other("it is of another version of Floe")),
+            None => return Err(io::ErrorKind::InvalidData.into()),
+        }
+        Self::from_bytes(rest).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// The place of the mount.
+    pub(super) fn place(&self) -> Place {
+        Place::from_numbers(self.place, path(&self.directory))
+    }
+}
+
+/// A path of a message.
+pub(super) fn path(bytes: &[u8]) -> PathBuf {
+    OsString::from_vec(bytes.to_vec()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_records_are_refused() {
+        let record = Record {
+            number: 7,
+            request: MountRequest {
+                image: b"/a\xff".to_vec(),
+                devices: vec![b"/b".to_vec()],
+                options: "ro".to_owned(),
+            },
+            directory: b"/mnt".to_vec(),
+            place: std::array::from_fn(|index| index as u64),
+            control: b"/run/floe/0-7.sock".to_vec(),
+            control_inode: [1, 2],
+        };
+        let file = record.seal().expect("memory");
+        assert_eq!(Record::read_from(&file).expect("a record"), record);
+        let bytes = file.bytes(BYTES_MAX).expect("readable");
+        let read = |bytes: &[u8]| Record::read_from(&SealedFile::new("record", bytes).expect("memory"));
+        for len in 0..bytes.len() {
+            assert!(read(&bytes[..len]).is_err(), "{len} bytes");
+        }
+        assert!(read(&[&bytes[..], &[0]].concat()).is_err());
+        assert!(read(&[&2_u32.to_le_bytes()[..], &bytes[4..]].concat()).is_err(), "another version");
+        assert!(read(&vec![1; 1 << 20]).is_err());
+    }
+}
