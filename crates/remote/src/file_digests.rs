@@ -10,9 +10,11 @@ use floe_remote_cache::{Digest, DigestTable};
 use sha2::{Digest as _, Sha256};
 
 /// The digest of a whole file, and its digest table.
-pub(crate) struct FileDigests {
-    pub(crate) whole: Digest,
-    pub(crate) table: DigestTable,
+pub struct FileDigests {
+    /// The SHA-256 digest of all bytes.
+    pub whole: Digest,
+    /// The digests of its parts.
+    pub table: DigestTable,
 }
 
 impl FileDigests {
@@ -20,7 +22,7 @@ impl FileDigests {
     ///
     /// # Errors
     /// The file cannot be read, or is longer than 4 TiB.
-    pub(crate) fn of(file: &File) -> io::Result<Self> {
+    pub fn of(file: &File) -> io::Result<Self> {
         let mut reader = HashingReader { file, offset: 0, hash: Sha256::new() };
         let table = DigestTable::of(&mut reader)?;
         Ok(Self { whole: Digest(reader.hash.finalize().into()), table })

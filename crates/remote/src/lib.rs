@@ -31,11 +31,15 @@ mod resolution;
 mod retry;
 
 pub use counters::{CauseCounts, RemoteCounts, StageCounts};
+pub use file_digests::FileDigests;
 pub use location::{BadLocation, ImageReference, LayerChoice, ObjectService, RemoteLocation, Version};
 pub use network::Network;
 pub use object::RemoteObject;
 pub use options::{BadOutage, Outage, RemoteOptions};
 pub use process::{RemoteProcess, serve};
 pub use pull::Pulled;
-pub use registry::{ImageToPush, Pushed, PushedFormat};
+pub use registry::{
+    EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, ImageToPush, Pushed, PushedFormat, RegistryImages, StoredBlob,
+    TABLE_ANNOTATION,
+};
 pub use remote_image::{ImageAbout, ImageCounts, ImageOptions, RemoteImage};

@@ -2,11 +2,14 @@
 
 mod document;
 mod endpoint;
+mod images;
 mod manifest;
 mod push;
 mod resolve;
 mod upload;
 
+pub use images::{RegistryImages, StoredBlob};
 pub(crate) use manifest::Layer;
+pub use manifest::{EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, TABLE_ANNOTATION};
 pub use push::{ImageToPush, Pushed, PushedFormat};
 pub(crate) use resolve::{Repository, ResolvedBlob};

@@ -10,14 +10,18 @@ use crate::{
 };
 
 /// The platform feature of images with EROFS layers.
-pub(crate) const EROFS_FEATURE: &str = "erofs";
+pub const EROFS_FEATURE: &str = "erofs";
 
-/// The media types of layers that are images: containerd's for EROFS, Floe's for SquashFS, Sylabs' for SIF.
-pub(crate) const EROFS_LAYER: &str = "application/vnd.erofs.layer.v1";
+/// The media type of layers that are EROFS images, as in containerd.
+pub const EROFS_LAYER: &str = "application/vnd.erofs.layer.v1";
+/// The media type of layers that are SquashFS images.
 pub(crate) const SQUASHFS_LAYER: &str = "application/vnd.floe.squashfs.layer.v1";
 
 /// The layer annotation with the digest of its digest table, which is a blob of the same repository.
-pub(crate) const TABLE_ANNOTATION: &str = "dev.floe.digest-table";
+pub const TABLE_ANNOTATION: &str = "dev.floe.digest-table";
+
+/// The layer annotation with the format of an image. containerd passes annotations with this prefix to snapshotters.
+pub const FORMAT_ANNOTATION: &str = "containerd.io/snapshot/dev.floe.format";
 
 /// The annotations of a layer that describe its launch bundle: [`LaunchBundle`].
 const BUNDLE_ANNOTATION: &str = "dev.floe.launch-bundle";

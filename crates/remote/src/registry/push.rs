@@ -15,7 +15,7 @@ use crate::{
     registry::{
         document::{Descriptor, Document, INDEX, Index, MANIFEST, Manifest, Platform, machine},
         endpoint::{Endpoint, repository_of},
-        manifest::{EROFS_FEATURE, EROFS_LAYER, SQUASHFS_LAYER, TABLE_ANNOTATION, annotate},
+        manifest::{EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, SQUASHFS_LAYER, TABLE_ANNOTATION, annotate},
         upload::{Content, Upload},
     },
 };
@@ -134,7 +134,7 @@ async fn push(
     let manifest = made(MANIFEST, &manifest_of(config.descriptor, image, companions))?;
     upload.manifest(&format!("sha256:{}", manifest.digest), MANIFEST, &manifest.bytes).await?;
     for artifact in artifacts {
-        refer(&upload, &manifest.descriptor, artifact).await?;
+        refer(&upload, &manifest.descriptor, vec![artifact]).await?;
     }
     let mut entry = manifest.descriptor;
     entry.platform = Some(platform);
@@ -167,6 +167,9 @@ fn manifest_of(config: Descriptor, image: &ImageToPush<'_>, companions: &Compani
         PushedFormat::Squashfs => SQUASHFS_LAYER,
     };
     let mut layer = Descriptor::new(media_type, digest, table.object_len());
+    if image.format == PushedFormat::Erofs {
+        layer.annotations.insert(FORMAT_ANNOTATION.to_owned(), "erofs".to_owned());
+    }
     layer.annotations.insert(TABLE_ANNOTATION.to_owned(), format!("sha256:{}", table.digest()));
     if let Some((bundle, _)) = bundle {
         annotate(&mut layer.annotations, bundle);
@@ -178,15 +181,15 @@ fn manifest_of(config: Descriptor, image: &ImageToPush<'_>, companions: &Compani
     Manifest::new(config, vec![layer])
 }
 
-/// Makes an artifact refer to the image, so that registries keep it, and clients find it without its digest.
-async fn refer(upload: &Upload, subject: &Descriptor, artifact: Descriptor) -> Result<(), Fault> {
+/// Makes artifacts of one type refer to the image, so that registries keep them, and clients find them without their digests.
+pub(super) async fn refer(upload: &Upload, subject: &Descriptor, artifacts: Vec<Descriptor>) -> Result<(), Fault> {
+    let Some(media_type) = artifacts.first().map(|artifact| artifact.media_type.clone()) else { return Ok(()) };
     let empty = made(EMPTY, &json!({}))?;
     upload.blob(&empty.digest, &Content::Bytes(&empty.bytes), &|_| ()).await?;
-    let media_type = artifact.media_type.clone();
     let referrer = Manifest {
         artifact_type: Some(media_type.clone()),
         subject: Some(subject.clone()),
-        ..Manifest::new(empty.descriptor, vec![artifact])
+        ..Manifest::new(empty.descriptor, artifacts)
     };
     let referrer = made(MANIFEST, &referrer)?;
     let answer = upload.manifest(&format!("sha256:{}", referrer.digest), MANIFEST, &referrer.bytes).await?;

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The maximum size of a manifest, as in registries.
-const MANIFEST_BYTES_MAX: u64 = 4 << 20;
+pub(super) const MANIFEST_BYTES_MAX: u64 = 4 << 20;
 
 /// The maximum number of indexes between a reference and its manifest.
 const INDEXES_MAX: usize = 2;
@@ -72,7 +72,7 @@ impl Repository {
     ///
     /// # Errors
     /// The file that names the mirrors cannot be used.
-    fn new(reference: &ImageReference, plain_http: bool) -> Result<Self, Fault> {
+    pub(super) fn new(reference: &ImageReference, plain_http: bool) -> Result<Self, Fault> {
         let endpoints = Endpoint::all(&reference.registry, plain_http)?;
         Ok(Self { endpoints, name: repository_of(reference), registry: reference.registry.clone() })
     }
@@ -110,13 +110,19 @@ impl Repository {
     }
 
     /// Reads a manifest or an index, and verifies the digest that is returned with it.
-    async fn document(&self, shared: &Shared, version: &Version) -> Result<(Digest, Bytes), Fault> {
+    pub(super) async fn document(&self, shared: &Shared, version: &Version) -> Result<(Digest, Bytes), Fault> {
         let (name, expected) = match version {
             Version::Tag(tag) => (tag.clone(), None),
             Version::Digest(digest) => (format!("sha256:{digest}"), Some(digest)),
         };
         let may = |endpoint: &Endpoint| endpoint.can_pull && (expected.is_some() || endpoint.can_resolve);
         self.get(shared, &format!("manifests/{name}"), Some(ACCEPTED), MANIFEST_BYTES_MAX, expected, may).await
+    }
+
+    /// Reads a small blob.
+    pub(super) async fn small_blob(&self, shared: &Shared, digest: &Digest, bytes_max: u64) -> Result<Bytes, Fault> {
+        let may = |endpoint: &Endpoint| endpoint.can_pull;
+        Ok(self.get(shared, &format!("blobs/sha256:{digest}"), None, bytes_max, Some(digest), may).await?.1)
     }
 
     /// Reads an object from the first endpoint that has it. An object with a wrong digest counts as missing.
@@ -193,11 +199,9 @@ impl Repository {
 
     /// The table of a layer of `len` bytes.
     async fn table(&self, shared: &Shared, digest: &Digest, len: u64, outage: Outage) -> Result<DigestTable, Fault> {
-        let path = format!("blobs/sha256:{digest}");
         let bytes_max = DigestTable::bytes_for(len);
         let table = async || {
-            let may = |endpoint: &Endpoint| endpoint.can_pull;
-            let (_, bytes) = self.get(shared, &path, None, bytes_max, Some(digest), may).await?;
+            let bytes = self.small_blob(shared, digest, bytes_max).await?;
             Ok(DigestTable::parse_for(&bytes, digest, len)?)
         };
         Retry::new(outage).run(table).await

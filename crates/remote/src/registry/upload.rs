@@ -101,6 +101,34 @@ impl Upload {
         }
     }
 
+    /// Whether the registry has a blob.
+    ///
+    /// # Errors
+    /// The registry does not answer.
+    pub(crate) async fn has_blob(&self, digest: &Digest) -> Result<bool, Fault> {
+        let url = self.endpoint.url(&self.repository, &format!("blobs/sha256:{digest}"))?;
+        let has = async || {
+            let answer = self.ask(Method::HEAD, &url, &HeaderMap::new(), None).await?;
+            match answer.response.status() {
+                StatusCode::OK => Ok(true),
+                StatusCode::NOT_FOUND => Ok(false),
+                status => Err(Fault::of_answer(status, answer.response.headers())),
+            }
+        };
+        Retry::new(self.shared.options.outage).run(has).await
+    }
+
+    /// Lets the repository share a blob of another repository of the registry. Returns whether the registry did so.
+    ///
+    /// # Errors
+    /// The registry does not answer.
+    pub(crate) async fn mount_blob(&self, digest: &Digest, from: &str) -> Result<bool, Fault> {
+        let mut url = self.endpoint.url(&self.repository, "blobs/uploads/")?;
+        url.query_pairs_mut().append_pair("mount", &format!("sha256:{digest}")).append_pair("from", from);
+        let answer = self.ask(Method::POST, &url, &HeaderMap::new(), Some(Bytes::new())).await?;
+        Ok(answer.response.status() == StatusCode::CREATED)
+    }
+
     async fn blob_from(
         &self,
         digest: &Digest,
