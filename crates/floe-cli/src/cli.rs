@@ -47,6 +47,7 @@ enum Command {
     Dump(command::dump::Arguments),
     Push(command::push::Arguments),
     Pull(command::pull::Arguments),
+    Convert(command::convert::Arguments),
     Demo(command::demo::Arguments),
     Lab(command::lab::Arguments),
     /// Fetch a remote image (internal)
@@ -108,6 +109,7 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Dump(arguments) => command::dump::run(&arguments),
         Command::Push(arguments) => command::push::run(&arguments),
         Command::Pull(arguments) => command::pull::run(&arguments),
+        Command::Convert(arguments) => command::convert::run(&arguments),
         Command::Demo(arguments) => command::demo::run(&arguments),
         Command::Lab(arguments) => command::lab::run(arguments),
         Command::Serve(arguments) => command::serve::run(&arguments),

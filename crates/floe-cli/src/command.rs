@@ -4,6 +4,7 @@ pub(crate) mod cache;
 pub(crate) mod cat;
 pub(crate) mod check;
 pub(crate) mod completions;
+pub(crate) mod convert;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod dump;

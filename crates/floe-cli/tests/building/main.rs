@@ -4,6 +4,7 @@
 mod support;
 
 mod building;
+mod conversions;
 mod fakes;
 mod fixed_outputs;
 mod full_disk;

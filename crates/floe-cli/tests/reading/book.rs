@@ -19,10 +19,10 @@ use floe_testkit::{
 use crate::support::program;
 
 /// The kinds of blocks that contain neither commands nor programs.
-const WITHOUT_COMMANDS: [&str; 4] = ["text", "fstab", "ini", "yaml"];
+const WITHOUT_COMMANDS: [&str; 5] = ["text", "fstab", "ini", "toml", "yaml"];
 
 /// The blocks with commands or programs that are not run here: the page, the beginning of the block, and the reason.
-const NOT_RUN: [(&str, &str, &str); 29] = [
+const NOT_RUN: [(&str, &str, &str); 30] = [
     ("README.md", "cargo run --release", "builds and tests the project"),
     ("README.md", "apt install", "installs files that do not exist yet; packaging/try-release installs the packages"),
     ("README.md", "floe mount oci://", "needs a registry; tests/remotes mounts from one"),
@@ -35,6 +35,7 @@ const NOT_RUN: [(&str, &str, &str); 29] = [
     ("containers.md", "podman load", "needs podman and the image, which `cargo xtask dist` makes"),
     ("containers.md", "podman run", "needs podman; tests/mounts/containers.rs mounts with the rights of a container"),
     ("containers.md", "floe mount --daemon app.erofs app", "needs podman; overlayfs below does the same"),
+    ("containerd.md", "floe convert", "needs a registry; tests/building and tests/remotes convert images"),
     ("front.md", "floe mount -o front-metadata=render", "needs an image; tests/mounts/fronts/kept.rs mounts so"),
     ("front.md", "floe lab launch --image IMAGE", "takes minutes; tests/lab runs the lab"),
     ("lab.md", "floe lab launch", "takes a minute; tests/lab runs the lab"),

@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod conversions;
 mod pulls;
 mod remote;
 mod remote_cache;

@@ -1,0 +1,321 @@
+//! Converts an image: plan, layers, manifests, index.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    num::NonZeroUsize,
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    thread,
+};
+
+use floe::remote::{Network, TABLE_ANNOTATION, Version};
+use floe_remote_cache::{Digest, DigestTable};
+use floe_sync::Mutex;
+
+use crate::{
+    document::{
+        CONFIG, Descriptor, Document, INDEX, Index, MANIFEST, Manifest, Platform, converted_config, diff_id, to_bytes,
+    },
+    error::{Error, Result},
+    layer::{BuiltLayer, Layer, SETTINGS_ANNOTATION, SOURCE_ANNOTATION, Settings, Share, build_error, merged_key},
+    layout::{self, LayoutTarget},
+    place::Place,
+    plan::{Job, Plan, PlannedConversion, PlannedManifest},
+    registry::{RegistrySource, RegistryTarget},
+    source::Source,
+    target::Target,
+};
+
+/// The maximum number of layers that are converted at a time.
+const WORKERS_MAX: usize = 8;
+/// The minimum of file data in memory for one layer, in bytes.
+const SHARE_BYTES_MIN: usize = 24 << 20;
+/// The name of an image in a layout if it has no other.
+const DEFAULT_NAME: &str = "latest";
+
+/// The result of a conversion.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Converted {
+    /// The digest of the index.
+    pub digest: String,
+    /// The number of converted manifests.
+    pub manifests: usize,
+    /// The number of layers that were converted.
+    pub layers_built: usize,
+    /// The number of layers that the target had from an earlier conversion.
+    pub layers_reused: usize,
+    /// The sizes of the original and the converted layers, in bytes.
+    pub bytes_before: u64,
+    /// The size of the converted layers, in bytes.
+    pub bytes_after: u64,
+    /// The number of layer blobs that the target did not have.
+    pub blobs_stored: usize,
+    /// Deviations from the layers, one line each.
+    pub warnings: Vec<String>,
+}
+
+/// Converts the image at `source`, and stores it at `target`. `progress` receives the number of bytes of the layers that are
+/// done, and of all; it may be called on several threads. If `cancel` is set, the conversion ends early.
+///
+/// # Errors
+/// The source cannot be read, or is no image; a layer cannot be converted; the target cannot be written; or `cancel` was set. The
+/// target then has no new image, but may have some of its blobs.
+pub fn convert(
+    source: &Place,
+    target: &Place,
+    settings: &Settings,
+    network: &Network,
+    cancel: &AtomicBool,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<Converted> {
+    let (opened, name) = open_source(source, network)?;
+    let from = if let Place::Registry(reference) = source { Some(reference) } else { None };
+    let target: Box<dyn Target> = match target {
+        Place::Registry(reference) => Box::new(RegistryTarget::open(reference, from, network)?),
+        Place::Local { path, name: given } => {
+            let name = given.as_deref().or(name.as_deref()).unwrap_or(DEFAULT_NAME);
+            Box::new(LayoutTarget::open(path, name)?)
+        }
+    };
+    let plan = Plan::read(&*opened, settings)?;
+    let jobs = plan.jobs(settings)?;
+    let known = known_layers(&*target, &plan, settings);
+    let work = Work { source: &*opened, target: &*target, settings, cancel, known: &known };
+    let (layers, mut converted) = work.run(&jobs, progress)?;
+    let index = work.store(&plan, &layers)?;
+    converted.digest = format!("sha256:{}", index.digest()?);
+    converted.manifests = plan.manifests.iter().filter(|manifest| manifest.conversion.is_some()).count();
+    Ok(converted)
+}
+
+fn open_source(place: &Place, network: &Network) -> Result<(Box<dyn Source>, Option<String>)> {
+    match place {
+        Place::Registry(reference) => {
+            let tag = if let Version::Tag(tag) = &reference.version { Some(tag.clone()) } else { None };
+            Ok((Box::new(RegistrySource::open(reference, network)?), tag))
+        }
+        Place::Local { path, name } => layout::open(path, name.as_deref()),
+    }
+}
+
+/// The converted layers that source and target have at present, by the digests of what they were made of.
+fn known_layers(target: &dyn Target, plan: &Plan, settings: &Settings) -> HashMap<String, Descriptor> {
+    let mut manifests: Vec<Manifest> = plan.manifests.iter().map(|planned| planned.manifest.clone()).collect();
+    if let Ok(Some(bytes)) = target.existing()
+        && let Ok(Document::Index(index)) = Document::parse(&bytes)
+    {
+        let has_erofs = |entry: &&Descriptor| entry.platform.as_ref().is_some_and(Platform::has_erofs);
+        let documents = index.manifests.iter().filter(has_erofs).filter_map(|entry| target.document(entry).ok());
+        manifests.extend(documents.filter_map(|bytes| match Document::parse(&bytes) {
+            Ok(Document::Manifest(manifest)) => Some(manifest),
+            _ => None,
+        }));
+    }
+    let is_same = |layer: &Descriptor| {
+        let has_table = layer.annotations.contains_key(TABLE_ANNOTATION);
+        has_table == target.keeps_tables() && layer.annotations.get(SETTINGS_ANNOTATION) == Some(&settings.identity())
+    };
+    let layers = manifests.into_iter().flat_map(|manifest| manifest.layers).filter(is_same);
+    layers.filter_map(|layer| Some((layer.annotations.get(SOURCE_ANNOTATION)?.clone(), layer))).collect()
+}
+
+/// What all threads of a conversion use.
+struct Work<'all> {
+    source: &'all dyn Source,
+    target: &'all dyn Target,
+    settings: &'all Settings,
+    cancel: &'all AtomicBool,
+    known: &'all HashMap<String, Descriptor>,
+}
+
+/// The result of a job.
+#[derive(Default)]
+struct Done {
+    layer: Option<Layer>,
+    is_reused: bool,
+    stored: usize,
+    warnings: Vec<String>,
+}
+
+impl Work<'_> {
+    /// Does all jobs, on several threads. Returns the converted layers by the keys of their jobs.
+    fn run(&self, jobs: &[Job], progress: &(dyn Fn(u64, u64) + Sync)) -> Result<(BTreeMap<Digest, Layer>, Converted)> {
+        let workers = self.settings.jobs.get().min(jobs.len()).clamp(1, WORKERS_MAX);
+        let threads = NonZeroUsize::new(self.settings.jobs.get() / workers).unwrap_or(NonZeroUsize::MIN);
+        let share = Share { jobs: threads, memory_bytes: (self.settings.memory_bytes / workers).max(SHARE_BYTES_MIN) };
+        let size = |job: &Job| job.layers.iter().map(|layer| layer.size).sum::<u64>();
+        let (total, bytes_done): (u64, _) = (jobs.iter().map(size).sum(), AtomicU64::new(0));
+        let (next, has_failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let results: Mutex<Vec<(usize, Result<Done>)>> = Mutex::new(Vec::new());
+        let work = || {
+            while !has_failed.load(Relaxed) {
+                let place = next.fetch_add(1, Relaxed);
+                let Some(job) = jobs.get(place) else { return };
+                let done = self.do_job(job, share);
+                has_failed.fetch_or(done.is_err(), Relaxed);
+                results.lock().push((place, done));
+                let size = size(job);
+                progress(bytes_done.fetch_add(size, Relaxed) + size, total);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..workers {
+                scope.spawn(work);
+            }
+            work();
+        });
+        let mut results = results.into_inner();
+        results.sort_by_key(|(place, _)| *place);
+        let (mut layers, mut converted) = (BTreeMap::new(), Converted::default());
+        for (place, done) in results {
+            let (done, job) = (done?, &jobs[place]);
+            converted.blobs_stored += done.stored;
+            converted.warnings.extend(done.warnings);
+            if let Some(layer) = done.layer {
+                converted.bytes_before += size(job);
+                converted.bytes_after += layer.descriptor.size;
+                if done.is_reused {
+                    converted.layers_reused += 1;
+                } else {
+                    converted.layers_built += 1;
+                }
+                layers.insert(job.key, layer);
+            }
+        }
+        Ok((layers, converted))
+    }
+
+    /// Converts and copies the layers of a job.
+    fn do_job(&self, job: &Job, share: Share) -> Result<Done> {
+        if self.cancel.load(Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        let mut done = Done::default();
+        if job.converts
+            && let Some(layer) = self.reused(job)?
+        {
+            (done.layer, done.is_reused) = (Some(layer), true);
+        }
+        let must_build = job.converts && done.layer.is_none();
+        let (mut files, mut paths) = (Vec::new(), Vec::new());
+        for layer in &job.layers {
+            let digest = layer.digest()?;
+            // A layer that is not converted is part of the converted image.
+            let must_store = (self.settings.keeps_original || !job.converts) && !self.target.has(&digest)?;
+            if !must_build && !must_store {
+                continue;
+            }
+            let file = self.source.layer(&job.manifest, layer, self.target.scratch())?;
+            if must_store {
+                let may_move = file.copy.is_some() && !must_build;
+                done.stored += usize::from(self.target.put_file(&digest, &file.path, may_move)?);
+            }
+            if must_build {
+                paths.push(file.path.clone());
+                files.push(file);
+            }
+        }
+        if must_build {
+            let output = self.target.scratch().join(format!("{}.erofs", job.key));
+            let built = BuiltLayer::new(&paths, &output, self.settings, share, self.cancel);
+            let built = built.map_err(build_error(&job.key))?;
+            drop(files);
+            if !self.target.has(&built.digests.whole)? {
+                done.stored += usize::from(self.target.put_file(&built.digests.whole, &built.path, true)?);
+            }
+            let with_table = self.target.keeps_tables();
+            if with_table {
+                self.target.put_blob(&built.digests.table.to_bytes())?;
+            }
+            // The target may have had the layer, or have copied it.
+            let _ = std::fs::remove_file(&built.path);
+            done.layer = Some(built.describe(&job.key, self.settings, with_table));
+            done.warnings =
+                built.warnings.iter().map(|warning| format!("layer sha256:{}: {warning}", job.key)).collect();
+        }
+        Ok(done)
+    }
+
+    /// The layer of an earlier conversion, if the target has it.
+    fn reused(&self, job: &Job) -> Result<Option<Layer>> {
+        let Some(descriptor) = self.known.get(&format!("sha256:{}", job.key)) else { return Ok(None) };
+        let table = descriptor.annotations.get(TABLE_ANNOTATION).map(|text| text.parse::<Digest>());
+        let table = match table {
+            Some(Ok(digest)) if self.target.has(&digest)? => Some((digest, DigestTable::bytes_for(descriptor.size))),
+            Some(_) => return Ok(None),
+            None => None,
+        };
+        let is_there = self.target.has(&descriptor.digest()?)?;
+        Ok(is_there.then(|| Layer { descriptor: descriptor.clone(), table }))
+    }
+
+    /// Stores configurations, manifests and the index. Returns the descriptor of the index.
+    fn store(&self, plan: &Plan, layers: &BTreeMap<Digest, Layer>) -> Result<Descriptor> {
+        let mut entries = Vec::new();
+        let converted = plan.manifests.iter().filter_map(|planned| Some((planned, planned.conversion.as_ref()?)));
+        let converted = converted
+            .map(|(planned, conversion)| self.store_converted(planned, conversion, layers))
+            .collect::<Result<Vec<_>>>()?;
+        if self.settings.keeps_original {
+            for planned in &plan.manifests {
+                let config = self.source.small_blob(&planned.manifest.config)?;
+                self.target.put_blob(&config)?;
+                self.target.put_manifest(&planned.descriptor.media_type, &planned.bytes, &[])?;
+                let mut entry = planned.descriptor.clone();
+                if entry.platform.is_none() {
+                    entry.platform = planned.conversion.as_ref().map(|conversion| conversion.platform.clone());
+                }
+                entry.annotations.remove("org.opencontainers.image.ref.name");
+                let is_replaced = entry.platform.as_ref().is_some_and(|platform| {
+                    let is_same = |other: &Descriptor| {
+                        other.platform.as_ref().is_some_and(|other| platform.is_same_machine(other))
+                    };
+                    platform.has_erofs() && converted.iter().any(is_same)
+                });
+                if !is_replaced {
+                    entries.push(entry);
+                }
+            }
+        }
+        entries.extend(converted);
+        let index =
+            plan.index.as_ref().map_or_else(|| Index::new(entries.clone()), |index| index.with(entries.clone()));
+        let bytes = to_bytes(&index)?;
+        let descriptor = Descriptor::of(INDEX, &bytes);
+        self.target.finish(&descriptor, &bytes)?;
+        Ok(descriptor)
+    }
+
+    fn store_converted(
+        &self,
+        planned: &PlannedManifest,
+        conversion: &PlannedConversion,
+        layers: &BTreeMap<Digest, Layer>,
+    ) -> Result<Descriptor> {
+        let sources = &planned.manifest.layers;
+        let keys = match self.settings.is_merged {
+            true => vec![merged_key(sources)?],
+            false => sources.iter().map(Descriptor::digest).collect::<Result<_>>()?,
+        };
+        let (mut descriptors, mut diff_ids, mut tables) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, key) in keys.iter().enumerate() {
+            match layers.get(key) {
+                Some(layer) => {
+                    diff_ids.push(format!("sha256:{}", layer.descriptor.digest()?));
+                    descriptors.push(layer.descriptor.clone());
+                    tables.extend(layer.table);
+                }
+                None => {
+                    diff_ids.push(diff_id(&conversion.config, place)?);
+                    descriptors.extend(sources.get(place).cloned());
+                }
+            }
+        }
+        let config = to_bytes(&converted_config(&conversion.config, &diff_ids, self.settings.is_merged)?)?;
+        self.target.put_blob(&config)?;
+        let manifest = to_bytes(&planned.manifest.with(Descriptor::of(CONFIG, &config), descriptors))?;
+        self.target.put_manifest(MANIFEST, &manifest, &tables)?;
+        let mut entry = Descriptor::of(MANIFEST, &manifest);
+        entry.platform = Some(conversion.platform.with_erofs());
+        Ok(entry)
+    }
+}

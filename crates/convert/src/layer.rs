@@ -1,0 +1,155 @@
+//! Converts one layer, or merges several.
+
+use std::{
+    fmt::Write as _,
+    num::NonZeroUsize,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
+
+use floe::{
+    ImageVerifier, Thoroughness,
+    remote::{EROFS_LAYER, FORMAT_ANNOTATION, FileDigests, TABLE_ANNOTATION},
+};
+use floe_mkfs::{Compression, Options, Phase, Progress, Source, Whiteouts, build_unnamed};
+use floe_remote_cache::Digest;
+
+use crate::{
+    document::Descriptor,
+    error::{Error, Result},
+};
+
+/// The annotations of a converted layer: what it was made of, and how. A later conversion takes it over if both are the same.
+pub(crate) const SOURCE_ANNOTATION: &str = "dev.floe.convert.source";
+pub(crate) const SETTINGS_ANNOTATION: &str = "dev.floe.convert.settings";
+
+/// The media type of EROFS layers that containerd 2.1 knows.
+const OCI_EROFS_LAYER: &str = "application/vnd.oci.image.layer.v1.erofs";
+
+/// How images are converted.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The compression of files; `None` stores them uncompressed.
+    pub compression: Option<Compression>,
+    /// The pcluster size in bytes.
+    pub pcluster_bytes: u32,
+    /// Whether the layers of an image become one.
+    pub is_merged: bool,
+    /// Whether layers have the media type that containerd 2.1 knows.
+    pub has_oci_type: bool,
+    /// Whether the original manifests and layers are stored, too.
+    pub keeps_original: bool,
+    /// The platforms to convert, `os/architecture[/variant]`; all, if there are none.
+    pub platforms: Vec<String>,
+    /// The number of threads.
+    pub jobs: NonZeroUsize,
+    /// The limit of file data in memory, in bytes, for all threads together.
+    pub memory_bytes: usize,
+}
+
+/// A converted layer.
+#[derive(Clone, Debug)]
+pub(crate) struct Layer {
+    pub(crate) descriptor: Descriptor,
+    /// The digest and the length of its digest table, if one is stored.
+    pub(crate) table: Option<(Digest, u64)>,
+}
+
+/// A converted layer that is not stored yet.
+pub(crate) struct BuiltLayer {
+    pub(crate) path: PathBuf,
+    pub(crate) digests: FileDigests,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The threads and the memory of one build.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    pub(crate) jobs: NonZeroUsize,
+    pub(crate) memory_bytes: usize,
+}
+
+impl Settings {
+    /// A short text that differs if the bytes of converted layers may differ.
+    pub(crate) fn identity(&self) -> String {
+        let version = env!("CARGO_PKG_VERSION");
+        let settings =
+            format!("{:?} {} {} {}", self.compression, self.pcluster_bytes, self.is_merged, self.has_oci_type);
+        format!("{version}-{}", &Digest::of(settings.as_bytes()).to_string()[..16])
+    }
+}
+
+impl BuiltLayer {
+    /// Builds an EROFS image of the archives in `layers`, the lowest first, at `output`. A single layer keeps its whiteouts, as
+    /// those of overlayfs; of several layers, whiteouts remove entries of lower ones.
+    ///
+    /// # Errors
+    /// An archive is broken, the image cannot be written, or `cancel` is set.
+    pub(crate) fn new(
+        layers: &[PathBuf],
+        output: &Path,
+        settings: &Settings,
+        share: Share,
+        cancel: &AtomicBool,
+    ) -> std::result::Result<Self, floe_mkfs::Error> {
+        let mut options = Options::new(output);
+        options.compression = settings.compression;
+        options.pcluster_bytes = settings.pcluster_bytes;
+        options.whiteouts = if settings.is_merged { Whiteouts::Apply } else { Whiteouts::Overlay };
+        options.jobs = share.jobs;
+        options.memory_bytes = Some(share.memory_bytes);
+        let sources: Vec<Source> = layers.iter().map(|path| Source::Tar(path.clone())).collect();
+        let mut verifier = ImageVerifier { thoroughness: Thoroughness::Sample, jobs: share.jobs };
+        let complete = build_unnamed(&options, &sources, Some(&mut verifier), &mut Until(cancel))?;
+        let digests = FileDigests::of(complete.file());
+        let digests =
+            digests.map_err(|error| floe_mkfs::Error::Option(format!("cannot read the layer back: {error}")))?;
+        let summary = complete.finish(&[])?;
+        Ok(Self { path: output.to_owned(), digests, warnings: summary.warnings })
+    }
+
+    /// Describes the layer.
+    pub(crate) fn describe(&self, source: &Digest, settings: &Settings, with_table: bool) -> Layer {
+        let FileDigests { whole, table } = &self.digests;
+        let media_type = if settings.has_oci_type { OCI_EROFS_LAYER } else { EROFS_LAYER };
+        let mut descriptor = Descriptor::new(media_type, whole, table.object_len());
+        let annotations = &mut descriptor.annotations;
+        let mut add = |name: &str, value: String| annotations.insert(name.to_owned(), value);
+        add(FORMAT_ANNOTATION, "erofs".to_owned());
+        add(SOURCE_ANNOTATION, format!("sha256:{source}"));
+        add(SETTINGS_ANNOTATION, settings.identity());
+        if with_table {
+            add(TABLE_ANNOTATION, format!("sha256:{}", table.digest()));
+        }
+        let table = with_table.then(|| (*table.digest(), table.to_bytes().len() as u64));
+        Layer { descriptor, table }
+    }
+}
+
+/// The key of several layers that are merged.
+pub(crate) fn merged_key(layers: &[Descriptor]) -> Result<Digest> {
+    let mut text = String::new();
+    for layer in layers {
+        let _ = writeln!(text, "{}", layer.digest()?);
+    }
+    Ok(Digest::of(text.as_bytes()))
+}
+
+/// Stops a build when a flag is set.
+struct Until<'flag>(&'flag AtomicBool);
+
+impl Progress for Until<'_> {
+    fn advance(&mut self, _: Phase, _: u64, _: u64) -> ControlFlow<()> {
+        if self.0.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+/// The error for a layer that could not be built.
+pub(crate) fn build_error(layer: &Digest) -> impl Fn(floe_mkfs::Error) -> Error {
+    let layer = format!("sha256:{layer}");
+    move |error| match error {
+        floe_mkfs::Error::Cancelled => Error::Cancelled,
+        error => Error::Build { layer: layer.clone(), error },
+    }
+}

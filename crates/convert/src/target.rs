@@ -1,0 +1,37 @@
+//! Stores images, wherever that is.
+
+use std::path::Path;
+
+use floe_remote_cache::Digest;
+
+use crate::{document::Descriptor, error::Result};
+
+/// Where a converted image is stored.
+pub(crate) trait Target: Sync {
+    /// A directory for unfinished files, preferably of the file system that the finished ones are on.
+    fn scratch(&self) -> &Path;
+
+    /// The document that the image's name stands for at present.
+    fn existing(&self) -> Result<Option<Vec<u8>>>;
+
+    /// Reads a manifest that is stored there.
+    fn document(&self, descriptor: &Descriptor) -> Result<Vec<u8>>;
+
+    /// Whether a blob is stored there. May make it so, without a copy of the bytes.
+    fn has(&self, digest: &Digest) -> Result<bool>;
+
+    /// Stores a file. It may be moved if it `may_move`. Returns whether it was missing.
+    fn put_file(&self, digest: &Digest, path: &Path, may_move: bool) -> Result<bool>;
+
+    /// Stores a small blob. Returns whether it was missing.
+    fn put_blob(&self, bytes: &[u8]) -> Result<bool>;
+
+    /// Whether digest tables stay with an image that is copied from here. Without them, manifests must not name them.
+    fn keeps_tables(&self) -> bool;
+
+    /// Stores a manifest, with the digest tables that belong to it. Each table is given by its digest and its length.
+    fn put_manifest(&self, media_type: &str, bytes: &[u8], tables: &[(Digest, u64)]) -> Result<()>;
+
+    /// Stores the index, under the name of the image.
+    fn finish(&self, index: &Descriptor, bytes: &[u8]) -> Result<()>;
+}
