@@ -4,7 +4,7 @@ use std::{
     num::NonZeroUsize,
     ops::ControlFlow,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     thread,
     time::Duration,
 };
@@ -81,41 +81,43 @@ impl Verifier for ImageVerifier {
             error => VerifyError::Fault(error.to_string()),
         })?;
         let nids = Metadata { image: &image, expected }.compare(self.jobs, progress)?;
-        let (pieces, hole_part_len) = match self.thoroughness {
-            Thoroughness::Full => (expected.pieces().iter().collect(), usize::MAX),
-            Thoroughness::Sample => (sample(expected.pieces()), HOLE_SAMPLE_LEN),
+        let (sample_bytes, hole_part_len) = match self.thoroughness {
+            Thoroughness::Full => (u64::MAX, usize::MAX),
+            Thoroughness::Sample => (SAMPLE_BYTES, HOLE_SAMPLE_LEN),
         };
         let content = Content { image: &image, expected, nids: &nids, hole_part_len };
-        let content_bytes = content.compare(&pieces, self.jobs, progress)?;
-        let duplicates: Vec<_> = expected.duplicates().collect();
-        on_threads(self.jobs, &duplicates, |_| 0, |pair, buffer| content.compare_duplicate(*pair, buffer), progress)?;
+        let content_bytes = content.compare(sample(expected.pieces(), sample_bytes), self.jobs, progress)?;
+        let compare = |pair, buffer: &mut Vec<u8>| content.compare_duplicate(pair, buffer);
+        on_threads(self.jobs, expected.duplicates(), (0, |_| 0), compare, progress)?;
         Ok(Verified { inodes: expected.inode_count() as u64, content_bytes })
     }
 }
 
-/// Selects pieces from all over the image, some megabytes at each place.
-fn sample(pieces: &[PieceDigest]) -> Vec<&PieceDigest> {
+/// Selects pieces with about `sample_bytes` from all over the image, some megabytes at each place.
+fn sample(
+    pieces: impl Iterator<Item = PieceDigest> + Clone,
+    sample_bytes: u64,
+) -> impl Iterator<Item = PieceDigest> + Clone {
     // The cost of a hole does not depend on its length.
     let len = |piece: &PieceDigest| if piece.hash.is_some() { piece.len as u64 } else { HOLE_WEIGHT };
-    let total: u64 = pieces.iter().map(len).sum();
-    if total <= SAMPLE_BYTES {
-        return pieces.iter().collect();
-    }
-    let (period, window) = (total / SAMPLE_PLACES, SAMPLE_BYTES / SAMPLE_PLACES);
+    let total: u64 = pieces.clone().map(|piece| len(&piece)).sum();
+    let (period, window) = (total / SAMPLE_PLACES, sample_bytes / SAMPLE_PLACES);
     let (mut before, mut wanted_from, mut left) = (0, 0, window);
-    let mut chosen = Vec::new();
-    for piece in pieces {
-        if before + len(piece) > wanted_from {
-            chosen.push(piece);
+    pieces.filter(move |piece| {
+        let is_chosen = total <= sample_bytes || before + len(piece) > wanted_from;
+        if is_chosen {
             left = left.saturating_sub(len(piece));
             if left == 0 {
                 (wanted_from, left) = (wanted_from + period, window);
             }
         }
         before += len(piece);
-    }
-    chosen
+        is_chosen
+    })
 }
+
+/// The nid of an inode that no directory has listed yet.
+const UNKNOWN: Nid = Nid(u64::MAX);
 
 /// The metadata of an image.
 struct Metadata<'a> {
@@ -127,23 +129,25 @@ impl Metadata<'_> {
     /// Compares the metadata and returns the nid of each inode. Directories are compared one after the other, because
     /// they determine the nids of the others; other inodes are compared on several threads.
     fn compare(&self, jobs: NonZeroUsize, progress: &mut dyn Progress) -> Result<Vec<Nid>, VerifyError> {
-        let mut nids: Vec<Option<Nid>> = vec![None; self.expected.inode_count()];
-        nids[0] = Some(self.image.root());
-        let mut others = Vec::with_capacity(nids.len());
+        let is_directory = |number: usize| self.expected.inode(number).size.is_none();
+        let mut nids = vec![UNKNOWN; self.expected.inode_count()];
+        nids[0] = self.image.root();
         for number in 0..nids.len() {
             if number.is_multiple_of(INODE_INTERVAL) {
                 report(progress, 0, 0)?;
             }
-            let nid = nids[number].ok_or_else(|| self.fault(number, "no earlier directory has an entry for it"))?;
-            if self.expected.inode(number).size.is_none() {
+            let nid = nids[number];
+            if nid == UNKNOWN {
+                return Err(self.fault(number, "no earlier directory has an entry for it"));
+            }
+            if is_directory(number) {
                 self.compare_inode(number, nid)?;
                 self.compare_directory(number, nid, &mut nids)?;
-            } else {
-                others.push((number, nid));
             }
         }
-        on_threads(jobs, &others, |_| 0, |(number, nid), _| self.compare_inode(*number, *nid), progress)?;
-        Ok(nids.into_iter().flatten().collect())
+        let others = nids.iter().enumerate().filter(|(number, _)| !is_directory(*number));
+        on_threads(jobs, others, (0, |_| 0), |(number, nid), _| self.compare_inode(number, *nid), progress)?;
+        Ok(nids)
     }
 
     fn compare_inode(&self, number: usize, nid: Nid) -> Result<(), VerifyError> {
@@ -192,13 +196,16 @@ impl Metadata<'_> {
         Ok(())
     }
 
-    fn compare_directory(&self, number: usize, nid: Nid, nids: &mut [Option<Nid>]) -> Result<(), VerifyError> {
+    fn compare_directory(&self, number: usize, nid: Nid, nids: &mut [Nid]) -> Result<(), VerifyError> {
         let mut found = self.image.read_dir(nid);
         for (name, inode) in self.expected.entries(number) {
             let entry = found.next().ok_or_else(|| self.fault(inode, "its directory has no entry for it"))?;
             let entry = entry.map_err(|error| self.failed(number, &error))?;
             let is_same = entry.name == name && entry.file_type == self.expected.inode(inode).file_type;
-            if !is_same || *nids[inode].get_or_insert(entry.nid) != entry.nid {
+            if nids[inode] == UNKNOWN {
+                nids[inode] = entry.nid;
+            }
+            if !is_same || nids[inode] != entry.nid {
                 return Err(self.fault(inode, "its directory has another entry at its position"));
             }
         }
@@ -230,12 +237,14 @@ impl Content<'_> {
     /// Compares pieces on several threads. Returns their total length in bytes.
     fn compare(
         &self,
-        pieces: &[&PieceDigest],
+        pieces: impl Iterator<Item = PieceDigest> + Clone + Send,
         jobs: NonZeroUsize,
         progress: &mut dyn Progress,
     ) -> Result<u64, VerifyError> {
-        let len = |piece: &&PieceDigest| piece.len as u64;
-        on_threads(jobs, pieces, len, |piece, buffer| self.compare_piece(piece, buffer), progress)
+        let len = |piece: &PieceDigest| piece.len as u64;
+        let total = pieces.clone().map(|piece| len(&piece)).sum();
+        on_threads(jobs, pieces, (total, len), |piece, buffer| self.compare_piece(&piece, buffer), progress)?;
+        Ok(total)
     }
 
     fn compare_piece(&self, piece: &PieceDigest, buffer: &mut Vec<u8>) -> Result<(), VerifyError> {
@@ -327,33 +336,35 @@ impl Content<'_> {
     }
 }
 
-/// Compares items on several threads, each with its own buffer. Returns their total length in bytes, according to
-/// `len`.
-fn on_threads<Item: Sync>(
+/// Compares items on several threads, each with its own buffer. For progress, `total` is their total length in bytes, and
+/// `len` that of each.
+fn on_threads<Item: Send>(
     jobs: NonZeroUsize,
-    items: &[Item],
-    len: impl Fn(&Item) -> u64 + Sync,
-    compare: impl Fn(&Item, &mut Vec<u8>) -> Result<(), VerifyError> + Sync,
+    items: impl Iterator<Item = Item> + Send,
+    (total, len): (u64, impl Fn(&Item) -> u64 + Sync),
+    compare: impl Fn(Item, &mut Vec<u8>) -> Result<(), VerifyError> + Sync,
     progress: &mut dyn Progress,
-) -> Result<u64, VerifyError> {
-    let total = items.iter().map(&len).sum();
-    let (next, done, stop) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
+) -> Result<(), VerifyError> {
+    let (items, done, stop) = (Mutex::new(items), AtomicU64::new(0), AtomicBool::new(false));
     let first_fault = Mutex::new(None);
     let work = &|| {
-        let mut buffer = Vec::new();
+        let (mut buffer, mut batch) = (Vec::new(), Vec::with_capacity(BATCH_COUNT));
         loop {
-            let start = next.fetch_add(BATCH_COUNT, Relaxed);
-            let Some(batch) = items.get(start..).filter(|rest| !rest.is_empty()) else { return };
-            for item in batch.iter().take(BATCH_COUNT) {
+            batch.extend(items.lock().by_ref().take(BATCH_COUNT));
+            if batch.is_empty() {
+                return;
+            }
+            for item in batch.drain(..) {
                 if stop.load(Relaxed) {
                     return;
                 }
+                let len = len(&item);
                 if let Err(error) = compare(item, &mut buffer) {
                     stop.store(true, Relaxed);
                     first_fault.lock().get_or_insert(error);
                     return;
                 }
-                done.fetch_add(len(item), Relaxed);
+                done.fetch_add(len, Relaxed);
             }
         }
     };
@@ -383,7 +394,7 @@ fn on_threads<Item: Sync>(
     });
     match first_fault.into_inner() {
         Some(fault) => Err(fault),
-        None => told.map(|()| total),
+        None => told,
     }
 }
 
@@ -415,7 +426,8 @@ mod tests {
         for (count, len) in [(10, 1000), (100_000, 4000), (3000, 1 << 20), (100, 8 << 20)] {
             let piece = |inode| PieceDigest { inode, offset: 0, len, hash: Some(0) };
             let pieces: Vec<PieceDigest> = (0..count).map(piece).collect();
-            let chosen: Vec<usize> = sample(&pieces).iter().map(|piece| piece.inode).collect();
+            let chosen = sample(pieces.iter().copied(), SAMPLE_BYTES);
+            let chosen: Vec<usize> = chosen.map(|piece| piece.inode).collect();
             let bytes = (chosen.len() * len) as u64;
             let total = (count * len) as u64;
             assert!(bytes >= total.min(SAMPLE_BYTES) && bytes <= total.min(SAMPLE_BYTES * 4), "{count} {len}: {bytes}");

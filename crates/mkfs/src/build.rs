@@ -61,7 +61,7 @@ pub fn build_unnamed(
 
     let verify_begin = Instant::now();
     let verified = match verifier {
-        Some(verifier) => Some(verify(verifier, &tree, &order, &plan.duplicate_of, &mut layout, options, progress)?),
+        Some(verifier) => Some(verify(verifier, &tree, &order, &plan.duplicates, &mut layout, options, progress)?),
         None => None,
     };
     let verify_time = verify_begin.elapsed();
@@ -72,7 +72,7 @@ pub fn build_unnamed(
         profile_missing: plan.launch.as_ref().map_or(0, Launch::missing),
         verified,
         verify_time,
-        ..Summary::of(&tree, &order, &plan.duplicate_of, &layout)
+        ..Summary::of(&tree, &order, &plan.duplicates, &layout)
     };
     summary.total_time = begin.elapsed();
     CompleteImage::new(layout, summary, &options.temporaries)
@@ -116,6 +116,7 @@ fn store<'a>(
     let mut layout = ErofsLayout::create(tree, order, &plan, options)?;
     let to_store = plan.to_store(tree, order, options, progress)?;
     compress(&to_store, Phase::Data, options, progress, |piece| layout.add(piece))?;
+    drop(to_store);
     layout.add_rest(tree, order, progress)?;
     Ok((plan, OpenLayout::Erofs(Box::new(layout))))
 }

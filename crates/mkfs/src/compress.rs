@@ -2,6 +2,7 @@
 
 pub(crate) mod blocks;
 pub(crate) mod piece;
+pub(crate) mod piece_digests;
 pub(crate) mod segment;
 
 use floe_codec::release_freed_memory;
@@ -18,8 +19,10 @@ use crate::{
 
 /// Pieces are grouped into jobs until they have this many bytes.
 const JOB_BYTES: usize = 1 << 20;
+/// The maximum number of pieces of a job.
+const JOB_PIECES: usize = 1024;
 /// The memory per piece besides its bytes.
-const PIECE_COST: usize = 256;
+const PIECE_COST: usize = 768;
 
 /// Reads and compresses files in pieces. `put` receives the pieces in order, on the calling thread.
 pub(crate) fn compress<'a>(
@@ -29,17 +32,19 @@ pub(crate) fn compress<'a>(
     progress: &mut dyn Progress,
     mut put: impl FnMut(PieceOutput<'_>) -> Result<()>,
 ) -> Result<()> {
-    let FilesToStore { files, splits } = to_store;
     if options.has_large_pclusters() {
         release_freed_memory();
     }
-    let total = files.iter().map(|file| file.content.size()).sum();
+    let total = to_store.iter().map(|file| file.content.size()).sum();
     let lengths = if phase == Phase::Packed { SegmentLengths::Tapered } else { SegmentLengths::Even };
-    let pieces = files.iter().flat_map(|file| Piece::all_of(*file, splits.of(file.place), lengths, options));
+    let splits = &to_store.splits;
+    let pieces = to_store.iter().flat_map(|file| Piece::all_of(file, splits.of(file.place), lengths, options));
     let mut pieces = pieces.peekable();
     let next = || {
         let (mut job, mut bytes) = (Vec::new(), 0);
-        while let Some(piece) = pieces.next_if(|piece| bytes == 0 || bytes + piece.read_len() <= JOB_BYTES) {
+        while job.len() < JOB_PIECES
+            && let Some(piece) = pieces.next_if(|piece| bytes == 0 || bytes + piece.read_len() <= JOB_BYTES)
+        {
             bytes += piece.read_len().max(1);
             job.push(piece);
         }

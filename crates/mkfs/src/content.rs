@@ -1,7 +1,7 @@
 //! Decides what is stored of the files, in which order, and how, before anything is compressed.
 
 pub(crate) mod changed;
-mod duplicates;
+pub(crate) mod duplicates;
 pub(crate) mod file_split;
 mod repeats;
 pub(crate) mod storage_method;
@@ -12,26 +12,25 @@ use floe_image::{ByteRange, Nid};
 use xxhash_rust::xxh64::xxh64;
 
 use crate::{
-    error::Result,
-    options::{Coding, Options, coding::expression},
+    error::{Error, Result},
+    options::{Coding, Format, Fragments, Hint, Options, coding::expression},
     profile::Profile,
     progress::Progress,
     tree::{Body, OrderedNode, Tree, content::Content},
 };
-use duplicates::duplicates;
+use duplicates::Duplicates;
 use file_split::FileSplits;
 use repeats::find_repeats;
-use storage_method::{StorageMethod, TailRule};
+use storage_method::{FileMethod, StorageMethod, TailRule};
 
 /// How each file of a tree is to be stored. Each list has the files in the order of the tree.
 pub(crate) struct ContentPlan<'a> {
-    /// The index of an earlier file with the same content.
-    pub(crate) duplicate_of: Vec<Option<usize>>,
+    pub(crate) duplicates: Duplicates,
     pub(crate) launch: Option<Launch<'a>>,
     /// The number of each file's coding.
-    codings: Vec<Option<usize>>,
-    /// The similarity group of each file.
-    groups: Vec<u64>,
+    codings: Vec<Option<u16>>,
+    /// The similarity group of each file; empty if that makes no difference.
+    groups: Vec<u32>,
     /// The rank of each file, if files are not stored in tree order.
     ranks: Option<Vec<usize>>,
 }
@@ -45,7 +44,7 @@ pub(crate) struct FileToStore<'a> {
     /// The number of its coding, if it is compressed.
     pub(crate) coding: Option<usize>,
     /// Its similarity group.
-    pub(crate) group: u64,
+    pub(crate) group: u32,
     pub(crate) method: StorageMethod,
 }
 
@@ -56,14 +55,30 @@ pub(crate) struct BlockFile<'a> {
     pub(crate) place: usize,
     pub(crate) content: &'a Content,
     /// Its similarity group.
-    pub(crate) group: u64,
+    pub(crate) group: u32,
 }
 
 /// Files in the order in which they are stored.
 pub(crate) struct FilesToStore<'a> {
-    pub(crate) files: Vec<FileToStore<'a>>,
+    files: Vec<PlannedFile>,
+    origin: FileOrigin<'a>,
     /// Where they are split, because data is repeated.
     pub(crate) splits: FileSplits,
+}
+
+/// A file to be stored: its index in tree order, and how it is stored. There may be millions.
+#[derive(Clone, Copy)]
+struct PlannedFile {
+    place: u32,
+    method: FileMethod,
+}
+
+/// Where the files to be stored come from.
+#[derive(Clone, Copy)]
+enum FileOrigin<'a> {
+    Tree { plan: &'a ContentPlan<'a>, tree: &'a Tree, order: &'a [OrderedNode] },
+    /// An inode that does not belong to the tree, with its coding.
+    Special(&'a Content, Option<usize>),
 }
 
 impl<'a> ContentPlan<'a> {
@@ -74,43 +89,55 @@ impl<'a> ContentPlan<'a> {
         options: &'a Options,
         progress: &mut dyn Progress,
     ) -> Result<Self> {
-        let own = |ordered| tree.content(ordered).filter(|content| !content.is_referred());
-        let contents: Vec<Option<&Content>> = order.iter().map(own).collect();
-        let duplicate_of =
-            if options.shares_files() { duplicates(&contents, options, progress)? } else { vec![None; contents.len()] };
+        let own = |place: usize| tree.content(&order[place]).filter(|content| !content.is_referred());
+        let duplicates = if options.shares_files() {
+            Duplicates::find(order.len(), own, options, progress)?
+        } else {
+            Duplicates::none(order.len())
+        };
         let launch = options.profile.as_ref().map(|profile| Launch::new(profile, tree, order));
-        let ranks = launch.as_ref().map(|launch| launch.ranks(&duplicate_of));
-        let mut groups = similarity_groups(tree, order);
+        let ranks = launch.as_ref().map(|launch| launch.ranks(&duplicates));
+        let packs = options.fragments != Fragments::None || matches!(options.format, Format::Squashfs(_));
+        let mut groups = if packs { similarity_groups(tree, order) } else { Vec::new() };
         if let Some(ranks) = &ranks {
             // Files that a launch reads keep their order.
             let ranked = groups.iter_mut().zip(ranks).filter(|(_, rank)| **rank != usize::MAX);
             ranked.for_each(|(group, _)| *group = 0);
         }
         let codings = coding_numbers(tree, order, options)?;
-        Ok(Self { duplicate_of, launch, codings, groups, ranks })
+        Ok(Self { duplicates, launch, codings, groups, ranks })
     }
 
     /// The files that have content of their own, for the tree of [`ContentPlan::new`].
     pub(crate) fn to_store<'t>(
-        &self,
+        &'t self,
         tree: &'t Tree,
-        order: &[OrderedNode],
+        order: &'t [OrderedNode],
         options: &Options,
         progress: &mut dyn Progress,
     ) -> Result<FilesToStore<'t>> {
         let mut files = Vec::new();
-        for (place, ordered) in order.iter().enumerate().filter(|(place, _)| self.duplicate_of[*place].is_none()) {
-            if let Some(content) = tree.content(ordered).filter(|content| content.size() > 0 && !content.is_referred())
-            {
-                let (coding, group) = (self.codings[place], self.groups[place]);
-                let method = StorageMethod::of(content, options, coding)?;
-                files.push(FileToStore { place, content, coding, group, method });
+        for ((place, ordered), number) in order.iter().enumerate().zip(0..) {
+            let content = tree.content(ordered).filter(|content| content.size() > 0 && !content.is_referred());
+            if let Some(content) = content.filter(|_| self.duplicates.of(place).is_none()) {
+                let method = FileMethod::of(content, options, self.coding(place))?;
+                files.push(PlannedFile { place: number, method });
             }
         }
         if let Some(ranks) = &self.ranks {
-            files.sort_by_key(|file| ranks[file.place]);
+            files.sort_by_key(|file| ranks[file.place as usize]);
         }
-        FilesToStore::new(files, options, progress)
+        FilesToStore::new(files, FileOrigin::Tree { plan: self, tree, order }, options, progress)
+    }
+
+    /// The number of a file's coding, if it is compressed.
+    fn coding(&self, place: usize) -> Option<usize> {
+        self.codings[place].map(usize::from)
+    }
+
+    /// The similarity group of a file.
+    fn group(&self, place: usize) -> u32 {
+        self.groups.get(place).copied().unwrap_or(0)
     }
 }
 
@@ -122,9 +149,9 @@ impl ContentPlan<'_> {
         order: &[OrderedNode],
         priorities: &[(PathBuf, i16)],
     ) -> Vec<BlockFile<'t>> {
-        let own = order.iter().enumerate().filter(|(place, _)| self.duplicate_of[*place].is_none());
+        let own = order.iter().enumerate().filter(|(place, _)| self.duplicates.of(*place).is_none());
         let file =
-            |(place, ordered)| Some(BlockFile { place, content: tree.content(ordered)?, group: self.groups[place] });
+            |(place, ordered)| Some(BlockFile { place, content: tree.content(ordered)?, group: self.group(place) });
         let mut files: Vec<_> = own.filter_map(file).filter(|file| file.content.size() > 0).collect();
         match &self.ranks {
             Some(ranks) => files.sort_by_key(|file| ranks[file.place]),
@@ -135,9 +162,17 @@ impl ContentPlan<'_> {
 }
 
 impl<'a> FilesToStore<'a> {
-    fn new(files: Vec<FileToStore<'a>>, options: &Options, progress: &mut dyn Progress) -> Result<Self> {
-        let splits = if options.dedupe { splits(&files, options, progress)? } else { FileSplits::default() };
-        Ok(Self { files, splits })
+    fn new(
+        files: Vec<PlannedFile>,
+        origin: FileOrigin<'a>,
+        options: &Options,
+        progress: &mut dyn Progress,
+    ) -> Result<Self> {
+        let mut to_store = Self { files, origin, splits: FileSplits::default() };
+        if options.dedupe {
+            to_store.splits = splits(&to_store, options, progress)?;
+        }
+        Ok(to_store)
     }
 
     /// The content of an inode that does not belong to the tree; its place is 0.
@@ -147,8 +182,24 @@ impl<'a> FilesToStore<'a> {
         options: &Options,
         progress: &mut dyn Progress,
     ) -> Result<Self> {
-        let method = coding.map_or(StorageMethod::Flat, |_| StorageMethod::Compress(TailRule::Blocks));
-        Self::new(vec![FileToStore { place: 0, content, coding, group: 0, method }], options, progress)
+        let method = coding.map_or(FileMethod::Flat, |_| FileMethod::Compress(TailRule::Blocks));
+        Self::new(vec![PlannedFile { place: 0, method }], FileOrigin::Special(content, coding), options, progress)
+    }
+
+    /// The files.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = FileToStore<'a>> + use<'_, 'a> {
+        let origin = self.origin;
+        self.files.iter().filter_map(move |planned| {
+            let place = planned.place as usize;
+            let method = planned.method.into();
+            Some(match origin {
+                FileOrigin::Tree { plan, tree, order } => {
+                    let content = tree.content(&order[place])?;
+                    FileToStore { place, content, coding: plan.coding(place), group: plan.group(place), method }
+                }
+                FileOrigin::Special(content, coding) => FileToStore { place, content, coding, group: 0, method },
+            })
+        })
     }
 }
 
@@ -173,12 +224,12 @@ fn sort_by_priority(files: &mut [BlockFile<'_>], tree: &Tree, order: &[OrderedNo
 }
 
 /// Splits files at repeated data. Data can only refer to data with the same coding.
-fn splits(files: &[FileToStore<'_>], options: &Options, progress: &mut dyn Progress) -> Result<FileSplits> {
+fn splits(to_store: &FilesToStore<'_>, options: &Options, progress: &mut dyn Progress) -> Result<FileSplits> {
     let mut splits = FileSplits::default();
     for (number, coding) in options.codings().into_iter().enumerate() {
         let of_coding =
-            |file: &&FileToStore<'_>| file.coding == Some(number) && matches!(file.method, StorageMethod::Compress(_));
-        let files: Vec<_> = files.iter().filter(of_coding).map(|file| (file.place, file.content)).collect();
+            |file: &FileToStore<'_>| file.coding == Some(number) && matches!(file.method, StorageMethod::Compress(_));
+        let files: Vec<_> = to_store.iter().filter(of_coding).map(|file| (file.place, file.content)).collect();
         splits.join(find_repeats(&files, coding.pcluster_bytes, options, progress)?);
     }
     Ok(splits)
@@ -195,17 +246,17 @@ impl<'a> Launch<'a> {
     /// Finds the files of a profile.
     pub(crate) fn new(profile: &'a Profile, tree: &Tree, order: &[OrderedNode]) -> Self {
         let places = tree.places(order);
-        let place = |path: &[u8]| tree.find(path).map(|node| places[node.index()]);
+        let place = |path: &[u8]| tree.find(path).map(|node| places.of(node));
         Self { profile, places: profile.ranges().iter().map(|range| place(&range.path)).collect() }
     }
 
     /// The rank of each file; the launch reads files of lower ranks earlier. A file that shares the content of an
     /// earlier one has its rank.
-    pub(crate) fn ranks(&self, duplicate_of: &[Option<usize>]) -> Vec<usize> {
-        let mut ranks = vec![usize::MAX; duplicate_of.len()];
+    pub(crate) fn ranks(&self, duplicates: &Duplicates) -> Vec<usize> {
+        let mut ranks = vec![usize::MAX; duplicates.len()];
         for (rank, place) in self.places.iter().enumerate() {
             let Some(place) = place else { continue };
-            let stored = duplicate_of[*place].unwrap_or(*place);
+            let stored = duplicates.of(*place).unwrap_or(*place);
             ranks[stored] = ranks[stored].min(rank);
         }
         ranks
@@ -224,26 +275,30 @@ impl<'a> Launch<'a> {
 }
 
 /// The similarity group of each node in tree order, by its first name; files of a group have the same number.
-pub(crate) fn similarity_groups(tree: &Tree, order: &[OrderedNode]) -> Vec<u64> {
-    let mut by_node = vec![None; tree.len()];
+fn similarity_groups(tree: &Tree, order: &[OrderedNode]) -> Vec<u32> {
+    let mut by_node = vec![0; tree.len()];
     for ordered in order.iter().filter(|ordered| matches!(tree.node(ordered.node).body, Body::Directory(_))) {
         for (name, node) in tree.entries(ordered.node) {
-            by_node[node.index()].get_or_insert_with(|| xxh64(extension(name), 0));
+            let group = &mut by_node[node.index()];
+            if *group == 0 {
+                *group = u32::try_from(xxh64(extension(name), 0) >> 32).unwrap_or(0);
+            }
         }
     }
-    order.iter().map(|ordered| by_node[ordered.node.index()].unwrap_or(0)).collect()
+    order.iter().map(|ordered| by_node[ordered.node.index()]).collect()
 }
 
 /// The number of each file's coding in [`Options::codings`]; `None` if the file is not compressed. The first matching
 /// hint applies. A file with several hard links is matched by its first path.
-pub(crate) fn coding_numbers(tree: &Tree, order: &[OrderedNode], options: &Options) -> Result<Vec<Option<usize>>> {
+fn coding_numbers(tree: &Tree, order: &[OrderedNode], options: &Options) -> Result<Vec<Option<u16>>> {
     let usual = options.compression.map(|_| 0);
     if options.hints.is_empty() {
         return Ok(vec![usual; order.len()]);
     }
-    let number = |coding: Coding| options.coding_number(coding);
-    let hints = options.hints.iter().map(|hint| Ok((expression(&hint.expression)?, hint.coding.and_then(number))));
-    let hints = hints.collect::<Result<Vec<_>>>()?;
+    let too_many = |_| Error::Option("there are too many different compression hints".into());
+    let number = |coding: Coding| options.coding_number(coding).map(u16::try_from).transpose().map_err(too_many);
+    let hint = |hint: &Hint| Ok((expression(&hint.expression)?, hint.coding.map_or(Ok(None), number)?));
+    let hints = options.hints.iter().map(hint).collect::<Result<Vec<_>>>()?;
     let mut paths = vec![None; tree.len()];
     paths[Tree::ROOT.index()] = Some(PathBuf::new());
     for ordered in order {

@@ -3,6 +3,8 @@
 
 mod assembly;
 mod data_area;
+mod data_location;
+mod extent_pool;
 mod inline_data;
 mod known_data;
 mod metadata;
@@ -13,21 +15,21 @@ mod superblock;
 mod xattr_table;
 
 use data_area::DataArea;
-use floe_erofs::write::{Chunks, CompressedExtent, launch_list, launch_profile, superblock_bytes};
-use inline_data::InlineData;
+use data_location::DataLocation;
+use floe_erofs::write::{launch_list, launch_profile, superblock_bytes};
 use metadata::{MetaboxInodes, MetadataPlan};
 use squashfs::{SquashfsSummary, xattrs};
 use superblock::{Described, ImageTimes, head_len};
 use xattr_table::XattrTable;
 
 use crate::{
-    compress::piece::{PieceDigest, PieceOutput},
+    compress::{piece::PieceOutput, piece_digests::PieceDigests},
     content::{ContentPlan, Launch},
     error::{Error, Result},
     files::image_file::ImageFile,
     options::{Metabox, Options},
     progress::{Phase, Progress, report},
-    tree::{OrderedNode, Tree, content::Content, run::Run},
+    tree::{OrderedNode, Tree, content::Content},
 };
 
 /// An EROFS image while it is laid out.
@@ -53,7 +55,7 @@ pub(crate) struct CompleteLayout {
     pub(crate) uuid: [u8; 16],
     pub(crate) xattrs: StoredXattrs,
     /// Digests of the pieces of files, in the order of storage.
-    pub(crate) pieces: Vec<PieceDigest>,
+    pub(crate) pieces: PieceDigests,
     pub(crate) inode_count: u64,
     pub(crate) data_bytes: u64,
     pub(crate) metadata_bytes: u64,
@@ -91,62 +93,11 @@ impl StoredXattrs {
     }
 }
 
-/// Where the image has the data of a file.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum DataLocation {
-    /// Contiguous blocks, and inline data after the inode.
-    Flat { start_block: Option<u64>, inline: InlineData },
-    /// Pclusters.
-    Compressed {
-        /// A `COMPRESSION_` number.
-        algorithm: u8,
-        extents: Box<[CompressedExtent]>,
-        /// The stored bytes of the last extent if it is inline.
-        inline: InlineData,
-        fragment_offset: Option<u64>,
-    },
-    /// Entirely in the packed inode.
-    Fragment { offset: u64 },
-    /// Chunks.
-    Chunked { chunks: Chunks },
-    /// Shared with another file: its index in tree order.
-    SameAs(usize),
-}
-
 /// An inode that does not belong to the tree: the packed inode or the metabox.
 pub(crate) struct SpecialInode {
     pub(crate) location: DataLocation,
     /// The size in bytes.
     pub(crate) size: u64,
-}
-
-impl DataLocation {
-    /// A file without data.
-    pub(crate) const EMPTY: Self = Self::Flat { start_block: None, inline: InlineData::NONE };
-
-    /// Runs of an extra device. All but the last end with a block.
-    fn of_runs(device: u16, runs: &[Run], size: u64, block_size: u64) -> Self {
-        let mut chunks = Chunks::new(0);
-        let mut at = 0;
-        for run in runs {
-            let (first, count) = (run.offset / block_size, run.len.div_ceil(block_size));
-            chunks.push_holes(first - at);
-            chunks.push_blocks(device, run.position / block_size, count);
-            at = first + count;
-        }
-        chunks.push_holes(size.div_ceil(block_size) - at);
-        Self::Chunked { chunks }
-    }
-
-    /// Changes the offset in the packed inode.
-    pub(crate) fn move_fragment(&mut self, moved: impl Fn(u64) -> u64) {
-        match self {
-            Self::Fragment { offset } | Self::Compressed { fragment_offset: Some(offset), .. } => {
-                *offset = moved(*offset);
-            }
-            _ => {}
-        }
-    }
 }
 
 impl<'a> ErofsLayout<'a> {
@@ -221,6 +172,7 @@ impl<'a> ErofsLayout<'a> {
             tree,
             order,
             files: &data.files,
+            extents: &data.extents,
             inlines: &data.inlines,
             directories: &directories,
             xattrs: &xattrs,
@@ -253,7 +205,7 @@ impl<'a> ErofsLayout<'a> {
             metadata_block,
             metadata: &metadata,
             has_xattrs: order.iter().any(|ordered| !tree.node(ordered.node).xattrs.is_empty()),
-            has_chunks: data.files.iter().any(|file| matches!(file, DataLocation::Chunked { .. })),
+            has_chunks: data.files.iter().any(|file| matches!(file, DataLocation::Chunked(_))),
             data_digest: data.digest,
         };
         let superblock = described.superblock();
@@ -284,6 +236,7 @@ impl<'a> ErofsLayout<'a> {
             tree,
             order,
             files: &self.data.files,
+            extents: self.data.extents(),
             inlines: self.data.inlines(),
             directories: &self.directories,
             xattrs: &self.xattrs,

@@ -9,6 +9,7 @@ use expected::Verified;
 use naming::{Companion, name_all};
 
 use crate::{
+    content::duplicates::Duplicates,
     error::Result,
     files::{image_file::ImageFile, output_file::OutputFile, temporaries::Temporaries},
     layout::{CompleteLayout, squashfs::SquashfsSummary},
@@ -93,22 +94,21 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// The counts and sizes of an image of this tree. `same` has an earlier file with the same content for each file.
+    /// The counts and sizes of an image of this tree.
     pub(crate) fn of(
         tree: &Tree,
         order: &[OrderedNode],
-        duplicate_of: &[Option<usize>],
+        duplicates: &Duplicates,
         layout: &CompleteLayout,
     ) -> Self {
-        let contents: Vec<Option<&Content>> = order.iter().map(|ordered| tree.content(ordered)).collect();
+        let sizes = || order.iter().filter_map(|ordered| tree.content(ordered)).map(Content::size);
         let directories = order.iter().filter(|ordered| matches!(tree.node(ordered.node).body, Body::Directory(_)));
-        let duplicates = duplicate_of.iter().zip(&contents).filter(|(duplicate_of, _)| duplicate_of.is_some());
-        let duplicates = duplicates.filter_map(|(_, content)| *content).map(Content::size);
+        let duplicates = duplicates.iter().filter_map(|(place, _)| tree.content(&order[place])).map(Content::size);
         Self {
             inodes: layout.inode_count,
-            files: contents.iter().flatten().count() as u64,
+            files: sizes().count() as u64,
             directories: directories.count() as u64,
-            content_bytes: contents.iter().flatten().map(|content| content.size()).sum(),
+            content_bytes: sizes().sum(),
             duplicate_bytes: layout.duplicate_bytes + duplicates.sum::<u64>(),
             packed_bytes: layout.packed_bytes,
             data_bytes: layout.data_bytes,

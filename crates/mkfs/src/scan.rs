@@ -12,6 +12,7 @@ use std::{fs, os::unix::fs::MetadataExt, path::Path};
 use archive::Archive;
 use directory::DirectoryScanner;
 use excludes::Excludes;
+use floe_codec::release_freed_memory;
 use floe_image::{DIRECTORY_TOO_DEEP, ShownName, Timestamp};
 use image::ImageScanner;
 
@@ -72,7 +73,9 @@ pub(crate) fn scan(options: &Options, sources: &[Source], progress: &mut dyn Pro
             }
             Source::Image(image) => ImageScanner::new(image, &mut tree, options, &excludes).scan(progress)?,
         }
+        tree.check_complete()?;
     }
+    release_freed_memory();
     if let Some(path) = excludes.missing().filter(|_| options.excludes_must_match) {
         return Err(Error::Option(format!("--exclude: the source has no {}", path.shown())));
     }
@@ -81,6 +84,7 @@ pub(crate) fn scan(options: &Options, sources: &[Source], progress: &mut dyn Pro
         tree.split_links();
     }
     options.overlay_marks.put(&mut tree);
+    tree.check_complete()?;
     let order = tree.in_order();
     if let Some(node) = tree.too_deep(&order) {
         let path = shown(&tree.path(&order, node));

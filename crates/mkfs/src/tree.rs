@@ -1,20 +1,25 @@
 //! The tree of nodes for an image, and the sources of their content.
 
 pub(crate) mod content;
+pub(crate) mod entries;
+pub(crate) mod listed;
 pub(crate) mod run;
 pub(crate) mod source_image;
 pub(crate) mod source_root;
 pub(crate) mod xattrs;
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    path::PathBuf,
-};
+use std::{collections::HashSet, path::PathBuf, sync::Arc};
 
 use floe_image::{DIRECTORY_DEPTH_MAX, DeviceNumber, FileType, Timestamp};
 
-use content::Content;
-use xattrs::Xattr;
+use content::{Content, Referrer};
+use entries::{Entries, Names};
+use xattrs::XattrSet;
+
+use crate::error::{Error, Result};
+
+/// The maximum number of nodes.
+const NODES_MAX: usize = u32::MAX as usize;
 
 /// The number of a node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -43,9 +48,9 @@ pub(crate) struct Metadata {
 /// The type of an inode with its data.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
-    Directory(BTreeMap<Box<[u8]>, NodeId>),
+    Directory(Entries),
     File(Content),
-    Symlink(Vec<u8>),
+    Symlink(Box<[u8]>),
     Special(FileType, DeviceNumber),
 }
 
@@ -53,8 +58,7 @@ pub(crate) enum Body {
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) metadata: Metadata,
-    /// Full names and values, sorted by name.
-    pub(crate) xattrs: Vec<Xattr>,
+    pub(crate) xattrs: XattrSet,
     pub(crate) body: Body,
 }
 
@@ -73,7 +77,23 @@ impl Node {
 #[derive(Debug)]
 pub(crate) struct Tree {
     nodes: Vec<Node>,
+    names: Names,
+    /// The xattrs of nodes, each set once.
+    xattrs: HashSet<XattrSet>,
+    /// Whether something was left out, because there was no number for it.
+    is_full: bool,
     devices: Vec<ReferredDevice>,
+}
+
+/// The place of each node in an order.
+#[derive(Debug)]
+pub(crate) struct Places(Vec<u32>);
+
+impl Places {
+    /// The index of a node in the order; 0 for nodes without a name.
+    pub(crate) fn of(&self, node: NodeId) -> usize {
+        self.0[node.index()] as usize
+    }
 }
 
 /// A file that is an extra device of the new image.
@@ -98,14 +118,22 @@ impl Tree {
 
     /// Creates a tree with a root without entries.
     pub(crate) fn new(metadata: Metadata) -> Self {
-        let root = Node { metadata, xattrs: Vec::new(), body: Body::Directory(BTreeMap::new()) };
-        Self { nodes: vec![root], devices: Vec::new() }
+        let root = Node { metadata, xattrs: XattrSet::default(), body: Body::Directory(Entries::default()) };
+        let names = Names::default();
+        Self { nodes: vec![root], names, xattrs: HashSet::new(), is_full: false, devices: Vec::new() }
     }
 
-    /// Adds an extra device; returns its number, which is above 0.
-    pub(crate) fn add_device(&mut self, device: ReferredDevice) -> u16 {
+    /// Fails if the tree has no room for all nodes or names that were added.
+    pub(crate) fn check_complete(&self) -> Result<()> {
+        let too_large = || Error::Layout("there are too many files: their names may have 4 GiB".into());
+        if self.is_full { Err(too_large()) } else { Ok(()) }
+    }
+
+    /// Adds an extra device. Its number is above 0.
+    pub(crate) fn add_device(&mut self, device: ReferredDevice) -> Referrer {
+        let path = Arc::new(device.path.clone());
         self.devices.push(device);
-        u16::try_from(self.devices.len()).unwrap_or(u16::MAX)
+        Referrer { number: u16::try_from(self.devices.len()).unwrap_or(u16::MAX), path }
     }
 
     /// The extra devices, by number from 1 on.
@@ -139,13 +167,13 @@ impl Tree {
         (0..self.nodes.len()).map(NodeId::new)
     }
 
-    /// The index of each node in `order`; 0 for nodes without a name.
-    pub(crate) fn places(&self, order: &[OrderedNode]) -> Vec<usize> {
+    /// The index of each node in `order`.
+    pub(crate) fn places(&self, order: &[OrderedNode]) -> Places {
         let mut places = vec![0; self.nodes.len()];
-        for (place, ordered) in order.iter().enumerate() {
+        for (place, ordered) in (0..).zip(order) {
             places[ordered.node.index()] = place;
         }
-        places
+        Places(places)
     }
 
     /// The path of a node without a leading slash, by the name under which it was found first.
@@ -196,7 +224,17 @@ impl Tree {
     }
 
     /// Adds a node without a name.
-    pub(crate) fn add(&mut self, node: Node) -> NodeId {
+    pub(crate) fn add(&mut self, mut node: Node) -> NodeId {
+        if !node.xattrs.is_empty() {
+            match self.xattrs.get(&node.xattrs) {
+                Some(known) => node.xattrs = known.clone(),
+                None => _ = self.xattrs.insert(node.xattrs.clone()),
+            }
+        }
+        if self.nodes.len() == NODES_MAX {
+            self.is_full = true;
+            return Self::ROOT;
+        }
         self.nodes.push(node);
         NodeId::new(self.nodes.len() - 1)
     }
@@ -204,14 +242,14 @@ impl Tree {
     /// Links a node under a name and replaces an existing entry. `directory` must be a directory.
     pub(crate) fn link(&mut self, directory: NodeId, name: &[u8], node: NodeId) {
         if let Body::Directory(entries) = &mut self.nodes[directory.index()].body {
-            entries.insert(name.into(), node);
+            self.is_full |= !entries.set(&mut self.names, name, node);
         }
     }
 
     /// Removes a name, if it exists.
     pub(crate) fn unlink(&mut self, directory: NodeId, name: &[u8]) {
         if let Body::Directory(entries) = &mut self.nodes[directory.index()].body {
-            entries.remove(name);
+            entries.remove(&self.names, name);
         }
     }
 
@@ -219,7 +257,7 @@ impl Tree {
     pub(crate) fn remove(&mut self, nodes: &HashSet<NodeId>) {
         for node in &mut self.nodes {
             if let Body::Directory(entries) = &mut node.body {
-                entries.retain(|_, node| !nodes.contains(node));
+                entries.retain(|node| !nodes.contains(&node));
             }
         }
     }
@@ -234,7 +272,7 @@ impl Tree {
     /// The node with this name in a directory.
     pub(crate) fn lookup(&self, directory: NodeId, name: &[u8]) -> Option<NodeId> {
         match &self.nodes[directory.index()].body {
-            Body::Directory(entries) => entries.get(name).copied(),
+            Body::Directory(entries) => entries.node(&self.names, name),
             _ => None,
         }
     }
@@ -251,30 +289,31 @@ impl Tree {
             Body::Directory(entries) => Some(entries),
             _ => None,
         };
-        entries.into_iter().flatten().map(|(name, id)| (name.as_ref(), *id))
+        entries.into_iter().flat_map(|entries| entries.iter(&self.names))
     }
 
     /// All named nodes, each once: the root, then the entries of each directory, with directories in depth-first order.
     pub(crate) fn in_order(&self) -> Vec<OrderedNode> {
-        let mut places: Vec<Option<usize>> = vec![None; self.nodes.len()];
-        let mut order = vec![OrderedNode { node: Self::ROOT, parent: Self::ROOT, link_count: 2 }];
-        places[Self::ROOT.index()] = Some(0);
+        // The place of the root marks nodes that were not found yet: no directory has an entry for it.
+        let mut places = vec![0u32; self.nodes.len()];
+        let mut order = Vec::with_capacity(self.nodes.len());
+        order.push(OrderedNode { node: Self::ROOT, parent: Self::ROOT, link_count: 2 });
         let mut open = vec![Self::ROOT];
         while let Some(directory) = open.pop() {
             let first_below = open.len();
             for (_, node) in self.entries(directory) {
-                if let Some(place) = places[node.index()] {
-                    order[place].link_count = order[place].link_count.saturating_add(1);
+                if places[node.index()] > 0 {
+                    let known = &mut order[places[node.index()] as usize];
+                    known.link_count = known.link_count.saturating_add(1);
                     continue;
                 }
-                places[node.index()] = Some(order.len());
+                places[node.index()] = u32::try_from(order.len()).unwrap_or(u32::MAX);
                 let is_directory = matches!(self.node(node).body, Body::Directory(_));
                 order.push(OrderedNode { node, parent: directory, link_count: if is_directory { 2 } else { 1 } });
                 if is_directory {
                     open.push(node);
-                    if let Some(place) = places[directory.index()] {
-                        order[place].link_count = order[place].link_count.saturating_add(1);
-                    }
+                    let parent = &mut order[places[directory.index()] as usize];
+                    parent.link_count = parent.link_count.saturating_add(1);
                 }
             }
             open[first_below..].reverse();

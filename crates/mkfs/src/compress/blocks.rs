@@ -21,7 +21,7 @@ use crate::{
 /// Work is grouped into jobs until it has this many bytes.
 const JOB_BYTES: usize = 1 << 20;
 /// The memory for a part of a job besides its bytes.
-const WORK_COST: usize = 256;
+const WORK_COST: usize = 384;
 /// Shorter blocks are never compressed.
 const COMPRESSED_LEN_MIN: usize = 16;
 

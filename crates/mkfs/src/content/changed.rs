@@ -14,7 +14,7 @@ use crate::{
     progress::{Phase, Progress, report},
     tree::{
         Body, NodeId, OrderedNode, Tree,
-        content::{Content, Identity, data_ranges},
+        content::{Content, Identity, OpenFile, data_ranges},
         run::Run,
         source_root::is_gone,
     },
@@ -88,9 +88,9 @@ impl<'a> ChangedFiles<'a> {
 
     /// Copies a file up to its listed length, as far as the data still exists.
     fn copy(&mut self, content: &Content, progress: &mut dyn Progress) -> Result<Copied> {
-        let Content::Listed { root, inner, identity, .. } = content else { return Ok(Copied::Gone) };
+        let Content::Listed { directory, name, identity, .. } = content else { return Ok(Copied::Gone) };
         let path = content.path();
-        let file = match root.open_below(inner, OFlags::RDONLY | OFlags::NONBLOCK) {
+        let file = match directory.root.open_below(&directory.inner(*name), OFlags::RDONLY | OFlags::NONBLOCK) {
             Ok(file) => File::from(file),
             Err(error) if is_gone(error) || matches!(error, Errno::ACCESS | Errno::PERM) => return Ok(Copied::Gone),
             Err(error) => return Err(Error::source(path, "open")(error.into())),
@@ -140,7 +140,7 @@ impl<'a> ChangedFiles<'a> {
             format!("the image has its later content, up to the listed length of {size} bytes")
         };
         self.warnings.push(format!("{} changed while it was read: {what}", path.shown()));
-        let path = path.as_path().into();
-        Ok(Copied::Content(Content::Sparse { file: copies, path, runs: runs.into(), size, identity: None }))
+        let file = Arc::new(OpenFile { file: copies, path, identity: None });
+        Ok(Copied::Content(Content::Sparse { file, runs: runs.into(), size }))
     }
 }

@@ -1,7 +1,5 @@
 //! Finds files with equal content.
 
-use std::collections::HashMap;
-
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -19,55 +17,99 @@ const READ_LEN: usize = 1 << 20;
 const WINDOW_LEN: usize = 64 << 10;
 /// Files are grouped into jobs until they have this many bytes.
 const JOB_BYTES: u64 = 4 << 20;
+/// The maximum number of files of a job.
+const JOB_FILES: usize = 1024;
 
-/// For each file, the first earlier file with the same content, if any; both as indexes into `files`. Only files of
-/// equal sizes are read.
-pub(crate) fn duplicates(
-    files: &[Option<&Content>],
-    options: &Options,
-    progress: &mut dyn Progress,
-) -> Result<Vec<Option<usize>>> {
-    let mut by_size: HashMap<u64, usize> = HashMap::new();
-    for content in files.iter().flatten() {
-        *by_size.entry(content.size()).or_default() += 1;
+/// The files that have the content of earlier ones. Files have their indexes in tree order.
+pub(crate) struct Duplicates {
+    /// The earlier file for each file, or [`NONE`].
+    earlier: Vec<u32>,
+}
+
+const NONE: u32 = u32::MAX;
+
+/// The digest of a file, and its index.
+type FileDigest = ([u8; 32], u32);
+
+impl Duplicates {
+    /// None of this many files is a duplicate.
+    pub(super) fn none(count: usize) -> Self {
+        Self { earlier: vec![NONE; count] }
     }
-    let candidates: Vec<(usize, &Content)> = files
-        .iter()
-        .enumerate()
-        .filter_map(|(place, content)| Some((place, (*content)?)))
-        .filter(|(_, content)| content.size() > 0 && by_size.get(&content.size()).is_some_and(|count| *count > 1))
-        .collect();
-    let total = candidates.iter().map(|(_, content)| content.size()).sum();
-    let mut rest = candidates.as_slice();
-    let next = || {
-        let mut bytes = 0;
-        let count = rest.iter().take_while(|(_, content)| {
-            let take = bytes < JOB_BYTES;
-            bytes += content.size();
-            take
-        });
-        let (job, after) = rest.split_at(count.count());
-        rest = after;
-        (!job.is_empty()).then_some((job, READ_LEN))
-    };
-    let worker = || {
-        let mut buffer = zeros(READ_LEN)?;
-        Ok(move |job: &[(usize, &Content)]| {
-            job.iter().map(|(place, content)| Ok((*place, content.size(), digest(content, &mut buffer)?))).collect()
-        })
-    };
-    let mut first: HashMap<[u8; 32], usize> = HashMap::new();
-    let mut duplicate_of = vec![None; files.len()];
-    let mut done = 0;
-    workers::run(options.jobs, options.memory_len(), worker, next, |digests: Vec<(usize, u64, [u8; 32])>| {
-        for (place, size, digest) in digests {
-            done += size;
-            let earlier = *first.entry(digest).or_insert(place);
-            duplicate_of[place] = (earlier != place).then_some(earlier);
+
+    /// Finds the first earlier file with the same content for each file. Only files of equal sizes are read.
+    pub(super) fn find<'c>(
+        count: usize,
+        content: impl Fn(usize) -> Option<&'c Content> + Sync,
+        options: &Options,
+        progress: &mut dyn Progress,
+    ) -> Result<Self> {
+        let candidates = of_equal_sizes(count, &content);
+        let size = |place: &u32| content(*place as usize).map_or(0, Content::size);
+        let total = candidates.iter().map(size).sum();
+        let mut rest = candidates.as_slice();
+        let next = || {
+            let mut bytes = 0;
+            let count = rest.iter().take(JOB_FILES).take_while(|place| {
+                let take = bytes < JOB_BYTES;
+                bytes += size(place);
+                take
+            });
+            let (job, after) = rest.split_at(count.count());
+            rest = after;
+            (!job.is_empty()).then_some((job, READ_LEN))
+        };
+        let worker = || {
+            let (content, mut buffer) = (&content, zeros(READ_LEN)?);
+            Ok(move |job: &[u32]| -> Result<Vec<FileDigest>> {
+                let files = job.iter().filter_map(|place| Some((*place, content(*place as usize)?)));
+                files.map(|(place, content)| Ok((digest(content, &mut buffer)?, place))).collect()
+            })
+        };
+        let mut found: Vec<FileDigest> = Vec::with_capacity(candidates.len());
+        let mut done = 0;
+        workers::run(options.jobs, options.memory_len(), worker, next, |digests: Vec<FileDigest>| {
+            done += digests.iter().map(|(_, place)| size(place)).sum::<u64>();
+            found.extend(digests);
+            report(progress, Phase::Compare, done, total)
+        })?;
+        let mut duplicates = Self::none(count);
+        found.sort_unstable();
+        for same in found.chunk_by(|(left, _), (right, _)| left == right) {
+            if let [(_, first), others @ ..] = same {
+                others.iter().for_each(|(_, place)| duplicates.earlier[*place as usize] = *first);
+            }
         }
-        report(progress, Phase::Compare, done, total)
-    })?;
-    Ok(duplicate_of)
+        Ok(duplicates)
+    }
+
+    /// The number of files.
+    pub(crate) fn len(&self) -> usize {
+        self.earlier.len()
+    }
+
+    /// The earlier file with the content of a file.
+    pub(crate) fn of(&self, place: usize) -> Option<usize> {
+        self.earlier.get(place).filter(|earlier| **earlier != NONE).map(|earlier| *earlier as usize)
+    }
+
+    /// Each duplicate with the earlier file, in tree order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, usize)> {
+        (0..self.len()).filter_map(|place| Some((place, self.of(place)?)))
+    }
+}
+
+/// The files whose sizes others have, too.
+fn of_equal_sizes<'c>(count: usize, content: &impl Fn(usize) -> Option<&'c Content>) -> Vec<u32> {
+    let size = |place: usize| content(place).map(Content::size).filter(|size| *size > 0);
+    let mut sizes: Vec<u64> = (0..count).filter_map(size).collect();
+    sizes.sort_unstable();
+    let is_shared = |size: u64| {
+        let first = sizes.partition_point(|other| *other < size);
+        sizes.get(first + 1) == Some(&size)
+    };
+    let candidates = (0..).zip(0..count).filter(|(_, place)| size(*place).is_some_and(is_shared));
+    candidates.map(|(number, _)| number).collect()
 }
 
 fn digest(content: &Content, buffer: &mut [u8]) -> Result<[u8; 32]> {

@@ -11,7 +11,7 @@ use crate::{
 
 /// The maximum length in bytes of chunks while they are read, because each is in memory as a whole. If the user asks
 /// for longer chunks, contiguous ones are merged.
-const CHUNK_LEN_MAX: usize = 16 << 20;
+const CHUNK_LEN_MAX: u32 = 16 << 20;
 /// The minimum chunk size, in bytes, of an uncompressed file with holes.
 const SPARSE_CHUNK_LEN_MIN: u64 = 64 << 10;
 /// The length of a chunk's record in the map of a file, in bytes.
@@ -25,6 +25,22 @@ const SPARSE_STORED_FACTOR_MAX: u64 = 1024;
 const COMPRESSED_SPARSE_SIZE_MIN: u64 = 16 << 20;
 /// The minimum ratio of such a file's size to its data.
 const COMPRESSED_SPARSE_FACTOR: u64 = 1024;
+
+/// How a file is stored.
+#[derive(Clone, Copy)]
+pub(crate) enum FileMethod {
+    /// Uncompressed.
+    Flat,
+    /// Compressed.
+    Compress(TailRule),
+    /// In the packed inode.
+    Pack,
+    /// In chunks.
+    Chunk {
+        /// The chunk size in bytes.
+        chunk_len: u32,
+    },
+}
 
 /// How a piece is stored.
 #[derive(Clone, Copy)]
@@ -62,13 +78,12 @@ pub(crate) enum TailRule {
     Fragment,
 }
 
-impl StorageMethod {
+impl FileMethod {
     /// Decides how a file with this coding is stored.
     pub(crate) fn of(content: &Content, options: &Options, coding: Option<usize>) -> Result<Self> {
         if let Some(chunk_bytes) = options.chunk_bytes {
-            return Ok(Self::Chunk {
-                chunk_len: usize::try_from(chunk_bytes).unwrap_or(usize::MAX).min(CHUNK_LEN_MAX),
-            });
+            let chunk_len = u32::try_from(chunk_bytes).unwrap_or(u32::MAX).min(CHUNK_LEN_MAX);
+            return Ok(Self::Chunk { chunk_len });
         }
         if let Some(chunk_len) = sparse_chunk_len(content, options, coding)? {
             return Ok(Self::Chunk { chunk_len });
@@ -78,6 +93,19 @@ impl StorageMethod {
             (_, Fragments::All) => Self::Pack,
             (_, _) => Self::Compress(TailRule::of_files(options)),
         })
+    }
+}
+
+impl From<FileMethod> for StorageMethod {
+    fn from(method: FileMethod) -> Self {
+        match method {
+            FileMethod::Flat => Self::Flat,
+            FileMethod::Compress(rule) => Self::Compress(rule),
+            FileMethod::Pack => Self::Pack,
+            FileMethod::Chunk { chunk_len } => {
+                Self::Chunk { chunk_len: usize::try_from(chunk_len).unwrap_or(usize::MAX) }
+            }
+        }
     }
 }
 
@@ -99,7 +127,7 @@ impl TailRule {
 
 /// The chunk size for a file that is stored in chunks to keep its holes, although the options do not ask for chunks.
 /// This applies to files with holes that are not compressed, or whose index would be longer than their data.
-fn sparse_chunk_len(content: &Content, options: &Options, coding: Option<usize>) -> Result<Option<usize>> {
+fn sparse_chunk_len(content: &Content, options: &Options, coding: Option<usize>) -> Result<Option<u32>> {
     let size = content.size();
     let stored_len_max = match coding {
         None => size.saturating_sub(1),
@@ -120,7 +148,7 @@ fn sparse_chunk_len(content: &Content, options: &Options, coding: Option<usize>)
         return Err(Error::unfit(content.path(), reason));
     }
     // Only an empty chunk becomes a hole, and the block count does not show whether there is one.
-    Ok(usize::try_from(chunks.chunk_len).ok().filter(|_| chunks.data_len < size))
+    Ok(u32::try_from(chunks.chunk_len).ok().filter(|_| chunks.data_len < size))
 }
 
 /// The space that a file with holes takes in an image.
@@ -138,7 +166,7 @@ impl SparseChunks {
     fn smallest(ranges: &[Range<u64>], size: u64, block_size: u64) -> Option<Self> {
         let first = SPARSE_CHUNK_LEN_MIN.max(block_size);
         let lens =
-            std::iter::successors(Some(first), |len| Some(len * 2)).take_while(|len| *len <= CHUNK_LEN_MAX as u64);
+            std::iter::successors(Some(first), |len| Some(len * 2)).take_while(|len| *len <= CHUNK_LEN_MAX.into());
         let chunks = lens.map(|chunk_len| {
             let (mut data_len, mut end) = (0, 0);
             for range in ranges {

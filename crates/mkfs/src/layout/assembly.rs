@@ -6,7 +6,8 @@ use floe_erofs::write::{Chunks, CompressedExtent, ExtentKind};
 use xxhash_rust::xxh64::xxh64;
 
 use super::{
-    DataLocation,
+    data_location::{CompressedFile, DataLocation},
+    extent_pool::ExtentPool,
     inline_data::InlineStore,
     known_data::{Gap, KnownChunks, KnownPclusters, Verdict, shared_extents},
     packed::{FinalOffsets, Packed},
@@ -35,6 +36,8 @@ const KNOWN_END_FACTOR: usize = 3;
 pub(crate) struct Assembler<'a> {
     pub(crate) image: ImageFile,
     pub(crate) blob: Option<ImageFile>,
+    /// The extents of complete files.
+    pub(crate) extents: ExtentPool,
     /// The data for behind the inodes.
     pub(crate) inlines: InlineStore,
     options: &'a Options,
@@ -61,7 +64,7 @@ struct Current {
     place: usize,
     coding: Option<usize>,
     /// The similarity group.
-    group: u64,
+    group: u32,
     /// A `COMPRESSION_` number.
     algorithm: u8,
     /// Whether repeats refer to it.
@@ -80,6 +83,7 @@ impl<'a> Assembler<'a> {
         Self {
             image,
             blob,
+            extents: ExtentPool::default(),
             inlines: InlineStore::new(options.output.clone()),
             options,
             packed,
@@ -166,7 +170,7 @@ impl<'a> Assembler<'a> {
     fn finish(&mut self, size: u64, content: &Content) -> Result<DataLocation> {
         let current = std::mem::take(&mut self.current);
         if let Some(chunks) = current.chunks {
-            return Ok(DataLocation::Chunked { chunks });
+            return Ok(DataLocation::Chunked(Box::new(chunks)));
         }
         let Current { start, extents, inline, fragment_offset, is_source, algorithm, .. } = current;
         if extents.is_empty() {
@@ -174,7 +178,7 @@ impl<'a> Assembler<'a> {
                 return Ok(DataLocation::Fragment { offset });
             }
             let start_block = (self.image.len() > start).then_some(start / self.options.block_size());
-            return Ok(DataLocation::Flat { start_block, inline: self.inlines.put(&inline)? });
+            return Ok(DataLocation::flat(start_block, self.inlines.put(&inline)?));
         }
         if let (Some(offset), 1) = (fragment_offset, extents.len()) {
             return Ok(DataLocation::Fragment { offset });
@@ -186,7 +190,8 @@ impl<'a> Assembler<'a> {
             return self.copy_flat(size, content);
         }
         let inline = self.inlines.put(&inline)?;
-        Ok(DataLocation::Compressed { algorithm, extents: extents.into(), inline, fragment_offset })
+        let extents = self.extents.add(&extents)?;
+        Ok(DataLocation::Compressed(CompressedFile::new(extents, algorithm, inline, fragment_offset)))
     }
 
     fn add_chunks(&mut self, chunk_len: usize, chunks: &[HashedChunk], bytes: &[u8]) -> Result<()> {
@@ -236,8 +241,9 @@ impl<'a> Assembler<'a> {
         if let (Some(first), 0) = (cut, self.current.left_len) {
             let source = match files.get(repeat.source) {
                 _ if repeat.source == self.current.place => &self.current.extents[*first..],
-                Some(DataLocation::Compressed { extents, inline, .. }) => {
-                    &extents[*first..extents.len() - usize::from(!inline.is_empty())]
+                Some(DataLocation::Compressed(file)) => {
+                    let extents = self.extents.of(file.extents);
+                    &extents[*first..extents.len() - usize::from(!file.inline().is_empty())]
                 }
                 _ => &[],
             };
@@ -390,6 +396,6 @@ impl<'a> Assembler<'a> {
         open.check_unchanged()?;
         let Current { start, inline, .. } = std::mem::take(&mut self.current);
         let start_block = (self.image.len() > start).then_some(start / self.options.block_size());
-        Ok(DataLocation::Flat { start_block, inline: self.inlines.put(&inline)? })
+        Ok(DataLocation::flat(start_block, self.inlines.put(&inline)?))
     }
 }

@@ -1,14 +1,18 @@
 //! The data area of an image: the content of files, and of the inodes that do not belong to the tree.
 
-use std::{os::unix::fs::FileExt, sync::Arc};
+use std::os::unix::fs::FileExt;
 
 use sha2::{Digest, Sha256};
 
-use super::{DataLocation, SpecialInode, assembly::Assembler, inline_data::InlineStore, packed::Packed};
+use super::{
+    SpecialInode, assembly::Assembler, data_location::DataLocation, extent_pool::ExtentPool, inline_data::InlineStore,
+    packed::Packed,
+};
 use crate::{
     compress::{
         compress,
-        piece::{PieceDigest, PieceOutput},
+        piece::PieceOutput,
+        piece_digests::PieceDigests,
         segment::inline_len_max,
     },
     content::{ContentPlan, FilesToStore},
@@ -25,7 +29,7 @@ pub(crate) struct DataArea<'a> {
     /// Where each file is, in tree order; [`DataLocation::EMPTY`] for other nodes.
     pub(crate) files: Vec<DataLocation>,
     digest: Sha256,
-    pieces: Vec<PieceDigest>,
+    pieces: PieceDigests,
     options: &'a Options,
 }
 
@@ -37,11 +41,12 @@ pub(crate) struct FinishedData {
     pub(crate) blob: Option<ImageFile>,
     /// Where each file is, in tree order.
     pub(crate) files: Vec<DataLocation>,
+    pub(crate) extents: ExtentPool,
     pub(crate) inlines: InlineStore,
     /// A digest of all content.
     pub(crate) digest: [u8; 32],
     /// Digests of the pieces of files, in the order of storage.
-    pub(crate) pieces: Vec<PieceDigest>,
+    pub(crate) pieces: PieceDigests,
     /// How many bytes were found as duplicates.
     pub(crate) duplicate_bytes: u64,
 }
@@ -57,16 +62,14 @@ impl<'a> DataArea<'a> {
         let blob = options.blob_device.as_deref().map(|path| ImageFile::create(path, 0, &options.temporaries));
         let blob = blob.transpose()?;
         let mut digest = Sha256::new();
-        let mut files = vec![DataLocation::EMPTY; plan.duplicate_of.len()];
-        for (place, (file, duplicate_of)) in files.iter_mut().zip(&plan.duplicate_of).enumerate() {
-            if let Some(earlier) = duplicate_of {
-                *file = DataLocation::SameAs(*earlier);
-                digest.update((place as u64).to_le_bytes());
-                digest.update((*earlier as u64).to_le_bytes());
-            }
+        let mut files = vec![DataLocation::EMPTY; plan.duplicates.len()];
+        for (place, earlier) in plan.duplicates.iter() {
+            files[place] = DataLocation::SameAs(earlier);
+            digest.update((place as u64).to_le_bytes());
+            digest.update((earlier as u64).to_le_bytes());
         }
         let assembler = Assembler::new(image, blob, options, packed);
-        Ok(Self { assembler, files, digest, pieces: Vec::new(), options })
+        Ok(Self { assembler, files, digest, pieces: PieceDigests::default(), options })
     }
 
     /// Adds the next piece of the files.
@@ -92,7 +95,7 @@ impl<'a> DataArea<'a> {
             let start_block = (!blocks.is_empty()).then_some(image.len() / self.options.block_size());
             image.append(blocks)?;
             image.pad(self.options.block_size())?;
-            *file = DataLocation::Flat { start_block, inline: self.assembler.inlines.put(tail)? };
+            *file = DataLocation::flat(start_block, self.assembler.inlines.put(tail)?);
         }
         Ok(())
     }
@@ -109,6 +112,11 @@ impl<'a> DataArea<'a> {
         let usual = self.options.compression.map(|_| 0);
         let other = self.options.layout.packed_coding.and_then(|coding| self.options.coding_number(coding));
         self.add_special(&content, other.or(usual), Phase::Packed, progress).map(Some)
+    }
+
+    /// The extents of files.
+    pub(crate) fn extents(&self) -> &ExtentPool {
+        &self.assembler.extents
     }
 
     /// The data for behind the inodes.
@@ -139,7 +147,7 @@ impl<'a> DataArea<'a> {
         let failed =
             |error| Error::Output { path: path.to_path_buf(), action: "write a temporary file next to", error };
         file.write_all_at(bytes, 0).map_err(failed)?;
-        let content = Content::Region { file: Arc::new(file), path: path.into(), offset: 0, size, identity: None };
+        let content = Content::of_temporary(file, path, size);
         let coding = coding.and_then(|coding| self.options.coding_number(coding));
         self.add_special(&content, coding, Phase::Metadata, progress)
     }
@@ -147,9 +155,9 @@ impl<'a> DataArea<'a> {
     /// Ends the area.
     pub(crate) fn finish(self) -> FinishedData {
         let duplicate_bytes = self.assembler.duplicate_bytes();
-        let Assembler { image, blob, inlines, .. } = self.assembler;
+        let Assembler { image, blob, extents, inlines, .. } = self.assembler;
         let digest = self.digest.finalize().into();
-        FinishedData { image, blob, files: self.files, inlines, digest, pieces: self.pieces, duplicate_bytes }
+        FinishedData { image, blob, files: self.files, extents, inlines, digest, pieces: self.pieces, duplicate_bytes }
     }
 
     fn add_special(

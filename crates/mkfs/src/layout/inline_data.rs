@@ -14,24 +14,43 @@ const BUFFER_LEN: usize = 4 << 20;
 const WINDOW_LEN: u64 = 1 << 20;
 const WINDOW_BEFORE_LEN: u64 = 256 << 10;
 
-/// Where the inline data of an inode is kept.
+/// The number of bits of a length. Inline data is shorter than a block.
+const LEN_BITS: u32 = 16;
+
+/// Where the inline data of an inode is kept: its offset, and in the lowest 16 bits its length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct InlineData {
-    offset: u64,
-    len: u32,
-}
+pub(crate) struct InlineData(u64);
 
 impl InlineData {
     /// No data.
-    pub(crate) const NONE: Self = Self { offset: 0, len: 0 };
+    pub(crate) const NONE: Self = Self(0);
+
+    fn new(offset: u64, len: usize) -> Option<Self> {
+        let len = u16::try_from(len).ok()?;
+        (offset >> (u64::BITS - LEN_BITS) == 0).then_some(Self(offset << LEN_BITS | u64::from(len)))
+    }
+
+    fn offset(self) -> u64 {
+        self.0 >> LEN_BITS
+    }
+
+    /// The inline data of [`InlineData::to_bits`].
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// The place and the length as one number.
+    pub(crate) fn to_bits(self) -> u64 {
+        self.0
+    }
 
     /// Its length in bytes.
     pub(crate) fn len(self) -> u64 {
-        self.len.into()
+        self.0 & u64::from(u16::MAX)
     }
 
     pub(crate) fn is_empty(self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 }
 
@@ -69,7 +88,7 @@ impl InlineStore {
         }
         let offset = self.written + self.buffer.len() as u64;
         self.buffer.extend_from_slice(bytes);
-        Ok(InlineData { offset, len: u32::try_from(bytes.len()).unwrap_or(u32::MAX) })
+        InlineData::new(offset, bytes.len()).ok_or_else(|| Error::Layout("there is too much inline data".into()))
     }
 
     fn flush(&mut self) -> Result<()> {
@@ -87,9 +106,9 @@ impl InlineStore {
 
     /// The data of an inode.
     pub(crate) fn get(&self, data: InlineData) -> Result<Cow<'_, [u8]>> {
-        let len = usize::try_from(data.len).unwrap_or(usize::MAX);
+        let len = usize::try_from(data.len()).unwrap_or(usize::MAX);
         let part = |bytes: &[u8], start: u64| {
-            let at = usize::try_from(data.offset.checked_sub(start)?).ok()?;
+            let at = usize::try_from(data.offset().checked_sub(start)?).ok()?;
             bytes.get(at..at.checked_add(len)?).map(<[u8]>::to_vec)
         };
         if data.is_empty() {
@@ -108,8 +127,8 @@ impl InlineStore {
     /// Moves the window to the data.
     fn read(&self, data: InlineData, window: &mut Window) -> Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
-        window.start = data.offset.saturating_sub(WINDOW_BEFORE_LEN);
-        let end = (window.start + WINDOW_LEN).max(data.offset + data.len()).min(self.written);
+        window.start = data.offset().saturating_sub(WINDOW_BEFORE_LEN);
+        let end = (window.start + WINDOW_LEN).max(data.offset() + data.len()).min(self.written);
         window.bytes.resize(usize::try_from(end.saturating_sub(window.start)).unwrap_or(usize::MAX), 0);
         let failed =
             |error| Error::Output { path: self.output.clone(), action: "read a temporary file next to", error };

@@ -14,16 +14,17 @@ const INDEX_COST: u64 = 6;
 /// length in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
-    hash: u64,
+    hash: [u8; 8],
     is_plain: bool,
     algorithm: u8,
-    len: u32,
+    len: [u8; 4],
 }
 
 /// The pclusters in the image. Files or segments with the same beginning have equal pclusters.
 #[derive(Default)]
 pub(crate) struct KnownPclusters {
-    known: HashMap<Key, u64>,
+    /// The block of each, as six bytes: there may be millions.
+    known: HashMap<Key, [u8; 6]>,
     /// The algorithm of the current file, and the keys added for it.
     algorithm: u8,
     current: Vec<Key>,
@@ -71,7 +72,7 @@ impl KnownPclusters {
         let mut verdicts = Vec::with_capacity(extents.len());
         let mut saved = 0;
         for (key, bytes) in keyed(extents, stored, self.algorithm) {
-            let block = key.and_then(|key| self.known.get(&key)).copied();
+            let block = key.and_then(|key| self.known.get(&key)).map(|block| number_of(*block));
             verdicts.push(match block {
                 Some(block) if image.holds(block * block_size, bytes)? => {
                     saved += bytes.len() as u64;
@@ -90,10 +91,10 @@ impl KnownPclusters {
     pub(crate) fn learn(&mut self, extents: &[CompressedExtent], stored: &[u8], verdicts: &[Verdict], blocks: &[u64]) {
         for (((key, _), verdict), block) in keyed(extents, stored, self.algorithm).zip(verdicts).zip(blocks) {
             match (key, verdict) {
-                (Some(key), Verdict::Known(_)) => self.duplicate_bytes += u64::from(key.len),
+                (Some(key), Verdict::Known(_)) => self.duplicate_bytes += u64::from(u32::from_le_bytes(key.len)),
                 (Some(key), Verdict::Store) => {
                     if let Entry::Vacant(entry) = self.known.entry(key) {
-                        entry.insert(*block);
+                        entry.insert(six_bytes(*block));
                         self.current.push(key);
                     }
                 }
@@ -101,6 +102,16 @@ impl KnownPclusters {
             }
         }
     }
+}
+
+/// A block number as bytes; the format has at most 48 bits.
+fn six_bytes(block: u64) -> [u8; 6] {
+    let [bytes @ .., _, _] = block.to_le_bytes();
+    bytes
+}
+
+fn number_of([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+    u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
 }
 
 /// The stored bytes and the key of each extent; `None` for inline extents and fragments.
@@ -117,7 +128,8 @@ fn keyed<'a>(
         };
         rest = after;
         let is_plain = extent.kind == ExtentKind::Plain;
-        (Some(Key { hash: xxh64(bytes, 0), is_plain, algorithm, len: extent.len }), bytes)
+        let hash = xxh64(bytes, 0).to_le_bytes();
+        (Some(Key { hash, is_plain, algorithm, len: extent.len.to_le_bytes() }), bytes)
     })
 }
 

@@ -1,5 +1,7 @@
 //! Lays out the metadata: the positions of inodes and their contents.
 
+use std::num::NonZeroU64;
+
 use floe_erofs::{
     format,
     write::{
@@ -11,7 +13,9 @@ use floe_image::FileType;
 use sha2::{Digest, Sha256};
 
 use super::{
-    DataLocation, SpecialInode,
+    SpecialInode,
+    data_location::DataLocation,
+    extent_pool::ExtentPool,
     inline_data::{InlineData, InlineStore},
     planned_inode::{InodeMap, InodePlaces, PlannedInode},
     xattr_table::XattrTable,
@@ -21,7 +25,7 @@ use crate::{
     error::{Error, Result, shown},
     files::image_file::ImageFile,
     options::Options,
-    tree::{Body, Node, NodeId, OrderedNode, Tree},
+    tree::{Body, NodeId, OrderedNode, Places, Tree},
 };
 
 /// The result of writing the metadata area.
@@ -58,6 +62,7 @@ pub(crate) struct MetadataPlan<'a> {
     pub(crate) order: &'a [OrderedNode],
     /// Indexed as `order`.
     pub(crate) files: &'a [DataLocation],
+    pub(crate) extents: &'a ExtentPool,
     pub(crate) inlines: &'a InlineStore,
     /// The offsets of directories in the packed inode, in tree order; empty if unknown.
     pub(crate) directories: &'a [u64],
@@ -72,39 +77,37 @@ impl<'a> MetadataPlan<'a> {
         let block_size = self.options.block_size();
         let special = |packed| Ok(self.plan_special(packed, self.order.len()));
         let places = InodePlaces::new(self.plan_all().chain(packed.map(special)), &self.rules, block_size)?;
-        let nids: Vec<u64> = places.nids().collect();
         let start = image.len();
         let directories_start = start + places.area_len.next_multiple_of(block_size);
         let mut output = AreaWriter { len: 0, put: |bytes: &[u8]| image.append(bytes), hasher: Sha256::new() };
         let specials = packed.map(|packed| self.plan_special(packed, self.order.len()));
-        let directories = self.put_inodes(&places, &nids, specials.as_slice(), directories_start, &mut output)?;
+        let directories = self.put_inodes(&places, specials.as_slice(), directories_start, &mut output)?;
         output.put_at(directories_start - start, &directories)?;
         Ok(MetadataArea {
             digest: output.hasher.finalize().into(),
-            root_nid: nids[0],
-            packed_nid: packed.and(nids.last()).copied().unwrap_or(0),
+            root_nid: places.nids[0],
+            packed_nid: packed.and(places.nids.last()).copied().unwrap_or(0),
             metabox_nid: None,
-            inode_count: nids.len() as u64,
+            inode_count: places.nids.len() as u64,
             has_inline_pclusters: places.has_inline_pclusters,
-            nids,
+            nids: places.nids,
         })
     }
 
     /// Lays out the content of the metabox, and the directory blocks for `directories_start` in the image.
     pub(crate) fn metabox_inodes(&self, directories_start: u64) -> Result<MetaboxInodes> {
-        let places = InodePlaces::new(self.plan_all(), &self.rules, self.options.block_size())?;
-        let nids: Vec<u64> = places.nids().map(|nid| nid | (format::DIRENT_NID_MASK + 1)).collect();
+        let places = InodePlaces::new(self.plan_all(), &self.rules, self.options.block_size())?.boxed();
         let mut bytes = Vec::new();
         let put = |added: &[u8]| {
             bytes.extend_from_slice(added);
             Ok(())
         };
         let mut output = AreaWriter { len: 0, put, hasher: Sha256::new() };
-        let directories = self.put_inodes(&places, &nids, &[], directories_start, &mut output)?;
+        let directories = self.put_inodes(&places, &[], directories_start, &mut output)?;
         output.hasher.update(&directories);
         let digest = output.hasher.finalize().into();
         let has_inline_pclusters = places.has_inline_pclusters;
-        Ok(MetaboxInodes { bytes, directories, digest, nids, has_inline_pclusters })
+        Ok(MetaboxInodes { bytes, directories, digest, nids: places.nids, has_inline_pclusters })
     }
 
     /// Lays out the area of the inodes that must not be in the metabox, and appends it to the image.
@@ -123,16 +126,16 @@ impl<'a> MetadataPlan<'a> {
         let mut hasher = Sha256::new();
         hasher.update(metabox_inodes.digest);
         let mut output = AreaWriter { len: 0, put: |bytes: &[u8]| image.append(bytes), hasher };
-        for (inode, position) in specials().zip(&places.positions) {
-            self.put_inode(&inode, *position, &[], &mut output)?;
+        for (number, inode) in specials().enumerate() {
+            self.put_inode(&inode, places.position(number), &[], &mut output)?;
         }
-        let mut special_nids = places.nids();
+        let mut special_nids = places.nids.iter().copied();
         Ok(MetadataArea {
             digest: output.hasher.finalize().into(),
             root_nid: metabox_inodes.nids[0],
             metabox_nid: special_nids.next(),
             packed_nid: packed.and(special_nids.next()).unwrap_or(0),
-            inode_count: (metabox_inodes.nids.len() + places.positions.len()) as u64,
+            inode_count: (metabox_inodes.nids.len() + places.nids.len()) as u64,
             nids: metabox_inodes.nids,
             has_inline_pclusters: metabox_inodes.has_inline_pclusters || places.has_inline_pclusters,
         })
@@ -142,10 +145,9 @@ impl<'a> MetadataPlan<'a> {
     /// the packed inode are known. Inodes in the metabox have nids of their own.
     pub(crate) fn directory_contents(&self, is_boxed: bool) -> Result<Vec<Vec<u8>>> {
         let placed = InodePlaces::new(self.plan_all(), &self.rules, self.options.block_size())?;
-        let bit = if is_boxed { format::DIRENT_NID_MASK + 1 } else { 0 };
-        let nids: Vec<u64> = placed.nids().map(|nid| nid | bit).collect();
+        let placed = if is_boxed { placed.boxed() } else { placed };
         let places = self.tree.places(self.order);
-        let content = |ordered| directory_bytes(&self.entries(ordered, &nids, &places), self.options.block_size());
+        let content = |ordered| directory_bytes(&self.entries(ordered, &placed.nids, &places), self.options.block_size());
         let contents =
             self.order.iter().map(|ordered| if self.is_directory(ordered) { content(ordered) } else { Vec::new() });
         Ok(contents.collect())
@@ -165,7 +167,6 @@ impl<'a> MetadataPlan<'a> {
     fn put_inodes<Put: FnMut(&[u8]) -> Result<()>>(
         &self,
         placed: &InodePlaces,
-        nids: &[u64],
         specials: &[PlannedInode<'_>],
         directories_start: u64,
         output: &mut AreaWriter<Put>,
@@ -173,10 +174,10 @@ impl<'a> MetadataPlan<'a> {
         let block_size = self.options.block_size();
         let places = self.tree.places(self.order);
         let mut directories = vec![0; usize::try_from(placed.directory_blocks * block_size).unwrap_or(0)];
-        let mut by_position: Vec<usize> = (0..placed.positions.len()).collect();
-        by_position.sort_unstable_by_key(|place| placed.positions[*place]);
-        for place in by_position {
-            let position = placed.positions[place];
+        let mut by_position: Vec<u32> = (0..).take(placed.nids.len()).collect();
+        by_position.sort_unstable_by_key(|place| placed.position(*place as usize));
+        for place in by_position.into_iter().map(|place| place as usize) {
+            let position = placed.position(place);
             let Some(ordered) = self.order.get(place) else {
                 self.put_inode(&specials[place - self.order.len()], position, &[], output)?;
                 continue;
@@ -185,7 +186,7 @@ impl<'a> MetadataPlan<'a> {
             let mut tail = Vec::new();
             if self.is_directory(ordered) && inode.directory_len != (0, 0) {
                 let (blocks_len, _) = inode.directory_len;
-                let mut content = directory_bytes(&self.entries(ordered, nids, &places), block_size);
+                let mut content = directory_bytes(&self.entries(ordered, &placed.nids, &places), block_size);
                 tail = content.split_off(content.len().min(usize::try_from(blocks_len).unwrap_or(usize::MAX)));
                 if let Some(block) = placed.directory_block(place) {
                     inode.set_start_block(directories_start / block_size + block);
@@ -239,7 +240,7 @@ impl<'a> MetadataPlan<'a> {
             directory_len: (0, 0),
         };
         match &node.body {
-            Body::Directory(_) => self.plan_directory(node, place, &mut planned),
+            Body::Directory(_) => self.plan_directory(place, &mut planned),
             Body::File(content) => {
                 planned.record.size = content.size();
                 let location = match &self.files[place] {
@@ -285,10 +286,10 @@ impl<'a> MetadataPlan<'a> {
         planned
     }
 
-    fn plan_directory(&self, node: &Node, place: usize, planned: &mut PlannedInode<'_>) {
+    fn plan_directory(&self, place: usize, planned: &mut PlannedInode<'_>) {
         let block_size = self.options.block_size();
-        let Body::Directory(entries) = &node.body else { return };
-        let mut lens: Vec<(&[u8], usize)> = entries.keys().map(|name| (name.as_ref(), name.len())).collect();
+        let mut lens: Vec<(&[u8], usize)> =
+            self.tree.entries(self.order[place].node).map(|(name, _)| (name, name.len())).collect();
         lens.extend([(b".".as_slice(), 1), (b"..".as_slice(), 2)]);
         lens.sort_unstable();
         let len = directory_len(lens.into_iter().map(|(_, len)| len), block_size);
@@ -309,20 +310,22 @@ impl<'a> MetadataPlan<'a> {
         match location {
             DataLocation::Flat { start_block, inline } => {
                 planned.inline = *inline;
-                planned.record.data = InodeData::Flat { start_block: *start_block, inline: !inline.is_empty() };
+                let start_block = start_block.map(NonZeroU64::get);
+                planned.record.data = InodeData::Flat { start_block, inline: !inline.is_empty() };
             }
             DataLocation::Fragment { offset } => {
                 planned.map = InodeMap::Index(whole_fragment_map(*offset));
                 planned.record.data = InodeData::Compressed { blocks: 0, compact: false };
             }
-            DataLocation::Compressed { algorithm, extents, inline, fragment_offset } => {
+            DataLocation::Compressed(file) => {
+                let (extents, inline) = (self.extents.of(file.extents), file.inline());
                 let map = CompressedMap {
                     extents,
-                    algorithm: *algorithm,
+                    algorithm: file.algorithm,
                     block_size_log2: self.options.block_size_log2,
                     big: self.options.is_big(),
                     inline_len: u16::try_from(inline.len()).unwrap_or(u16::MAX),
-                    fragment_offset: *fragment_offset,
+                    fragment_offset: file.fragment_offset(),
                 };
                 let stored_len: u64 = extents.iter().map(|extent| u64::from(extent.stored_len)).sum();
                 let inline_blocks = u64::from(!inline.is_empty());
@@ -331,9 +334,9 @@ impl<'a> MetadataPlan<'a> {
                 planned.record.data = InodeData::Compressed { blocks, compact: form == MapForm::Compact };
                 let map_start = planned.record.len(&self.rules) + planned.xattr_body.len() as u64;
                 planned.map = InodeMap::Index(map.to_bytes(form, map_start.next_multiple_of(8)));
-                planned.inline = *inline;
+                planned.inline = inline;
             }
-            DataLocation::Chunked { chunks } => {
+            DataLocation::Chunked(chunks) => {
                 let map = ChunkMap::new(chunks, self.options.chunk_indexes);
                 planned.record.data = InodeData::Chunked { format: map.format() };
                 planned.map = InodeMap::Chunks(map);
@@ -351,10 +354,10 @@ impl<'a> MetadataPlan<'a> {
         if self.options.wide && map.inline_len == 0 && wide_extent { MapForm::Extents } else { MapForm::Full }
     }
 
-    fn entries(&self, ordered: &OrderedNode, nids: &[u64], places: &[usize]) -> Vec<DirectoryEntry<'a>> {
+    fn entries(&self, ordered: &OrderedNode, nids: &[u64], places: &Places) -> Vec<DirectoryEntry<'a>> {
         let entry = |name: &'a [u8], node: NodeId| DirectoryEntry {
             name,
-            nid: nids[places[node.index()]],
+            nid: nids[places.of(node)],
             file_type: self.tree.node(node).file_type(),
         };
         let mut entries: Vec<DirectoryEntry<'a>> =

@@ -1,6 +1,12 @@
 //! The content of the packed inode: a sequence of fragments.
 
-use std::{collections::HashMap, fs::File, os::unix::fs::FileExt, path::Path, sync::Arc};
+use std::{
+    collections::HashMap,
+    fs::File,
+    iter,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
 
 use xxhash_rust::xxh64::xxh64;
 
@@ -23,18 +29,18 @@ const SAME_END_MAX: usize = 8;
 /// short enough to keep related data close. Until a run is full, its fragments have provisional offsets; [`FinalOffsets`]
 /// maps them to final ones.
 pub(crate) struct Packed {
-    file: Arc<File>,
-    path: Arc<Path>,
+    file: File,
+    path: PathBuf,
     run_len: usize,
     /// The start of the open run.
     written: u64,
     /// The fragments of the open run in order of arrival.
     run: Vec<u8>,
     run_fragments: Vec<Fragment>,
-    /// Fragment numbers by hash and length.
-    known: HashMap<(u64, usize), usize>,
-    /// Fragment numbers by the hash of their last bytes.
-    ends: HashMap<u64, Vec<usize>>,
+    /// The number of a fragment by its hash and its length.
+    known: HashMap<[u8; 12], u32>,
+    /// The number of the last fragment by the hash of its last bytes; [`Moved::same_end`] leads to the others.
+    ends: HashMap<[u8; 8], u32>,
     fragments: Vec<Moved>,
     duplicate_bytes: u64,
 }
@@ -42,7 +48,7 @@ pub(crate) struct Packed {
 /// A fragment of the open run.
 struct Fragment {
     number: usize,
-    group: u64,
+    group: u32,
     start: usize,
     len: usize,
 }
@@ -52,8 +58,13 @@ struct Fragment {
 struct Moved {
     provisional: u64,
     placed: u64,
-    len: usize,
+    len: u32,
+    /// The number of an earlier fragment with the same last bytes, or [`NONE`].
+    same_end: u32,
 }
+
+/// The number of no fragment.
+const NONE: u32 = u32::MAX;
 
 /// The part of a fragment that is already present.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,8 +94,8 @@ impl Packed {
     /// Creates an empty inode with a temporary file next to the image at `path`, and runs of about `run_len` bytes.
     pub(crate) fn new(path: &Path, run_len: usize) -> Result<Self> {
         Ok(Self {
-            file: Arc::new(scratch_file(path)?),
-            path: path.into(),
+            file: scratch_file(path)?,
+            path: path.to_path_buf(),
             run_len,
             written: 0,
             run: Vec::new(),
@@ -113,14 +124,14 @@ impl Packed {
 
     /// The longest end of a fragment, or all of it, that is already present. `hash` is that of the whole fragment.
     pub(crate) fn known_end(&self, fragment: &[u8], hash: u64) -> Result<Option<KnownEnd>> {
-        if let Some(&number) = self.known.get(&(hash, fragment.len()))
+        if let Some(number) = self.known.get(&key(hash, fragment.len())).map(|number| *number as usize)
             && self.common_end(number, fragment)? == fragment.len()
         {
             return Ok(Some(KnownEnd { offset: self.fragments[number].provisional, len: fragment.len() }));
         }
         let Some(end) = fragment.len().checked_sub(END_LEN) else { return Ok(None) };
         let mut best: Option<(usize, usize)> = None;
-        for &number in self.ends.get(&xxh64(&fragment[end..], 0)).into_iter().flatten() {
+        for number in self.with_end(&fragment[end..]) {
             let len = self.common_end(number, fragment)?;
             if len >= END_LEN && best.is_none_or(|(_, longest)| len > longest) {
                 best = Some((number, len));
@@ -128,22 +139,22 @@ impl Packed {
         }
         Ok(best.map(|(number, len)| {
             let Moved { provisional, len: whole_len, .. } = self.fragments[number];
-            KnownEnd { offset: provisional + (whole_len - len) as u64, len }
+            KnownEnd { offset: provisional + u64::from(whole_len) - len as u64, len }
         }))
     }
 
     /// Adds a fragment with this hash, of a file in this similarity group; returns its provisional offset.
-    pub(crate) fn add(&mut self, fragment: &[u8], hash: u64, group: u64) -> Result<u64> {
+    pub(crate) fn add(&mut self, fragment: &[u8], hash: u64, group: u32) -> Result<u64> {
         let number = self.fragments.len();
         let offset = self.len();
-        self.fragments.push(Moved { provisional: offset, placed: offset, len: fragment.len() });
+        self.fragments.push(Moved::new(offset, fragment.len()));
         self.run_fragments.push(Fragment { number, group, start: self.run.len(), len: fragment.len() });
         self.run.extend_from_slice(fragment);
-        self.known.insert((hash, fragment.len()), number);
-        if let Some(end) = fragment.len().checked_sub(END_LEN) {
-            let same = self.ends.entry(xxh64(&fragment[end..], 0)).or_default();
-            if same.len() < SAME_END_MAX {
-                same.push(number);
+        // More fragments than there are numbers are stored all the same, but not found again.
+        if let Some(number) = u32::try_from(number).ok().filter(|number| *number != NONE) {
+            self.known.insert(key(hash, fragment.len()), number);
+            if let Some(end) = fragment.len().checked_sub(END_LEN) {
+                self.add_end(&fragment[end..], number);
             }
         }
         if self.run.len() >= self.run_len {
@@ -156,7 +167,7 @@ impl Packed {
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<u64> {
         self.close_run()?;
         let offset = self.written;
-        self.fragments.push(Moved { provisional: offset, placed: offset, len: bytes.len() });
+        self.fragments.push(Moved::new(offset, bytes.len()));
         self.file.write_all_at(bytes, self.written).map_err(self.failed("write"))?;
         self.written += bytes.len() as u64;
         Ok(offset)
@@ -165,14 +176,31 @@ impl Packed {
     /// Returns the content for compression, and the final offsets of fragments.
     pub(crate) fn into_content(mut self) -> Result<(Content, FinalOffsets)> {
         self.close_run()?;
-        let content =
-            Content::Region { file: self.file, path: self.path, offset: 0, size: self.written, identity: None };
+        let content = Content::of_temporary(self.file, &self.path, self.written);
         Ok((content, FinalOffsets { fragments: self.fragments }))
+    }
+
+    /// The first fragments with these last bytes.
+    fn with_end(&self, end: &[u8]) -> impl Iterator<Item = usize> {
+        let first = self.ends.get(&xxh64(end, 0).to_le_bytes()).copied();
+        let next = |number: &u32| Some(self.fragments[*number as usize].same_end).filter(|number| *number != NONE);
+        iter::successors(first, next).map(|number| number as usize)
+    }
+
+    /// Adds a fragment to those with these last bytes, unless there are enough.
+    fn add_end(&mut self, end: &[u8], number: u32) {
+        let (count, last) = self.with_end(end).fold((0, None), |(count, _), number| (count + 1, Some(number)));
+        match last {
+            None => _ = self.ends.insert(xxh64(end, 0).to_le_bytes(), number),
+            Some(last) if count < SAME_END_MAX => self.fragments[last].same_end = number,
+            Some(_) => {}
+        }
     }
 
     /// The length of the common end of an existing fragment and this one.
     fn common_end(&self, number: usize, fragment: &[u8]) -> Result<usize> {
-        let Moved { provisional, placed, len } = self.fragments[number];
+        let Moved { provisional, placed, len, .. } = self.fragments[number];
+        let len = len as usize;
         let most = len.min(fragment.len());
         if provisional >= self.written {
             let start = usize::try_from(provisional - self.written).unwrap_or(usize::MAX);
@@ -210,9 +238,25 @@ impl Packed {
     }
 
     fn failed(&self, action: &'static str) -> impl FnOnce(std::io::Error) -> Error {
-        let path = self.path.to_path_buf();
+        let path = self.path.clone();
         move |error| Error::Output { path, action, error }
     }
+}
+
+impl Moved {
+    fn new(offset: u64, len: usize) -> Self {
+        // A longer one is part of a file that arrives in parts, and not found again.
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        Self { provisional: offset, placed: offset, len, same_end: NONE }
+    }
+}
+
+/// The key of a fragment with this hash and length.
+fn key(hash: u64, len: usize) -> [u8; 12] {
+    let mut key = [0; 12];
+    key[..8].copy_from_slice(&hash.to_le_bytes());
+    key[8..].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+    key
 }
 
 /// The length of the common end of two byte strings.
@@ -253,7 +297,7 @@ mod tests {
                 }
                 let hash = xxh64(fragment, 0);
                 assert_eq!(packed.known_end(fragment, hash).expect("it can be read"), None);
-                provisional.push(packed.add(fragment, hash, number as u64 % 5).expect("there is room"));
+                provisional.push(packed.add(fragment, hash, number as u32 % 5).expect("there is room"));
             }
             let mut ends = Vec::new();
             for (number, fragment) in fragments.iter().enumerate().filter(|(_, fragment)| fragment.len() > 1000) {

@@ -88,8 +88,8 @@ impl InodeMap<'_> {
 /// The places of inodes in the metadata area. The inodes themselves are planned again when they are written: a million of them
 /// would take hundreds of MiB.
 pub(crate) struct InodePlaces {
-    /// The offset of each inode, in bytes.
-    pub(crate) positions: Vec<u64>,
+    /// The nid of each inode.
+    pub(crate) nids: Vec<u64>,
     /// The length of the area.
     pub(crate) area_len: u64,
     /// The directories that have blocks: the index of the inode, the first block, counted from the first one of all
@@ -110,7 +110,7 @@ impl InodePlaces {
     ) -> Result<Self> {
         let mut allocator = Allocator::new(block_size);
         let mut places = Self {
-            positions: Vec::with_capacity(inodes.size_hint().0),
+            nids: Vec::with_capacity(inodes.size_hint().0),
             area_len: 0,
             directories: Vec::new(),
             directory_blocks: 0,
@@ -118,7 +118,7 @@ impl InodePlaces {
         };
         for (place, inode) in inodes.enumerate() {
             let inode = inode?;
-            places.positions.push(allocator.allocate(inode.need(rules)));
+            places.nids.push(allocator.allocate(inode.need(rules)) / format::INODE_SLOT_SIZE);
             places.has_inline_pclusters |= inode.has_inline_pcluster();
             let (blocks_len, _) = inode.directory_len;
             if blocks_len > 0 {
@@ -130,9 +130,15 @@ impl InodePlaces {
         Ok(places)
     }
 
-    /// The nid of each inode.
-    pub(crate) fn nids(&self) -> impl Iterator<Item = u64> {
-        self.positions.iter().map(|position| position / format::INODE_SLOT_SIZE)
+    /// The same places in the metabox.
+    pub(crate) fn boxed(mut self) -> Self {
+        self.nids.iter_mut().for_each(|nid| *nid |= format::DIRENT_NID_MASK + 1);
+        self
+    }
+
+    /// The offset of an inode in its area, in bytes.
+    pub(crate) fn position(&self, place: usize) -> u64 {
+        (self.nids[place] & format::DIRENT_NID_MASK) * format::INODE_SLOT_SIZE
     }
 
     /// The first block of a directory, counted from that of all directories, if it has blocks.

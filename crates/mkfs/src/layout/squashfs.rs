@@ -98,7 +98,7 @@ impl<'a> SquashfsLayout<'a> {
         let mut image = ImageFile::create(&options.output, options.layout.offset, &options.temporaries)?;
         image.append(&head(squashfs))?;
         let head_len = image.len();
-        Ok(Self { options, squashfs, image, files: FileTable::new(&plan.duplicate_of), head_len })
+        Ok(Self { options, squashfs, image, files: FileTable::new(&plan.duplicates), head_len })
     }
 
     /// Adds the next blocks of files.

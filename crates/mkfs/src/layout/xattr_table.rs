@@ -51,7 +51,7 @@ impl XattrTable {
         };
         let mut counts: BTreeMap<(&[u8], &[u8]), usize> = BTreeMap::new();
         for ordered in order {
-            for (name, value) in &tree.node(ordered.node).xattrs {
+            for (name, value) in tree.node(ordered.node).xattrs.iter() {
                 *counts.entry((name, value)).or_default() += 1;
             }
         }

@@ -6,13 +6,14 @@ use floe_codec::release_freed_memory;
 use floe_image::{DeviceNumber, FileType, Timestamp};
 
 use crate::{
-    compress::piece::PieceDigest,
+    compress::{piece::PieceDigest, piece_digests::PieceDigests},
+    content::duplicates::Duplicates,
     error::{self, Error},
     files::image_file::ImageFile,
     layout::{CompleteLayout, StoredXattrs},
     options::Options,
     progress::Progress,
-    tree::{Body, OrderedNode, Tree},
+    tree::{Body, OrderedNode, Places, Tree},
 };
 
 /// Verifies an image before it gets its name.
@@ -80,32 +81,29 @@ pub struct Expected<'a> {
     order: &'a [OrderedNode],
     xattrs: &'a StoredXattrs,
     options: &'a Options,
-    pieces: &'a [PieceDigest],
-    /// The number of an earlier file with the same content, by inode number.
-    duplicate_of: &'a [Option<usize>],
+    pieces: &'a PieceDigests,
+    duplicates: &'a Duplicates,
     /// The inode number of each node.
-    places: Vec<usize>,
+    places: Places,
 }
 
-/// Lets `verifier` compare an image with the tree. `same` has an earlier file with the same content for each file.
+/// Lets `verifier` compare an image with the tree.
 pub(crate) fn verify(
     verifier: &mut dyn Verifier,
     tree: &Tree,
     order: &[OrderedNode],
-    duplicate_of: &[Option<usize>],
+    duplicates: &Duplicates,
     layout: &mut CompleteLayout,
     options: &Options,
     progress: &mut dyn Progress,
 ) -> error::Result<Verified> {
-    if options.has_large_pclusters() {
-        release_freed_memory();
-    }
+    release_freed_memory();
     let image = layout.image.readable_path()?;
     let blob = layout.blob.as_mut().map(ImageFile::readable_path).transpose()?;
     let referred = tree.devices().iter().map(|device| device.path.clone());
     let devices: Vec<PathBuf> = blob.into_iter().chain(referred).collect();
-    let (xattrs, pieces, places) = (&layout.xattrs, layout.pieces.as_slice(), tree.places(order));
-    let expected = Expected { tree, order, xattrs, options, pieces, duplicate_of, places };
+    let (xattrs, pieces, places) = (&layout.xattrs, &layout.pieces, tree.places(order));
+    let expected = Expected { tree, order, xattrs, options, pieces, duplicates, places };
     verifier.verify(&image, &devices, &expected, progress).map_err(|error| match error {
         VerifyError::Fault(fault) => Error::Verify(fault),
         VerifyError::Unread(reason) => Error::Unverified(reason),
@@ -132,7 +130,7 @@ impl Expected<'_> {
         let (size, device, target) = match &node.body {
             Body::Directory(_) => (None, DeviceNumber::default(), None),
             Body::File(content) => (Some(content.size()), DeviceNumber::default(), None),
-            Body::Symlink(target) => (Some(target.len() as u64), DeviceNumber::default(), Some(target.as_slice())),
+            Body::Symlink(target) => (Some(target.len() as u64), DeviceNumber::default(), Some(&**target)),
             Body::Special(_, device) => (Some(0), *device, None),
         };
         ExpectedInode {
@@ -157,17 +155,17 @@ impl Expected<'_> {
 
     /// The entries of a directory without `.` and `..`, in the order of their names: name and inode number.
     pub fn entries(&self, number: usize) -> impl Iterator<Item = (&[u8], usize)> {
-        self.tree.entries(self.order[number].node).map(|(name, node)| (name, self.places[node.index()]))
+        self.tree.entries(self.order[number].node).map(|(name, node)| (name, self.places.of(node)))
     }
 
     /// The content of files in tree order. Content that equal files share is listed once.
-    pub fn pieces(&self) -> &[PieceDigest] {
-        self.pieces
+    pub fn pieces(&self) -> impl Iterator<Item = PieceDigest> + Clone {
+        self.pieces.iter()
     }
 
     /// Pairs of inode numbers: a file without pieces of its own, and the earlier file with the same content.
     pub fn duplicates(&self) -> impl Iterator<Item = (usize, usize)> {
-        self.duplicate_of.iter().enumerate().filter_map(|(number, earlier)| Some((number, (*earlier)?)))
+        self.duplicates.iter()
     }
 
     /// A path of an inode, with a leading slash.
@@ -175,7 +173,7 @@ impl Expected<'_> {
         let mut names = Vec::new();
         let mut number = number;
         while number != 0 {
-            let parent = self.places[self.order[number].parent.index()];
+            let parent = self.places.of(self.order[number].parent);
             let name = self.entries(parent).find(|(_, inode)| *inode == number).map(|(name, _)| name.to_vec());
             names.push(name.unwrap_or_default());
             number = parent;

@@ -14,7 +14,10 @@ use crate::{
     error::{Error, Result, shown},
     options::Options,
     progress::Progress,
-    tree::{ReferredDevice, content::Identity},
+    tree::{
+        ReferredDevice,
+        content::{Identity, OpenFile},
+    },
 };
 
 /// The name of an archive from standard input in error messages.
@@ -32,11 +35,9 @@ pub fn is_archive(path: &Path) -> bool {
 
 /// An open tar archive with random access: the file itself, or a decompressed copy.
 pub(crate) struct Archive {
-    file: Arc<File>,
-    path: Arc<Path>,
+    /// The file; a copy has no identity.
+    file: Arc<OpenFile>,
     len: u64,
-    /// The identity of the file when it was opened, unless a copy is read.
-    identity: Option<Arc<Identity>>,
     /// Account names for access control lists.
     accounts: acl::Accounts,
 }
@@ -55,9 +56,9 @@ impl Archive {
             let len = read_up_to(&file, &mut head).map_err(Error::source(path, "read"))?;
             if unpack::is_plain(&head[..len]) {
                 let identity = Identity::of_file(&file).map_err(Error::source(path, "look at"))?;
-                let identity = Some(Arc::new(identity));
-                let (file, len, accounts) = (Arc::new(file), status.len(), acl::Accounts::default());
-                return Self { file, path: path.into(), len, identity, accounts }.recognize();
+                let (file, path) = (Arc::new(file), path.to_path_buf());
+                let file = Arc::new(OpenFile { file, path, identity: Some(identity) });
+                return Self { file, len: status.len(), accounts: acl::Accounts::default() }.recognize();
             }
         }
         Self::copied(file, path, options, progress)
@@ -70,19 +71,24 @@ impl Archive {
 
     fn copied(input: impl io::Read, path: &Path, options: &Options, progress: &mut dyn Progress) -> Result<Self> {
         let (file, len) = unpack::unpacked(input, path, &options.output, progress)?;
-        let accounts = acl::Accounts::default();
-        Self { file: Arc::new(file), path: path.into(), len, identity: None, accounts }.recognize()
+        let file = Arc::new(OpenFile { file: Arc::new(file), path: path.to_path_buf(), identity: None });
+        Self { file, len, accounts: acl::Accounts::default() }.recognize()
+    }
+
+    /// The path, for messages.
+    fn path(&self) -> &Path {
+        &self.file.path
     }
 
     /// The archive as an extra device.
     fn referred_device(&self) -> Result<ReferredDevice> {
-        if self.identity.is_none() {
+        if self.file.identity.is_none() {
             return Err(Error::unfit(
-                &*self.path,
+                self.path(),
                 "a compressed archive cannot be an extra device: decompress it first",
             ));
         }
-        Ok(ReferredDevice { path: self.path.to_path_buf(), tag: Vec::new(), len: self.len })
+        Ok(ReferredDevice { path: self.path().to_path_buf(), tag: Vec::new(), len: self.len })
     }
 
     /// Fills `output` with the bytes from `offset` on; fails if the archive ends before.
@@ -90,21 +96,21 @@ impl Archive {
         if offset.checked_add(output.len() as u64).is_none_or(|end| end > self.len) {
             return Err(self.truncated());
         }
-        self.file.read_exact_at(output, offset).map_err(Error::source(&*self.path, "read"))
+        self.file.file.read_exact_at(output, offset).map_err(Error::source(self.path(), "read"))
     }
 
     fn truncated(&self) -> Error {
-        Error::unfit(&*self.path, "the archive is truncated: it has no end marker")
+        Error::unfit(self.path(), "the archive is truncated: it has no end marker")
     }
 
     /// An error about the header at `offset`.
     fn broken(&self, offset: u64, rule: &str) -> Error {
-        Error::unfit(&*self.path, format!("invalid header at byte {offset}: {rule}"))
+        Error::unfit(self.path(), format!("invalid header at byte {offset}: {rule}"))
     }
 
     /// An error about a member.
     fn unfit(&self, member: &[u8], reason: &str) -> Error {
-        Error::unfit(&*self.path, format!("{}: {reason}", shown(member)))
+        Error::unfit(self.path(), format!("{}: {reason}", shown(member)))
     }
 }
 

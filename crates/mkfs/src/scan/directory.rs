@@ -26,9 +26,10 @@ use crate::{
     progress::{Phase, Progress, report},
     tree::{
         Body, Metadata, Node, NodeId, Tree,
-        content::{Content, Identity, allocated_len},
+        content::{Content, Identity},
+        listed::{AllocatedLen, ListedDirectory, ListedName},
         source_root::{SourceRoot, is_gone},
-        xattrs::{Xattr, names_at, value_at},
+        xattrs::{XattrSet, names_at, value_at},
     },
     workers,
 };
@@ -36,10 +37,8 @@ use crate::{
 /// Progress is reported once for this many inodes.
 const REPORT_INTERVAL: u64 = 1024;
 
-/// An estimate of the memory for a directory being listed, and the limit for all of them, in bytes. The size of a
-/// directory is not known in advance.
-const DIRECTORY_COST: usize = 64 << 10;
-const COST_MAX: usize = 16 << 20;
+/// The number of directories that are listed ahead of the tree, which bounds the memory for their entries.
+const LISTED_AHEAD_MAX: usize = 64;
 
 /// Lists directories into a tree: several threads list, one thread adds the results to the tree, in an order that does
 /// not depend on the number of threads.
@@ -73,8 +72,9 @@ struct Listing {
 /// A directory entry.
 struct Entry {
     name: OsString,
-    inner_path: PathBuf,
     node: Node,
+    /// The path below the source, of a directory.
+    inner_path: Option<PathBuf>,
     /// The device and inode number, if the inode has several links.
     link: Option<(u64, u64)>,
 }
@@ -117,7 +117,12 @@ impl<'a> DirectoryScanner<'a> {
         if self.excludes.has(&inner_path) {
             return Ok(self.warnings);
         }
-        let entry = entry(&source, opened.as_fd(), name.to_owned(), inner_path, self.options)?;
+        let names = [name.to_owned()];
+        let (listed, places) = ListedDirectory::new(Arc::clone(&source), Path::new(""), &names);
+        let listed = Arc::new(listed);
+        let found = names.into_iter().zip(places).next();
+        let (name, place) = found.ok_or_else(|| Error::unfit(path, "it has no name of its own"))?;
+        let entry = entry(&listed, opened.as_fd(), name, place, self.options)?;
         let entry = entry.map_err(|Gone(_)| failed("look at")(Errno::NOENT))?;
         if let Some(first) = self.add(Tree::ROOT, entry) {
             self.walk(&source, first, progress)?;
@@ -130,9 +135,9 @@ impl<'a> DirectoryScanner<'a> {
         let (options, excludes) = (self.options, self.excludes);
         // A queue, so that the order depends only on the tree and not on timing.
         let open = RefCell::new(VecDeque::from([first]));
-        let next = || open.borrow_mut().pop_front().map(|directory| (directory, DIRECTORY_COST));
+        let next = || open.borrow_mut().pop_front().map(|directory| (directory, 1));
         let worker = || Ok(|directory: OpenDirectory| list(source, directory, options, excludes));
-        workers::run(options.jobs, COST_MAX, worker, next, |listing: Listing| {
+        workers::run(options.jobs, LISTED_AHEAD_MAX, worker, next, |listing: Listing| {
             for path in listing.gone {
                 if options.strict {
                     return Err(Error::Changed { path });
@@ -158,6 +163,7 @@ impl<'a> DirectoryScanner<'a> {
     /// Adds an entry to the tree; returns it if it is a directory.
     fn add(&mut self, parent: NodeId, entry: Entry) -> Option<OpenDirectory> {
         let Entry { name, inner_path, node, link } = entry;
+        let opened = |node| inner_path.map(|inner_path| OpenDirectory { node, inner_path });
         let name = name.as_bytes();
         if let Some(&node) = link.and_then(|link| self.links.get(&link)) {
             self.tree.link(parent, name, node);
@@ -169,14 +175,14 @@ impl<'a> DirectoryScanner<'a> {
         if let Some(before) = before.filter(|id| self.tree.node(*id).file_type() == FileType::Directory) {
             let known = self.tree.node_mut(before);
             (known.metadata, known.xattrs) = (node.metadata, node.xattrs);
-            return Some(OpenDirectory { node: before, inner_path });
+            return opened(before);
         }
         let node = self.tree.add(node);
         self.tree.link(parent, name, node);
         if let Some(link) = link {
             self.links.insert(link, node);
         }
-        is_directory.then_some(OpenDirectory { node, inner_path })
+        opened(node)
     }
 }
 
@@ -193,16 +199,15 @@ fn list(source: &Arc<SourceRoot>, directory: OpenDirectory, options: &Options, e
         opened => opened.map_err(failed)?,
     };
     let mut entries = Dir::new(opened).map_err(failed)?;
-    let (whiteouts, names) = split_names(names(&mut entries).map_err(failed)?, options.whiteouts);
+    let (whiteouts, mut names) = split_names(names(&mut entries).map_err(failed)?, options.whiteouts);
     listing.whiteouts = whiteouts;
+    names.retain(|name| !excludes.has(&inner_path.join(name)));
     let opened = entries.fd().map_err(failed)?;
     listing.entries.reserve(names.len());
-    for name in names {
-        let inner_path = inner_path.join(&name);
-        if excludes.has(&inner_path) {
-            continue;
-        }
-        match entry(source, opened, name, inner_path, options)? {
+    let (listed, places) = ListedDirectory::new(Arc::clone(source), &inner_path, &names);
+    let listed = Arc::new(listed);
+    for (name, place) in names.into_iter().zip(places) {
+        match entry(&listed, opened, name, place, options)? {
             Ok(entry) => listing.entries.push(entry),
             Err(Gone(inner_path)) => listing.gone.push(source.path_of(&inner_path)),
         }
@@ -213,15 +218,16 @@ fn list(source: &Arc<SourceRoot>, directory: OpenDirectory, options: &Options, e
 /// An entry that vanished, by its path below the source.
 struct Gone(PathBuf);
 
-/// Reads the entry `name` of an open directory.
+/// Reads the entry `name` of an open directory, whose names have it at `place`.
 fn entry(
-    source: &Arc<SourceRoot>,
+    listed: &Arc<ListedDirectory>,
     directory: BorrowedFd<'_>,
     name: OsString,
-    inner_path: PathBuf,
+    place: ListedName,
     options: &Options,
 ) -> Result<std::result::Result<Entry, Gone>> {
-    let path = source.path_of(&inner_path);
+    let inner_path = listed.inner(place);
+    let path = listed.root.path_of(&inner_path);
     let status = match rustix::fs::statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(error) if is_gone(error) => return Ok(Err(Gone(inner_path))),
         status => status.map_err(|error| Error::source(&path, "look at")(error.into()))?,
@@ -230,10 +236,10 @@ fn entry(
     let body = match kind.ok_or_else(|| Error::unfit(&path, "it is of an unknown type"))? {
         FileType::Directory => Body::Directory(Default::default()),
         FileType::Regular => Body::File(Content::Listed {
-            root: Arc::clone(source),
-            inner: inner_path.as_path().into(),
+            directory: Arc::clone(listed),
+            name: place,
             identity: Identity::of(&status),
-            allocated_len: allocated_len(&status),
+            allocated: AllocatedLen::of_blocks(status.st_blocks),
         }),
         FileType::Symlink => {
             let target = match rustix::fs::readlinkat(directory, &name, Vec::new()) {
@@ -244,7 +250,7 @@ fn entry(
             if target.is_empty() || target.len() > LINK_TARGET_LEN_MAX {
                 return Err(Error::unfit(&path, "its link target is empty or longer than 4095 bytes"));
             }
-            Body::Symlink(target)
+            Body::Symlink(target.into())
         }
         kind @ (FileType::CharacterDevice | FileType::BlockDevice) => {
             Body::Special(kind, device_number(&path, &status)?)
@@ -255,15 +261,15 @@ fn entry(
     let link = (!is_directory && status.st_nlink > 1).then_some((status.st_dev, status.st_ino));
     let xattrs = xattrs(directory, &name, &path, options)?;
     let node = Node { metadata: metadata_of(&status), xattrs, body };
-    Ok(Ok(Entry { name, inner_path, node, link }))
+    Ok(Ok(Entry { name, node, inner_path: is_directory.then_some(inner_path), link }))
 }
 
 /// The xattrs of an entry in a directory, or of the directory itself if `name` is a dot. No system call takes a
 /// descriptor and a name, so the path goes through /proc/self/fd; `path` is for systems without /proc, and for
 /// messages.
-fn xattrs(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, options: &Options) -> Result<Vec<Xattr>> {
+fn xattrs(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, options: &Options) -> Result<XattrSet> {
     if !options.xattrs.keep {
-        return Ok(Vec::new());
+        return Ok(XattrSet::default());
     }
     let failed = |error: Errno| Error::source(path, "read the attributes of")(error.into());
     let mut reachable_path = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name);
@@ -275,7 +281,7 @@ fn xattrs(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, options: &Option
     let names = match names {
         Ok(names) => names,
         // A vanished file is detected when it is read.
-        Err(Errno::OPNOTSUPP | Errno::NOENT) => return Ok(Vec::new()),
+        Err(Errno::OPNOTSUPP | Errno::NOENT) => return Ok(XattrSet::default()),
         Err(error) => return Err(failed(error)),
     };
     let mut xattrs = Vec::new();
@@ -285,7 +291,7 @@ fn xattrs(directory: BorrowedFd<'_>, name: &OsStr, path: &Path, options: &Option
         }
     }
     xattrs.sort();
-    Ok(xattrs)
+    Ok(xattrs.into())
 }
 
 /// Separates the names of whiteouts from other names.

@@ -21,7 +21,10 @@ use crate::{
     options::{Options, OverlayMarks, Whiteouts},
     progress::{Phase, Progress, report},
     tree::{
-        Body, Metadata, Node, NodeId, ReferredDevice, Tree, content::Content, source_image::SourceImage, xattrs::Xattr,
+        Body, Metadata, Node, NodeId, ReferredDevice, Tree,
+        content::{Content, Referrer},
+        source_image::SourceImage,
+        xattrs::{Xattr, XattrSet},
     },
 };
 
@@ -33,8 +36,8 @@ const FREE_COUNT: u64 = 1 << 16;
 /// Lists an image into a tree, through the reader of its format.
 pub(crate) struct ImageScanner<'a> {
     image: Arc<SourceImage>,
-    /// Its number, if it is an extra device.
-    device: Option<u16>,
+    /// How the new image refers to it, if it is an extra device.
+    device: Option<Referrer>,
     tree: &'a mut Tree,
     options: &'a Options,
     excludes: &'a Excludes,
@@ -177,10 +180,12 @@ impl<'a> ImageScanner<'a> {
         }
         let mut node = node;
         match whiteouts {
-            Whiteouts::Apply => node.xattrs.retain(|xattr| !is_opaque_mark(xattr)),
+            Whiteouts::Apply if node.xattrs.iter().any(is_opaque_mark) => {
+                node.xattrs.to_mut().retain(|xattr| !is_opaque_mark(xattr));
+            }
             // What the whiteout hides in layers below stays hidden.
             Whiteouts::Merge if before.is_some_and(|before| is_whiteout(self.tree.node(before))) => {
-                put_opaque_mark(&mut node.xattrs);
+                put_opaque_mark(node.xattrs.to_mut());
             }
             _ => {}
         }
@@ -198,11 +203,11 @@ impl<'a> ImageScanner<'a> {
         match self.options.whiteouts {
             Whiteouts::Apply if is_opaque => {
                 self.tree.clear(directory);
-                node.xattrs.retain(|xattr| !is_opaque_mark(xattr));
+                node.xattrs.to_mut().retain(|xattr| !is_opaque_mark(xattr));
             }
             Whiteouts::Merge if is_opaque => self.tree.clear(directory),
             Whiteouts::Merge if self.tree.node(directory).xattrs.iter().any(is_opaque_mark) => {
-                put_opaque_mark(&mut node.xattrs);
+                put_opaque_mark(node.xattrs.to_mut());
             }
             _ => {}
         }
@@ -221,7 +226,7 @@ impl<'a> ImageScanner<'a> {
             FileType::Regular => {
                 let may_have_holes = outline.hole_alignment.is_some();
                 let content = Content::of_image(image, nid, attr.size, may_have_holes)?;
-                Body::File(match self.device {
+                Body::File(match &self.device {
                     Some(device) if attr.size > 0 => content.referred(device, self.options.block_size())?,
                     _ => content,
                 })
@@ -232,16 +237,16 @@ impl<'a> ImageScanner<'a> {
                     let reason = "its link target is empty, contains a zero byte or is longer than 4095 bytes";
                     return Err(Error::unfit(image.path_of(path), reason));
                 }
-                Body::Symlink(target)
+                Body::Symlink(target.into())
             }
             kind => Body::Special(kind, attr.device),
         };
         let xattrs =
-            if self.options.xattrs.keep && outline.may_have_xattrs { self.xattrs(nid, path)? } else { Vec::new() };
+            if self.options.xattrs.keep && outline.may_have_xattrs { self.xattrs(nid, path)? } else { XattrSet::default() };
         Ok((Node { metadata: metadata_of(&attr), xattrs, body }, attr.link_count))
     }
 
-    fn xattrs(&self, nid: Nid, path: &Path) -> Result<Vec<Xattr>> {
+    fn xattrs(&self, nid: Nid, path: &Path) -> Result<XattrSet> {
         let mut xattrs: Vec<Xattr> = Vec::new();
         let visited = self.image.file_system().xattrs(nid, &mut |xattr| {
             xattrs.push((xattr.name.into(), xattr.value.into()));
@@ -254,7 +259,7 @@ impl<'a> ImageScanner<'a> {
         }
         // Only the first attribute of a name can be read.
         xattrs.dedup_by(|later, first| later.0 == first.0);
-        Ok(xattrs)
+        Ok(xattrs.into())
     }
 }
 

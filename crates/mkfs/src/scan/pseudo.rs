@@ -1,13 +1,13 @@
 //! Changes of the options to a tree.
 
-use std::{io, path::Path};
+use std::{io, path::Path, sync::Arc};
 
 use floe_image::Timestamp;
 
 use crate::{
     error::{Error, Result, shown},
     options::{PseudoAction, PseudoAttributes, PseudoBody, PseudoFile, TreeChanges},
-    tree::{Body, Metadata, Node, NodeId, Tree, content::Content},
+    tree::{Body, Metadata, Node, NodeId, Tree, content::Content, xattrs::XattrSet},
 };
 
 /// The longest name in bytes.
@@ -44,7 +44,7 @@ fn make_root(tree: &mut Tree, path: &[u8], retargets_links: bool) -> Result<()> 
             if let Body::Symlink(target) = &mut tree.node_mut(node).body
                 && let Some(retargeted) = target_below(path, target)
             {
-                *target = retargeted;
+                *target = retargeted.into();
             }
         }
     }
@@ -72,7 +72,7 @@ fn change(tree: &mut Tree, path: &[u8], action: &PseudoAction) -> Result<std::re
             Ok(())
         }
         (PseudoAction::SetXattr { name, value }, Some(node)) => {
-            let xattrs = &mut tree.node_mut(node).xattrs;
+            let xattrs = tree.node_mut(node).xattrs.to_mut();
             xattrs.retain(|(known, _)| **known != **name);
             xattrs.push((name.as_slice().into(), value.as_slice().into()));
             xattrs.sort();
@@ -85,7 +85,7 @@ fn change(tree: &mut Tree, path: &[u8], action: &PseudoAction) -> Result<std::re
         (PseudoAction::Add(body, attributes), None) => {
             let (directory, name) = place(tree, path)?;
             let (metadata, body) = (of_attributes(attributes, Timestamp::default()), body_of(body, path)?);
-            let node = tree.add(Node { metadata, xattrs: Vec::new(), body });
+            let node = tree.add(Node { metadata, xattrs: XattrSet::default(), body });
             tree.link(directory, name, node);
             Ok(())
         }
@@ -122,13 +122,12 @@ fn body_of(body: &PseudoBody, path: &[u8]) -> Result<Body> {
         PseudoBody::File(file) => {
             let name = shown(path);
             let status = file.metadata().map_err(|error: io::Error| Error::source(&name, "look at")(error))?;
-            let (file, path) = (file.clone(), Path::new(&name).into());
-            Body::File(Content::Region { file, path, offset: 0, size: status.len(), identity: None })
+            Body::File(Content::of_temporary(Arc::clone(file), Path::new(&name), status.len()))
         }
         PseudoBody::Symlink(target) if target.is_empty() => {
             return Err(Error::Option(format!("{}: a symbolic link needs a target", shown(path))));
         }
-        PseudoBody::Symlink(target) => Body::Symlink(target.clone()),
+        PseudoBody::Symlink(target) => Body::Symlink(target.as_slice().into()),
         PseudoBody::Special(file_type, device) => Body::Special(*file_type, *device),
     })
 }

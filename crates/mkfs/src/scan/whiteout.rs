@@ -4,7 +4,10 @@ use floe_image::{DeviceNumber, FileType, Timestamp};
 
 use crate::{
     options::{OverlayMarks, Whiteouts},
-    tree::{Body, Metadata, Node, NodeId, Tree, xattrs::Xattr},
+    tree::{
+        Body, Metadata, Node, NodeId, Tree,
+        xattrs::{Xattr, XattrSet},
+    },
 };
 
 /// The prefix of whiteouts.
@@ -53,12 +56,12 @@ impl<'a> Whiteout<'a> {
             (Self::Entry(name), Whiteouts::Overlay) => {
                 let metadata = Metadata { permissions: 0, uid: 0, gid: 0, modified: Timestamp::default() };
                 let body = Body::Special(FileType::CharacterDevice, DeviceNumber::default());
-                let node = tree.add(Node { metadata, xattrs: Vec::new(), body });
+                let node = tree.add(Node { metadata, xattrs: XattrSet::default(), body });
                 tree.link(directory, name, node);
             }
             (Self::Opaque, Whiteouts::Overlay) => {
                 tree.clear(directory);
-                put_opaque_mark(&mut tree.node_mut(directory).xattrs);
+                put_opaque_mark(tree.node_mut(directory).xattrs.to_mut());
             }
         }
     }
@@ -76,14 +79,17 @@ impl OverlayMarks {
             let whiteouts: Vec<Box<[u8]>> = whiteouts.map(|(name, _)| name.into()).collect();
             match self {
                 Self::MarkOrigins if !whiteouts.is_empty() => {
-                    let xattrs = &mut tree.node_mut(id).xattrs;
+                    let xattrs = tree.node_mut(id).xattrs.to_mut();
                     xattrs.retain(|(name, _)| **name != *OVERLAY_ORIGIN);
                     xattrs.push((OVERLAY_ORIGIN.into(), Box::default()));
                     xattrs.sort();
                 }
                 Self::Strip => {
                     whiteouts.iter().for_each(|name| tree.unlink(id, name));
-                    tree.node_mut(id).xattrs.retain(|(name, _)| **name != *OVERLAY_OPAQUE.0);
+                    let xattrs = &mut tree.node_mut(id).xattrs;
+                    if xattrs.iter().any(|(name, _)| **name == *OVERLAY_OPAQUE.0) {
+                        xattrs.to_mut().retain(|(name, _)| **name != *OVERLAY_OPAQUE.0);
+                    }
                 }
                 Self::Keep | Self::MarkOrigins => {}
             }

@@ -17,43 +17,50 @@ use rustix::{
 use xxhash_rust::xxh64::Xxh64;
 
 use super::{
+    listed::{AllocatedLen, ListedDirectory, ListedName},
     run::Run,
     source_image::SourceImage,
-    source_root::{SourceRoot, is_gone},
+    source_root::is_gone,
 };
 use crate::error::{Error, Result};
-
-/// The unit of a file's block count, in bytes.
-const BLOCKS_UNIT: u64 = 512;
 
 /// The origin of a file's bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     /// A file that is opened for each read. The open file must still be the listed one.
-    Listed {
-        root: Arc<SourceRoot>,
-        /// The path below the source root.
-        inner: Box<Path>,
-        identity: Identity,
-        /// The size of its allocated blocks in bytes.
-        allocated_len: u64,
-    },
-    /// A region of an open file. Temporary files of the build have no `identity`, because they cannot change.
-    Region { file: Arc<File>, path: Arc<Path>, offset: u64, size: u64, identity: Option<Arc<Identity>> },
+    Listed { directory: Arc<ListedDirectory>, name: ListedName, identity: Identity, allocated: AllocatedLen },
+    /// A region of an open file.
+    Region { file: Arc<OpenFile>, offset: u64, size: u64 },
     /// Runs of an open file with holes between them.
-    Sparse { file: Arc<File>, path: Arc<Path>, runs: Arc<[Run]>, size: u64, identity: Option<Arc<Identity>> },
+    Sparse { file: Arc<OpenFile>, runs: Arc<[Run]>, size: u64 },
     /// Runs of an extra device of the new image, with holes between them. They are not read.
-    Referred { device: u16, path: Arc<Path>, runs: Box<[Run]>, size: u64 },
+    Referred { device: u16, path: Arc<PathBuf>, runs: Box<[Run]>, size: u64 },
     /// A file in an open image, with the number of its bytes that are not in holes.
     Stored { image: Arc<SourceImage>, nid: Nid, size: u64, stored_len: u64 },
+}
+
+/// An open file with the content of files.
+#[derive(Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) file: Arc<File>,
+    /// Its path, for messages.
+    pub(crate) path: PathBuf,
+    /// Its state when it was opened; `None` for temporary files of the build, which cannot change.
+    pub(crate) identity: Option<Identity>,
+}
+
+/// An extra device of the new image: its number and its path.
+#[derive(Clone, Debug)]
+pub(crate) struct Referrer {
+    pub(crate) number: u16,
+    pub(crate) path: Arc<PathBuf>,
 }
 
 /// Identifies a file and its state, to detect replacement and changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
-    inode: u64,
     pub(crate) size: u64,
-    /// A hash of the device and of the times of modification and change.
+    /// A hash of the device, the inode number and the times of modification and change.
     state: u64,
 }
 
@@ -61,10 +68,10 @@ impl Identity {
     pub(crate) fn of(status: &Stat) -> Self {
         let times = [status.st_mtime, status.st_mtime_nsec, status.st_ctime, status.st_ctime_nsec];
         let mut state = Xxh64::new(0);
-        state.update(&status.st_dev.to_le_bytes());
+        [status.st_dev, status.st_ino].iter().for_each(|number| state.update(&number.to_le_bytes()));
         times.iter().for_each(|time| state.update(&time.to_le_bytes()));
         let size = u64::try_from(status.st_size).unwrap_or(0);
-        Self { inode: status.st_ino, size, state: state.digest() }
+        Self { size, state: state.digest() }
     }
 
     /// The identity of an open file.
@@ -74,6 +81,12 @@ impl Identity {
 }
 
 impl Content {
+    /// All of a temporary file of the build, which cannot change. Errors call it `path`.
+    pub(crate) fn of_temporary(file: impl Into<Arc<File>>, path: &Path, size: u64) -> Self {
+        let file = Arc::new(OpenFile { file: file.into(), path: path.to_path_buf(), identity: None });
+        Self::Region { file, offset: 0, size }
+    }
+
     /// The file `nid` of an image.
     pub(crate) fn of_image(image: &Arc<SourceImage>, nid: Nid, size: u64, may_have_holes: bool) -> Result<Self> {
         let stored_len = if may_have_holes {
@@ -86,7 +99,7 @@ impl Content {
     }
 
     /// The same content as a reference to an extra device of the new image, which has blocks of this size.
-    pub(crate) fn referred(&self, device: u16, block_size: u64) -> Result<Self> {
+    pub(crate) fn referred(&self, device: &Referrer, block_size: u64) -> Result<Self> {
         let (runs, size): (Box<[Run]>, u64) = match self {
             Self::Region { offset, size, .. } => (Box::new([Run { offset: 0, len: *size, position: *offset }]), *size),
             Self::Sparse { runs, size, .. } => (runs.to_vec().into(), *size),
@@ -103,7 +116,8 @@ impl Content {
             let reason = format!("the data of a file does not begin at a multiple of {block_size} bytes");
             return Err(Error::unfit(self.path(), reason));
         }
-        Ok(Self::Referred { device, path: self.path().into(), runs, size })
+        let (device, path) = (device.number, Arc::clone(&device.path));
+        Ok(Self::Referred { device, path, runs, size })
     }
 
     /// Whether the new image only refers to the content.
@@ -125,8 +139,9 @@ impl Content {
     /// The path for error messages.
     pub(crate) fn path(&self) -> PathBuf {
         match self {
-            Self::Listed { root, inner, .. } => root.path_of(inner),
-            Self::Region { path, .. } | Self::Sparse { path, .. } | Self::Referred { path, .. } => path.to_path_buf(),
+            Self::Listed { directory, name, .. } => directory.path_of(*name),
+            Self::Region { file, .. } | Self::Sparse { file, .. } => file.path.clone(),
+            Self::Referred { path, .. } => path.to_path_buf(),
             Self::Stored { image, .. } => image.path().to_path_buf(),
         }
     }
@@ -134,7 +149,7 @@ impl Content {
     /// About how many bytes are not in holes.
     pub(crate) fn stored_len(&self) -> u64 {
         match self {
-            Self::Listed { identity, allocated_len, .. } => identity.size.min(*allocated_len),
+            Self::Listed { identity, allocated, .. } => identity.size.min(allocated.bytes()),
             Self::Region { size, .. } => *size,
             Self::Sparse { runs, .. } => runs.iter().map(|run| run.len).sum(),
             Self::Referred { runs, .. } => runs.iter().map(|run| run.len).sum(),
@@ -168,32 +183,33 @@ impl Content {
     /// Opens the content for reading.
     pub(crate) fn open(&self) -> Result<OpenContent<'_>> {
         match self {
-            Self::Listed { root, inner, identity, .. } => {
-                let changed = || Error::Changed { path: root.path_of(inner) };
-                let file = match root.open_below(inner, OFlags::RDONLY | OFlags::NONBLOCK) {
+            Self::Listed { directory, name, identity, .. } => {
+                let (root, inner) = (&directory.root, directory.inner(*name));
+                let changed = || Error::Changed { path: root.path_of(&inner) };
+                let file = match root.open_below(&inner, OFlags::RDONLY | OFlags::NONBLOCK) {
                     Ok(file) => File::from(file),
                     // Another file, which cannot be opened, may have replaced it.
                     Err(error) => {
-                        let now = root.open_below(inner, OFlags::PATH).and_then(rustix::fs::fstat);
+                        let now = root.open_below(&inner, OFlags::PATH).and_then(rustix::fs::fstat);
                         return Err(match now {
                             Ok(status) if Identity::of(&status) != *identity => changed(),
                             Err(error) if is_gone(error) => changed(),
-                            _ => Error::source(root.path_of(inner), "open")(error.into()),
+                            _ => Error::source(root.path_of(&inner), "open")(error.into()),
                         });
                     }
                 };
                 let status = rustix::fs::fstat(&file);
-                let status = status.map_err(|error| Error::source(root.path_of(inner), "look at")(error.into()))?;
+                let status = status.map_err(|error| Error::source(root.path_of(&inner), "look at")(error.into()))?;
                 if Identity::of(&status) != *identity {
                     return Err(changed());
                 }
                 let origin = Origin::File(file);
-                let has_holes = allocated_len(&status) < identity.size;
+                let has_holes = AllocatedLen::of_blocks(status.st_blocks).bytes() < identity.size;
                 Ok(OpenContent { content: self, origin, identity: Some(*identity), has_holes })
             }
-            Self::Region { file, identity, .. } | Self::Sparse { file, identity, .. } => {
-                let origin = Origin::SharedFile(file);
-                Ok(OpenContent { content: self, origin, identity: identity.as_deref().copied(), has_holes: false })
+            Self::Region { file, .. } | Self::Sparse { file, .. } => {
+                let origin = Origin::SharedFile(&file.file);
+                Ok(OpenContent { content: self, origin, identity: file.identity, has_holes: false })
             }
             Self::Referred { path, .. } => {
                 Err(Error::unfit(&**path, "its data is on an extra device, which the build does not read"))
@@ -204,11 +220,6 @@ impl Content {
             }
         }
     }
-}
-
-/// The size of a file's allocated blocks in bytes.
-pub(crate) fn allocated_len(status: &Stat) -> u64 {
-    u64::try_from(status.st_blocks).unwrap_or(0).saturating_mul(BLOCKS_UNIT)
 }
 
 /// The ranges of an open file up to `size` that have data; as [`Content::data_ranges`].
@@ -388,6 +399,12 @@ mod tests {
     };
 
     use super::*;
+    use crate::tree::{Node, source_root::SourceRoot};
+
+    #[test]
+    fn nodes_are_small() {
+        assert!(size_of::<Content>() <= 40 && size_of::<Node>() <= 80, "{}", size_of::<Node>());
+    }
 
     /// A file with holes, as it was listed, and its bytes.
     fn sparse(folder: &Path) -> (Content, Vec<u8>) {
@@ -402,9 +419,10 @@ mod tests {
         }
         let status = rustix::fs::fstat(&file).expect("it is there");
         let root = Arc::new(SourceRoot::open(folder).expect("it is there"));
-        let inner = Path::new("file").into();
-        let (identity, allocated_len) = (Identity::of(&status), allocated_len(&status));
-        (Content::Listed { root, inner, identity, allocated_len }, expected)
+        let (directory, mut names) = ListedDirectory::new(root, Path::new(""), &["file".into()]);
+        let (directory, name) = (Arc::new(directory), names.next().expect("it has a name"));
+        let (identity, allocated) = (Identity::of(&status), AllocatedLen::of_blocks(status.st_blocks));
+        (Content::Listed { directory, name, identity, allocated }, expected)
     }
 
     /// Compares what is read from some places of a file with its bytes.

@@ -1,11 +1,36 @@
 //! Extended attributes: those of existing files, and the access control lists in them.
 
-use std::path::Path;
+use std::{ops::Deref, path::Path, sync::Arc};
 
 use rustix::io::{Errno, Result};
 
 /// The full name and the value of an xattr.
 pub(crate) type Xattr = (Box<[u8]>, Box<[u8]>);
+
+/// The xattrs of an inode, sorted by name. Inodes with equal xattrs can share them.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub(crate) struct XattrSet(Option<Arc<Vec<Xattr>>>);
+
+impl XattrSet {
+    /// The xattrs to change. They must be sorted again.
+    pub(crate) fn to_mut(&mut self) -> &mut Vec<Xattr> {
+        Arc::make_mut(self.0.get_or_insert_default())
+    }
+}
+
+impl From<Vec<Xattr>> for XattrSet {
+    fn from(xattrs: Vec<Xattr>) -> Self {
+        Self((!xattrs.is_empty()).then(|| Arc::new(xattrs)))
+    }
+}
+
+impl Deref for XattrSet {
+    type Target = [Xattr];
+
+    fn deref(&self) -> &[Xattr] {
+        self.0.as_ref().map_or(&[], |xattrs| xattrs.as_slice())
+    }
+}
 
 /// The longest list of names and the longest value that the kernel has, in bytes.
 const LEN_MAX: usize = 1 << 16;

@@ -183,14 +183,17 @@ impl<'a> FilePlan<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::File, os::unix::fs::FileExt, path::Path, sync::Arc};
+    use std::{fs::File, os::unix::fs::FileExt, sync::Arc};
 
     use super::*;
-    use crate::tree::{content::Content, run::Run};
+    use crate::tree::{
+        content::{Content, OpenFile},
+        run::Run,
+    };
 
     fn plan(contents: &[Content], tails: PackedTails) -> Vec<String> {
         let squashfs = SquashfsOptions { block_size_log2: 12, tails, ..SquashfsOptions::default() };
-        let file = |(place, content)| BlockFile { place, content, group: (place % 2) as u64 };
+        let file = |(place, content)| BlockFile { place, content, group: (place % 2) as u32 };
         let files: Vec<_> = contents.iter().enumerate().map(file).collect();
         let described = BlockPlan::new(&files, &squashfs).map(|work| match work {
             Work::Data { file, offset, len } => format!("{} data {offset}+{len}", file.place),
@@ -208,14 +211,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("there is room");
         let file = File::create_new(folder.path().join("file")).expect("there is room");
         file.write_all_at(&[1], 20_000_000).expect("there is room");
-        let (file, path): (Arc<File>, Arc<Path>) = (Arc::new(file), Path::new("file").into());
-        let region = |size| {
-            let (file, path) = (file.clone(), path.clone());
-            Content::Region { file, path, offset: 0, size, identity: None }
-        };
+        let file = Arc::new(OpenFile { file: Arc::new(file), path: "file".into(), identity: None });
+        let region = |size| Content::Region { file: file.clone(), offset: 0, size };
         let sparse = |runs: &[(u64, u64)], size| {
             let runs = runs.iter().map(|(offset, len)| Run { offset: *offset, len: *len, position: 0 }).collect();
-            Content::Sparse { file: file.clone(), path: path.clone(), runs, size, identity: None }
+            Content::Sparse { file: file.clone(), runs, size }
         };
         let contents = [
             region(0),

@@ -3,7 +3,8 @@
 use floe_squashfs::format::FragmentEntry;
 
 use crate::{
-    compress::{blocks::StoredBlocks, piece::PieceDigest},
+    compress::{blocks::StoredBlocks, piece::PieceDigest, piece_digests::PieceDigests},
+    content::duplicates::Duplicates,
     error::{Error, Result},
     files::image_file::ImageFile,
 };
@@ -17,7 +18,7 @@ pub(super) struct FileTable {
     /// The entries of the fragment table.
     fragments: Vec<u8>,
     fragment_count: u32,
-    pieces: Vec<PieceDigest>,
+    pieces: PieceDigests,
     content_bytes: u64,
 }
 
@@ -61,14 +62,14 @@ pub(super) enum BlockRun {
 
 impl FileTable {
     /// The table of a tree in which some files have the content of earlier ones.
-    pub(super) fn new(duplicate_of: &[Option<usize>]) -> Self {
-        let place = |duplicate_of: &Option<usize>| duplicate_of.map_or(FilePlace::None, FilePlace::SameAs);
+    pub(super) fn new(duplicates: &Duplicates) -> Self {
+        let place = |place| duplicates.of(place).map_or(FilePlace::None, FilePlace::SameAs);
         Self {
-            places: duplicate_of.iter().map(place).collect(),
+            places: (0..duplicates.len()).map(place).collect(),
             blocks: Vec::new(),
             fragments: Vec::new(),
             fragment_count: 0,
-            pieces: Vec::new(),
+            pieces: PieceDigests::default(),
             content_bytes: 0,
         }
     }
@@ -119,7 +120,7 @@ impl FileTable {
             offset += u32::try_from(tail.len).unwrap_or(u32::MAX);
             self.content_bytes += tail.len as u64;
         }
-        self.pieces.extend(tails);
+        tails.into_iter().for_each(|tail| self.pieces.push(tail));
         image.append(bytes)
     }
 
@@ -155,7 +156,7 @@ impl FileTable {
     }
 
     /// The digests of all parts of files.
-    pub(super) fn into_pieces(self) -> Vec<PieceDigest> {
+    pub(super) fn into_pieces(self) -> PieceDigests {
         self.pieces
     }
 

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     error::{Error, Result, shown},
     options::{Options, SquashfsOptions},
-    tree::{Body, OrderedNode, Tree, content::Content},
+    tree::{Body, OrderedNode, Places, Tree, content::Content},
 };
 
 /// An extended type is this much higher than the basic one.
@@ -32,7 +32,7 @@ pub(super) struct InodeTables<'a> {
     tree: &'a Tree,
     order: &'a [OrderedNode],
     /// The index of each node in `order`.
-    places: Vec<usize>,
+    places: Places,
     files: &'a FileTable,
     xattrs: &'a XattrSets,
     options: &'a Options,
@@ -78,7 +78,7 @@ impl<'a> InodeTables<'a> {
             match step {
                 Step::Enter(place) => {
                     steps.push(Step::Leave(place));
-                    let below = self.tree.entries(self.order[place].node).map(|(_, node)| self.places[node.index()]);
+                    let below = self.tree.entries(self.order[place].node).map(|(_, node)| self.places.of(node));
                     let below = below.filter(|place| matches!(self.body(*place), Body::Directory(_)));
                     let first_below = steps.len();
                     steps.extend(below.map(Step::Enter));
@@ -104,7 +104,7 @@ impl<'a> InodeTables<'a> {
         let tree = self.tree;
         let mut entries = Vec::new();
         for (name, node) in tree.entries(self.order[place].node) {
-            let child = self.places[node.index()];
+            let child = self.places.of(node);
             let reference = match self.references[child] {
                 Some(reference) => reference,
                 None => self.write_other(child, ids)?,
@@ -120,7 +120,7 @@ impl<'a> InodeTables<'a> {
         let nlink = self.order[place].link_count;
         // The parent of the root is a number that no inode has.
         let parent_inode =
-            if place == 0 { number(self.order.len()) } else { number(self.places[self.order[place].parent.index()]) };
+            if place == 0 { number(self.order.len()) } else { number(self.places.of(self.order[place].parent)) };
         let (index_count, index) = &listing.index;
         let xattr = self.xattrs.number(place);
         let Listing { start_block, offset, size, .. } = *listing;

@@ -20,7 +20,8 @@ use crate::{
     scan::{LINK_TARGET_LEN_MAX, excludes::Excludes, implied_directory, whiteout::Whiteout},
     tree::{
         Body, Metadata, Node, NodeId, Tree,
-        xattrs::{ACL_ACCESS, ACL_DEFAULT, Acl, Xattr},
+        content::Referrer,
+        xattrs::{ACL_ACCESS, ACL_DEFAULT, Acl, Xattr, XattrSet},
     },
 };
 
@@ -82,8 +83,8 @@ struct Importer<'a> {
     tree: &'a mut Tree,
     options: &'a Options,
     excludes: &'a Excludes,
-    /// The number of the archive, if it is an extra device.
-    device: Option<u16>,
+    /// How the image refers to the archive, if that is an extra device.
+    device: Option<Referrer>,
     /// Excluded members, which may have hard links that are not excluded.
     hidden: HashMap<PathBuf, NodeId>,
     /// While whiteouts are applied: the paths at which this archive has a directory or removes an entry. What earlier
@@ -139,12 +140,12 @@ impl Importer<'_> {
         let Some((name, parents)) = components.split_last() else {
             let MemberKind::Directory = kind else {
                 if path.is_empty() {
-                    return Err(Error::unfit(&*self.archive.path, "a member that is not a directory has no name"));
+                    return Err(Error::unfit(self.archive.path(), "a member that is not a directory has no name"));
                 }
                 return Err(self.archive.unfit(&path, "its root is not a directory"));
             };
             let root = self.tree.node_mut(Tree::ROOT);
-            (root.metadata, root.xattrs) = (metadata, xattrs);
+            (root.metadata, root.xattrs) = (metadata, xattrs.into());
             return Ok(());
         };
         if Whiteout::of(name, self.options.whiteouts).is_some() {
@@ -172,12 +173,12 @@ impl Importer<'_> {
                         xattrs.sort();
                         xattrs.dedup();
                     }
-                    (node.metadata, node.xattrs) = (metadata, xattrs);
+                    (node.metadata, node.xattrs) = (metadata, xattrs.into());
                     return Ok(());
                 }
                 Body::Directory(Default::default())
             }
-            MemberKind::File(content) => Body::File(match self.device {
+            MemberKind::File(content) => Body::File(match &self.device {
                 Some(device) if content.size() > 0 => content.referred(device, self.options.block_size())?,
                 _ => content,
             }),
@@ -186,12 +187,12 @@ impl Importer<'_> {
                     let reason = "its link target is empty, contains a zero byte or is longer than 4095 bytes";
                     return Err(self.archive.unfit(&path, reason));
                 }
-                Body::Symlink(target)
+                Body::Symlink(target.into())
             }
             MemberKind::Special(file_type, number) => Body::Special(file_type, number),
         };
         let modified = metadata.modified;
-        let node = self.tree.add(Node { metadata, xattrs, body });
+        let node = self.tree.add(Node { metadata, xattrs: xattrs.into(), body });
         self.name(&components, node, modified, &path)
     }
 
@@ -299,7 +300,7 @@ impl Importer<'_> {
                 let Some(modified) = create else { return Ok(None) };
                 let metadata = implied_directory(self.options, modified);
                 let body = Body::Directory(Default::default());
-                let made = self.tree.add(Node { metadata, xattrs: Vec::new(), body });
+                let made = self.tree.add(Node { metadata, xattrs: XattrSet::default(), body });
                 self.tree.link(here, &name, made);
                 way.push(made);
                 continue;

@@ -61,7 +61,7 @@ impl<'a> Members<'a> {
 
     /// A warning about members after a zero block, where other programs end.
     pub(super) fn warning(&self) -> Option<String> {
-        let path = self.archive.path.shown();
+        let path = self.archive.path().shown();
         let warning = |at| format!("{path}: members follow the zero block at byte {at}; they are in the image");
         self.zero_block.map(warning)
     }
@@ -215,11 +215,10 @@ impl<'a> Members<'a> {
                 }
             },
         };
-        let (file, name) = (Arc::clone(&archive.file), Arc::clone(&archive.path));
-        let identity = archive.identity.clone();
+        let file = Arc::clone(&archive.file);
         let content = match sparse {
-            Some(SparseMap { size, runs }) => Content::Sparse { file, path: name, runs: runs.into(), size, identity },
-            None => Content::Region { file, path: name, offset: position, size: stored_len, identity },
+            Some(SparseMap { size, runs }) => Content::Sparse { file, runs: runs.into(), size },
+            None => Content::Region { file, offset: position, size: stored_len },
         };
         Ok((content, end))
     }

@@ -210,7 +210,7 @@ impl Archive {
         let mut block = [0; BLOCK_LEN];
         if self.len < block.len() as u64 {
             return Err(match self.magic() {
-                _ if self.len == 0 => Error::unfit(&*self.path, "it is empty; a tar archive has at least 1024 bytes"),
+                _ if self.len == 0 => Error::unfit(self.path(), "it is empty; a tar archive has at least 1024 bytes"),
                 what => self.not_an_archive(what.unwrap_or_default()),
             });
         }
@@ -258,6 +258,6 @@ impl Archive {
             "" => rule.to_owned(),
             what => format!("{rule} but {what}: extract it and give the directory"),
         };
-        Error::unfit(&*self.path, reason)
+        Error::unfit(self.path(), reason)
     }
 }
