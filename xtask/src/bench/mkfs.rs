@@ -21,7 +21,8 @@ const TIME_MAX: Duration = Duration::from_secs(7_200);
 
 /// Build images: `floe mkfs` against mkfs.erofs and mksquashfs with equivalent options, interleaved, with the tree in
 /// the page cache. Unavailable peers are skipped with a message. The table shows medians of elapsed time, CPU time,
-/// image size and peak memory, and in parentheses how many times better Floe is.
+/// image size and peak memory, and in parentheses how many times better Floe is. With --format squashfs, `floe mkfs` builds
+/// SquashFS images against mksquashfs.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Directories to build the images from; several are placed side by side. Copied once to target/bench
@@ -30,6 +31,9 @@ pub(crate) struct Arguments {
     /// Options in the syntax of mkfs.erofs: -zX,level=N, -C and -E. May be repeated; each is measured
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true, default_values = DEFAULT_OPTIONS)]
     options: Vec<String>,
+    /// The format of Floe's images
+    #[arg(long, value_parser = ["erofs", "squashfs"], default_value = "erofs")]
+    format: String,
     #[command(flatten)]
     contest: Contest,
 }
@@ -58,7 +62,7 @@ type CommandLine = fn(&MkfsOptions, image: &Path, tree: &Path) -> Vec<String>;
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let rows: Vec<MkfsOptions> =
         arguments.options.iter().map(|options| MkfsOptions::parse(options)).collect::<Outcome<_>>()?;
-    let (makers, absent) = makers(&arguments.contest)?;
+    let (makers, absent) = makers(&arguments.contest, arguments.format == "squashfs")?;
     let tree = SourceTree::copy_of(&arguments.tree)?;
     let bytes = read_all(&tree.path)?;
     let results = measure(&rows, &tree.path, &makers, arguments.contest.rounds)?;
@@ -107,14 +111,17 @@ fn measure(rows: &[MkfsOptions], tree: &Path, makers: &[Maker], rounds: u64) -> 
     Ok(results)
 }
 
-fn makers(contest: &Contest) -> Outcome<(Vec<Maker>, Vec<String>)> {
+fn makers(contest: &Contest, is_squashfs: bool) -> Outcome<(Vec<Maker>, Vec<String>)> {
     let floe = contest.floe()?;
     let version = first_line(Command::new(&floe).arg("--version"))?;
-    let mut makers = vec![Maker { name: "floe", version, program: floe, command_line: MkfsOptions::floe }];
+    let command_line = if is_squashfs { MkfsOptions::floe_squashfs } else { MkfsOptions::floe as CommandLine };
+    let mut makers = vec![Maker { name: "floe", version, program: floe, command_line }];
     let mut absent = Vec::new();
     let peers: [(_, _, CommandLine); 2] =
         [("mkfs.erofs", "--version", MkfsOptions::mkfs_erofs), ("mksquashfs", "-version", MkfsOptions::mksquashfs)];
-    for (name, version_option, command_line) in peers {
+    for (name, version_option, command_line) in
+        peers.into_iter().filter(|(name, ..)| !is_squashfs || *name == "mksquashfs")
+    {
         match contest.peer(name) {
             Ok(program) => {
                 let version = first_line(Command::new(&program).arg(version_option))?;

@@ -71,6 +71,24 @@ impl MkfsOptions {
         words
     }
 
+    /// The command line of `floe mkfs` for a SquashFS image like that of [`MkfsOptions::mksquashfs`].
+    pub(super) fn floe_squashfs(&self, image: &Path, tree: &Path) -> Vec<String> {
+        let name = match self.algorithm.as_str() {
+            "" => "none",
+            "lzma" => "xz",
+            name @ ("lz4" | "lz4hc" | "zstd") => name,
+            _ => "gzip",
+        };
+        let level = match name {
+            "zstd" | "gzip" => self.level.clone().unwrap_or_else(|| if name == "zstd" { "3" } else { "6" }.to_owned()),
+            _ => String::new(),
+        };
+        let compression = if level.is_empty() { name.to_owned() } else { format!("{name},{level}") };
+        let words =
+            ["mkfs", "--quiet", &shown(image), &shown(tree), "--format", "squashfs", "--compress", &compression];
+        words.map(str::to_owned).to_vec()
+    }
+
     /// The command line of mkfs.erofs.
     pub(super) fn mkfs_erofs(&self, image: &Path, tree: &Path) -> Vec<String> {
         let mut words = vec!["--quiet".to_owned()];
@@ -113,22 +131,26 @@ mod tests {
     #[test]
     fn each_program_gets_its_own_words() {
         let (image, tree) = (Path::new("i"), Path::new("t"));
-        for (text, floe, squashfs) in [
-            ("-zlz4", "mkfs --quiet i t --compress lz4", "t i -comp lz4 -noappend -no-progress -quiet"),
+        for (text, floe, squashfs, floe_squashfs) in [
+            ("-zlz4", "mkfs --quiet i t --compress lz4", "t i -comp lz4 -noappend -no-progress -quiet", "lz4"),
             (
                 "-zzstd,level=3 -C65536 -Eztailpacking,fragments",
                 "mkfs --quiet i t --compress zstd,3 --pcluster 65536 --inline-tails --fragments=tails",
                 "t i -comp zstd -Xcompression-level 3 -noappend -no-progress -quiet",
+                "zstd,3",
             ),
             (
                 "-zlzma,6 -Eall-fragments,dedupe",
                 "mkfs --quiet i t --compress lzma,6 --fragments=all --dedupe",
                 "t i -comp xz -noappend -no-progress -quiet",
+                "xz",
             ),
         ] {
             let options = MkfsOptions::parse(text).expect("it is known");
             assert_eq!(options.floe(image, tree).join(" "), floe);
             assert_eq!(options.mksquashfs(image, tree).join(" "), squashfs);
+            let found = options.floe_squashfs(image, tree).join(" ");
+            assert_eq!(found, format!("mkfs --quiet i t --format squashfs --compress {floe_squashfs}"));
             assert_eq!(options.mkfs_erofs(image, tree).join(" "), format!("--quiet {text} i t"));
         }
         for text in ["lz4", "-zlz4 -Emagic"] {
