@@ -26,6 +26,8 @@ const SAMPLE_BYTES: u64 = 64 << 20;
 const SAMPLE_PLACES: u64 = 32;
 /// The number of pieces or inodes that a thread takes at a time. Adjacent ones are often in the same block.
 const BATCH_COUNT: usize = 32;
+/// The minimum weight of a piece in a sample, in bytes.
+const PIECE_WEIGHT_MIN: u64 = 1024;
 /// The weight of a hole in a sample, in bytes; also the number of bytes read at either end of it.
 const HOLE_WEIGHT: u64 = 4096;
 const HOLE_SAMPLE_LEN: usize = 1 << 20;
@@ -98,8 +100,10 @@ fn sample(
     pieces: impl Iterator<Item = PieceDigest> + Clone,
     sample_bytes: u64,
 ) -> impl Iterator<Item = PieceDigest> + Clone {
-    // The cost of a hole does not depend on its length.
-    let len = |piece: &PieceDigest| if piece.hash.is_some() { piece.len as u64 } else { HOLE_WEIGHT };
+    // The cost of a hole does not depend on its length, nor does that of a short piece.
+    let len = |piece: &PieceDigest| {
+        if piece.hash.is_some() { (piece.len as u64).max(PIECE_WEIGHT_MIN) } else { HOLE_WEIGHT }
+    };
     let total: u64 = pieces.clone().map(|piece| len(&piece)).sum();
     let (period, window) = (total / SAMPLE_PLACES, sample_bytes / SAMPLE_PLACES);
     let (mut before, mut wanted_from, mut left) = (0, 0, window);
