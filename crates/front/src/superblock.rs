@@ -73,6 +73,7 @@ pub(crate) fn superblock(original: &FileSystemInfo, root_nid: u64, kept: Option<
         configurations,
         devices,
         long_prefixes: Vec::new(),
+        fingerprint_prefix: None,
         packed_nid: 0,
         metabox_nid: None,
         checksum: true,

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::{
     compress::{blocks::compress_blocks, compress},
-    content::{ContentPlan, Launch, changed::ChangedFiles},
+    content::{ContentPlan, Launch, changed::ChangedFiles, fingerprints::put_fingerprints},
     error::{Error, Result},
     layout::{CompleteLayout, ErofsLayout, squashfs::SquashfsLayout},
     options::{Format, Options, Source},
@@ -46,7 +46,8 @@ pub fn build_unnamed(
     let mut changed = ChangedFiles::new(&options.output);
     let (order, plan, layout) = loop {
         let order = tree.in_order();
-        match store(&tree, &order, options, progress) {
+        let prepared = put_fingerprints(&mut tree, &order, options, progress);
+        match prepared.and_then(|()| store(&tree, &order, options, progress)) {
             Err(Error::Changed { path }) if !options.strict => changed.replace(&mut tree, &order, &path, progress)?,
             stored => {
                 let (plan, layout) = stored?;

@@ -3,6 +3,7 @@
 pub(crate) mod changed;
 pub(crate) mod duplicates;
 pub(crate) mod file_split;
+pub(crate) mod fingerprints;
 mod repeats;
 pub(crate) mod storage_method;
 
@@ -21,7 +22,7 @@ use crate::{
 use duplicates::Duplicates;
 use file_split::FileSplits;
 use repeats::find_repeats;
-use storage_method::{FileMethod, StorageMethod, TailRule};
+use storage_method::{FileMethod, StorageMethod, TailRule, inline_len_max};
 
 /// How each file of a tree is to be stored. Each list has the files in the order of the tree.
 pub(crate) struct ContentPlan<'a> {
@@ -89,7 +90,14 @@ impl<'a> ContentPlan<'a> {
         options: &'a Options,
         progress: &mut dyn Progress,
     ) -> Result<Self> {
-        let own = |place: usize| tree.content(&order[place]).filter(|content| !content.is_referred());
+        // Shorter files are inline, or fragments, which are compared when they are packed.
+        let is_packed = options.fragments != Fragments::None || options.inline_data && options.chunk_bytes.is_none();
+        let compared_len_min = match options.format {
+            Format::Erofs if is_packed => inline_len_max(options.block_len()) as u64 + 1,
+            _ => 1,
+        };
+        let is_compared = |content: &&Content| !content.is_referred() && content.size() >= compared_len_min;
+        let own = |place: usize| tree.content(&order[place]).filter(is_compared);
         let duplicates = if options.shares_files() {
             Duplicates::find(order.len(), own, options, progress)?
         } else {

@@ -29,7 +29,7 @@ use crate::{
     files::image_file::ImageFile,
     options::{Metabox, Options},
     progress::{Phase, Progress, report},
-    tree::{OrderedNode, Tree, content::Content},
+    tree::{OrderedNode, Tree, content::Content, referral::UNIFIED_BLOCK},
 };
 
 /// An EROFS image while it is laid out.
@@ -84,10 +84,10 @@ impl StoredXattrs {
         }
     }
 
-    /// Whether the format can represent an xattr.
-    pub(crate) fn keeps(&self, name: &[u8], value: &[u8]) -> bool {
+    /// Whether readers show an xattr.
+    pub(crate) fn shows(&self, name: &[u8], value: &[u8]) -> bool {
         match self {
-            Self::Erofs(table) => table.keeps(name, value),
+            Self::Erofs(table) => table.shows(name, value),
             Self::Squashfs { .. } => xattrs::keeps(name, value),
         }
     }
@@ -116,8 +116,8 @@ impl<'a> ErofsLayout<'a> {
         let data_start = image.len();
         let mut data = DataArea::new(image, plan, options)?;
         for (place, ordered) in order.iter().enumerate() {
-            if let Some(Content::Referred { device, runs, size, .. }) = tree.content(ordered) {
-                data.files[place] = DataLocation::of_runs(*device, runs, *size, options.block_size());
+            if let Some(Content::Referred(referral)) = tree.content(ordered) {
+                data.refer(place, referral)?;
             }
         }
         Ok(Self {
@@ -194,6 +194,9 @@ impl<'a> ErofsLayout<'a> {
         report(progress, Phase::Metadata, metadata_len, metadata_len)?;
 
         image.pad(options.block_size() * u64::from(options.layout.blocks_multiple))?;
+        if image.len() / options.block_size() > UNIFIED_BLOCK && !tree.devices().is_empty() {
+            return Err(Error::Layout("the image is too large for one with a base: use larger blocks".into()));
+        }
         let described = Described {
             options,
             times,

@@ -97,6 +97,11 @@ pub struct Options {
     /// Whether files refer to the data in their sources, which become extra devices of the image, in their order. Such
     /// sources are EROFS images with the same block size, and plain tar archives.
     pub refers_to_sources: bool,
+    /// An earlier EROFS image with the same block size, which becomes an extra device. Files that it has, too, refer to their data
+    /// there.
+    pub base: Option<SourceImage>,
+    /// Whether the output may be one of the sources: an image in a file, which stays until the new one is complete.
+    pub may_replace_source: bool,
     /// Directories that archives have no members for.
     pub implied_directories: ImpliedDirectories,
     /// Changes to the tree after the sources were listed.
@@ -235,6 +240,9 @@ pub struct Xattrs {
     pub long_prefixes: Vec<Vec<u8>>,
     /// Whether inodes have a bloom filter, which answers most lookups of absent names without a search.
     pub filter: bool,
+    /// The name of an xattr with the digest of each file, by which Linux shares the page cache of equal files. If it does not
+    /// begin with `user.`, `trusted.` or `security.`, only the file system sees it.
+    pub fingerprint: Option<Vec<u8>>,
 }
 
 /// The maximum number of long name prefixes.
@@ -274,7 +282,7 @@ impl Options {
             blob_device: None,
             times: Times::Own,
             ownership: Ownership::default(),
-            xattrs: Xattrs { keep: true, share_above: Some(2), long_prefixes: Vec::new(), filter: true },
+            xattrs: Xattrs { keep: true, share_above: Some(2), long_prefixes: Vec::new(), filter: true, fingerprint: None },
             excludes: Vec::new(),
             exclude_expressions: Vec::new(),
             exclude_filter: None,
@@ -284,6 +292,8 @@ impl Options {
             whiteouts: Whiteouts::Keep,
             overlay_marks: OverlayMarks::Keep,
             refers_to_sources: false,
+            base: None,
+            may_replace_source: false,
             implied_directories: ImpliedDirectories::default(),
             tree_changes: TreeChanges::default(),
             layout: Layout::default(),
@@ -359,8 +369,8 @@ impl Options {
             return refuse(format!("the number of jobs must not exceed {}", Self::JOBS_MAX));
         }
         if let Format::Squashfs(squashfs) = &self.format {
-            if self.refers_to_sources {
-                return refuse("SquashFS has no extra devices".into());
+            if self.refers_to_sources || self.base.is_some() {
+                return refuse("SquashFS has no extra devices: it cannot refer to other images".into());
             }
             return squashfs.check();
         }
@@ -406,13 +416,24 @@ impl Options {
         if self.volume_name.len() > 15 {
             return refuse("the volume name must not exceed 15 bytes".into());
         }
+        if self.base.is_some() && (self.blob_device.is_some() || self.refers_to_sources) {
+            return refuse("a base cannot be combined with other extra devices".into());
+        }
         self.xattrs.parsed_prefixes()?;
+        if self.xattrs.fingerprint.is_some() && self.refers_to_sources {
+            return refuse("digests of files need their data, and the image only refers to it".into());
+        }
         self.codings().iter().try_for_each(|coding| coding.compression.encoder().map(|_| ()))?;
         Ok(())
     }
 }
 
 impl Xattrs {
+    /// The number of the long prefix of [`Xattrs::fingerprint`].
+    pub(crate) fn fingerprint_prefix(&self) -> Option<u8> {
+        self.fingerprint.as_ref().map(|_| u8::try_from(self.long_prefixes.len()).unwrap_or(u8::MAX))
+    }
+
     /// The long prefixes in their stored form.
     pub(crate) fn parsed_prefixes(&self) -> Result<Vec<LongPrefix>> {
         let parsed = self.long_prefixes.iter().map(|prefix| {
@@ -421,7 +442,11 @@ impl Xattrs {
                 Error::Option(format!("{text}: an xattr prefix must begin with user., trusted. or security."))
             })
         });
-        let parsed = parsed.collect::<Result<Vec<_>>>()?;
+        let mut parsed = parsed.collect::<Result<Vec<_>>>()?;
+        if let Some(name) = &self.fingerprint {
+            let unfit = || Error::Option(format!("{}: the name of an xattr has 1 to 255 bytes", Shown(name)));
+            parsed.push(LongPrefix::of_fingerprint(name).ok_or_else(unfit)?);
+        }
         if parsed.len() > LONG_PREFIXES_MAX {
             return Err(Error::Option(format!("the number of xattr prefixes must not exceed {LONG_PREFIXES_MAX}")));
         }

@@ -1,6 +1,7 @@
 //! Scans the sources into a tree.
 
 pub(crate) mod archive;
+mod base;
 mod directory;
 mod excludes;
 mod image;
@@ -41,9 +42,18 @@ pub(crate) fn scan(options: &Options, sources: &[Source], progress: &mut dyn Pro
     for output in [Some(&options.output), options.blob_device.as_ref()].into_iter().flatten() {
         let is_output = |source: &Source| match source {
             Source::Tar(path) => is_same_file(path, output),
+            Source::Image(image) if options.may_replace_source && output.is_file() => {
+                options.refers_to_sources && is_same_file(image.path(), output)
+            }
             Source::Image(image) => is_same_file(image.path(), output),
             Source::Directory(_) | Source::Entry(_) | Source::TarFromInput => false,
         };
+        if options.base.as_ref().is_some_and(|base| is_same_file(base.path(), output)) {
+            return Err(Error::Option(format!(
+                "the output {} is also the base, which the image needs",
+                output.shown()
+            )));
+        }
         if sources.iter().any(is_output) {
             return Err(Error::Option(format!("the output {} is also a source", output.shown())));
         }
@@ -85,6 +95,9 @@ pub(crate) fn scan(options: &Options, sources: &[Source], progress: &mut dyn Pro
     }
     options.overlay_marks.put(&mut tree);
     tree.check_complete()?;
+    if let Some(base) = &options.base {
+        base::refer_to_base(&mut tree, base, options, progress)?;
+    }
     let order = tree.in_order();
     if let Some(node) = tree.too_deep(&order) {
         let path = shown(&tree.path(&order, node));

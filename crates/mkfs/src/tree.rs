@@ -10,6 +10,7 @@ pub(crate) mod xattrs;
 
 use std::{collections::HashSet, path::PathBuf, sync::Arc};
 
+use floe_erofs::AlgorithmConfiguration;
 use floe_image::{DIRECTORY_DEPTH_MAX, DeviceNumber, FileType, Timestamp};
 
 use content::{Content, Referrer};
@@ -103,6 +104,10 @@ pub(crate) struct ReferredDevice {
     /// Identifies it in the device table.
     pub(crate) tag: Vec<u8>,
     pub(crate) len: u64,
+    /// The configurations of the pclusters to which files refer.
+    pub(crate) configurations: Vec<AlgorithmConfiguration>,
+    /// Whether some of them refer only to the beginning of a pcluster.
+    pub(crate) has_partial_pclusters: bool,
 }
 
 /// A node in the order of [`Tree::in_order`], the tree order; its parent is the directory in which it was found first.
@@ -134,6 +139,11 @@ impl Tree {
         let path = Arc::new(device.path.clone());
         self.devices.push(device);
         Referrer { number: u16::try_from(self.devices.len()).unwrap_or(u16::MAX), path }
+    }
+
+    /// The extra device with this number.
+    pub(crate) fn device_mut(&mut self, device: &Referrer) -> Option<&mut ReferredDevice> {
+        self.devices.get_mut(usize::from(device.number).wrapping_sub(1))
     }
 
     /// The extra devices, by number from 1 on.

@@ -22,7 +22,7 @@ pub struct Device {
 /// The fields of the superblock.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SuperBlockRecord {
-    /// The `FEATURE_COMPAT_` bits except that of the checksum.
+    /// The `FEATURE_COMPAT_` bits except those of the checksum and of fingerprints.
     pub feature_compat: u32,
     /// The `FEATURE_INCOMPAT_` bits, including those for the configurations and the device table if there are any.
     pub feature_incompat: u32,
@@ -52,6 +52,8 @@ pub struct SuperBlockRecord {
     pub devices: Vec<Device>,
     /// The long xattr prefixes, at most 255; they follow the device table.
     pub long_prefixes: Vec<LongPrefix>,
+    /// The number of the long prefix of the fingerprint xattr, if files have one.
+    pub fingerprint_prefix: Option<u8>,
     /// The nid of the packed inode; 0 if there is none.
     pub packed_nid: u64,
     /// The nid of the metabox inode, if the image has the METABOX feature.
@@ -99,6 +101,7 @@ pub fn superblock_bytes(record: &SuperBlockRecord) -> Vec<u8> {
         xattr_prefix_count: u8::try_from(record.long_prefixes.len()).unwrap_or(u8::MAX),
         xattr_prefix_start: if record.long_prefixes.is_empty() { 0 } else { low_u32(long_prefixes_start(record) / 4) },
         packed_nid: record.packed_nid,
+        ishare_xattr_prefix_id: record.fingerprint_prefix.unwrap_or(0),
         build_time: record.build_time,
         rootnid_8b: if wide { record.root_nid } else { 0 },
         ..SuperBlock::default()
@@ -106,6 +109,9 @@ pub fn superblock_bytes(record: &SuperBlockRecord) -> Vec<u8> {
     if !record.devices.is_empty() {
         let slot = device_table_start(record) / len_u64(DeviceSlot::SIZE);
         raw.devt_slotoff = u16::try_from(slot).unwrap_or(u16::MAX);
+    }
+    if record.fingerprint_prefix.is_some() {
+        raw.feature_compat |= format::FEATURE_COMPAT_ISHARE_XATTRS;
     }
     if record.checksum {
         raw.feature_compat |= format::FEATURE_COMPAT_SB_CHKSUM;

@@ -29,6 +29,19 @@ impl LongPrefix {
         let infix = prefix.get(base.len()..)?.to_vec();
         (infix.len() < format::NAME_LEN).then_some(Self { base_index, infix })
     }
+
+    /// The prefix of the attribute with the digest of a file: its whole name. A name that begins with none of the prefixes of
+    /// [`LongPrefix::new`] is hidden from users. `None` if the name is empty or too long.
+    pub fn of_fingerprint(name: &[u8]) -> Option<Self> {
+        let is_fit = !name.is_empty() && name.len() <= format::NAME_LEN;
+        let hidden = || Self { base_index: format::XATTR_INDEX_NONE, infix: name.to_vec() };
+        is_fit.then(|| Self::new(name).unwrap_or_else(hidden))
+    }
+
+    /// Whether no file system shows attributes with this prefix.
+    pub fn is_hidden(&self) -> bool {
+        self.base_index == format::XATTR_INDEX_NONE
+    }
 }
 
 /// A name in its stored form: the number of its prefix, and the rest.
@@ -43,6 +56,11 @@ pub struct StoredName<'name> {
 impl<'name> StoredName<'name> {
     /// Splits `name` at the longest prefix that it has; `None` if the format has no prefix for it.
     pub fn new(name: &'name [u8], long_prefixes: &[LongPrefix]) -> Option<Self> {
+        let hidden = long_prefixes.iter().zip(format::XATTR_LONG_PREFIX..);
+        let mut hidden = hidden.filter(|(prefix, _)| prefix.is_hidden() && prefix.infix == name);
+        if let Some((_, index)) = hidden.next() {
+            return Some(Self { index, suffix: &[] });
+        }
         let (base, base_index) = base(name)?;
         let rest = name.get(base.len()..)?;
         let long = long_prefixes
@@ -57,11 +75,11 @@ impl<'name> StoredName<'name> {
     }
 }
 
-/// The filter bit that the full `name` clears, counted from the lowest; `None` as for [`StoredName::new`].
-pub fn filter_bit(name: &[u8]) -> Option<u32> {
-    let (base, base_index) = base(name)?;
-    let rest = name.get(base.len()..)?;
-    Some(xxh32(rest, format::XATTR_FILTER_SEED.wrapping_add(u32::from(base_index))) % format::XATTR_FILTER_BITS)
+/// The filter bit that the full `name` clears, counted from the lowest.
+pub fn filter_bit(name: &[u8]) -> u32 {
+    let (base, base_index) = base(name).unwrap_or((&[], format::XATTR_INDEX_NONE));
+    let rest = name.get(base.len()..).unwrap_or_default();
+    xxh32(rest, format::XATTR_FILTER_SEED.wrapping_add(u32::from(base_index))) % format::XATTR_FILTER_BITS
 }
 
 /// An entry, padded to a multiple of four bytes; `None` if the name or the value is too long for the format.

@@ -56,6 +56,7 @@ const LZ4_WINDOW_BYTES: u64 = 64 << 10;
     floe mkfs layer.erofs tree --compress zstd --verity\n  \
     floe mkfs app.sqfs tree --format squashfs --compress zstd,19\n  \
     floe mkfs new.erofs old.sqfs --compress zstd\n  \
+    floe mkfs v2.erofs tree --base v1.erofs --compress zstd\n  \
     floe mkfs container.erofs base.tar.gz layer.tar.gz --whiteouts --compress zstd")]
 pub(crate) struct Arguments {
     /// The image to create
@@ -69,6 +70,11 @@ pub(crate) struct Arguments {
     /// The file of an extra device of the image among the sources; may be repeated, in the order of its device table
     #[arg(long = "device", value_name = "FILE")]
     devices: Vec<PathBuf>,
+
+    /// An earlier version of the image, which the new one needs as its extra device: files that it has, too, refer to their
+    /// data there. It is an EROFS image with the same block size
+    #[arg(long, value_name = "OLD")]
+    base: Option<PathBuf>,
 
     /// The format of the image
     #[arg(long, value_enum, default_value_t)]
@@ -223,7 +229,7 @@ enum VerifyArgument {
 /// # Errors
 /// The arguments contradict each other, a source cannot be read, or the image cannot be written.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
-    let options = arguments.options()?;
+    let mut options = arguments.options()?;
     if arguments.sources.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
         return Err(Fail::usage("standard input can be a source only once"));
     }
@@ -236,6 +242,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         return Err(Fail::usage(format!("{image} {why}")));
     }
     let sources = sources::sources(&arguments.sources, &arguments.devices)?;
+    options.base = arguments.base.as_deref().map(sources::base).transpose()?;
     if sources.iter().any(|source| matches!(source, Source::Directory(_)))
         && let Some(reason) = fake::refusal()
     {

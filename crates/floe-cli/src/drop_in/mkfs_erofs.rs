@@ -40,6 +40,9 @@ const VERBOSITY: u64 = 2;
 /// The maximum length of a volume label, in bytes.
 const VOLUME_NAME_LEN_MAX: usize = 15;
 
+/// The default name of the attribute with the digest of a file.
+const FINGERPRINT_NAME: &[u8] = b"erofs.fingerprint.v1";
+
 /// The first parts of the names of attributes that can have a prefix of --xattr-prefix.
 const XATTR_PREFIXES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
@@ -75,6 +78,8 @@ struct Order {
     refers_to_archive: bool,
     /// Whether the data of layers is stored; otherwise the image refers to it.
     stores_data: bool,
+    /// Whether the new image has the files of the one that it replaces, too.
+    adds: bool,
     splits_links: bool,
     is_quiet: bool,
     verbosity: u64,
@@ -102,6 +107,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
         is_tar: false,
         refers_to_archive: false,
         stores_data: false,
+        adds: false,
         splits_links: false,
         is_quiet: false,
         verbosity: VERBOSITY,
@@ -199,7 +205,9 @@ impl Order {
             "ovlfs-strip" => build.overlay_marks = OverlayMarks::Strip,
             "quiet" => self.is_quiet = true,
             "tar" => (self.is_tar, self.refers_to_archive) = (true, false),
-            "clean" => self.stores_data = true,
+            "clean" => (self.stores_data, self.adds) = (true, false),
+            "incremental" => (self.stores_data, self.adds) = (true, true),
+            "xattr-inode-digest" => build.xattrs.fingerprint = Some(FINGERPRINT_NAME.to_vec()),
             "zD" => build.layout.packs_directories = true,
             "V" | "version" | "h" | "help" => return false,
             // Options without effect.
@@ -287,10 +295,12 @@ impl Order {
             "ovlfs-strip" => build.overlay_marks = OverlayMarks::MarkOrigins,
             "root-xattr-isize" => build.layout.root_xattr_bytes = id("the minimum inline xattr size")?,
             "tar" if matches!(&*shown, "f" | "i") => (self.is_tar, self.refers_to_archive) = (true, &*shown == "i"),
-            "clean" if &*shown == "data" => self.stores_data = true,
-            "clean" => {
+            "clean" | "incremental" if &*shown == "data" => {
+                (self.stores_data, self.adds) = (true, name == "incremental")
+            }
+            "clean" | "incremental" => {
                 return Err(Wrong::Refused(format!(
-                    "--clean={shown} is not offered by floe: images without data are not supported; use --clean=data"
+                    "--{name}={shown} is not offered by floe: images without data are not supported; use --{name}=data"
                 )));
             }
             "tar" => {
@@ -308,6 +318,7 @@ impl Order {
                     "--xattr-prefix={shown} has no effect: it does not begin with user., trusted. or security."
                 ));
             }
+            "xattr-inode-digest" => build.xattrs.fingerprint = Some(value.as_bytes().to_vec()),
             "xattr-prefix" => build.xattrs.long_prefixes.push(value.as_bytes().to_vec()),
             // Options without effect.
             _ => {}

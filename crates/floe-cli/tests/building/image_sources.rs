@@ -31,7 +31,7 @@ fn floe(folder: &Path, arguments: &[&str]) -> Result<String, String> {
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
-fn mkfs(folder: &Path, arguments: &str) -> Result<String, String> {
+pub(crate) fn mkfs(folder: &Path, arguments: &str) -> Result<String, String> {
     floe(folder, &["mkfs", "--quiet"].into_iter().chain(arguments.split_whitespace()).collect::<Vec<_>>())
 }
 

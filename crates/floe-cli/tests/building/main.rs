@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod base_images;
 mod building;
 mod conversions;
 mod fakes;
@@ -11,6 +12,7 @@ mod full_disk;
 mod image_sources;
 mod merged_layers;
 mod mkfs_erofs;
+mod mkfs_erofs_additions;
 mod mkfs_erofs_disk;
 mod mkfs_output;
 mod mkfs_sources;

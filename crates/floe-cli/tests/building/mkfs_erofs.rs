@@ -274,7 +274,6 @@ fn unsupported_options_are_refused_in_one_line() {
     std::fs::write(scene.path().join("large"), "4096 a\n2097152 b\n").expect("written");
     std::fs::write(scene.path().join("bare"), "5000\n").expect("written");
     for (arguments, words) in [
-        ("--incremental=data image source", "--incremental is not offered by floe: images are always built completely"),
         ("--tar=0 image source.tar", "--tar=0 is not offered by floe: images without data"),
         ("--clean=rvsp image source", "--clean=rvsp is not offered by floe: images without data"),
         ("--s3=http://host image bucket", "--s3 is not offered by floe: sources are local"),

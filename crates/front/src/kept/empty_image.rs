@@ -45,6 +45,7 @@ pub fn empty_image(algorithms: Algorithms) -> Vec<u8> {
         configurations: algorithms.configurations(),
         devices: Vec::new(),
         long_prefixes: Vec::new(),
+        fingerprint_prefix: None,
         packed_nid: 0,
         metabox_nid: None,
         checksum: true,

@@ -4,13 +4,11 @@ use floe_codec::encode::Encoder;
 use floe_erofs::write::{CompressedExtent, ExtentKind};
 
 use crate::{
-    content::storage_method::TailRule,
+    content::storage_method::{TailRule, inline_len_max},
     error::Result,
     options::{Coding, Options},
 };
 
-/// Space reserved for the inode, in bytes, so that inline data ends within the inode's block.
-const INLINE_MARGIN: usize = 64;
 /// Data of at most this many pclusters becomes a fragment without trial compression.
 const FRAGMENT_PCLUSTERS: usize = 2;
 
@@ -53,11 +51,6 @@ pub(crate) struct SegmentCompressor {
     /// The largest decoded length of a pcluster in bytes.
     extent_len_max: usize,
     output: Vec<u8>,
-}
-
-/// The largest length of inline data after an inode.
-pub(crate) const fn inline_len_max(block_len: usize) -> usize {
-    block_len - INLINE_MARGIN
 }
 
 /// The approximate length of the index of a file of this size, in bytes.
@@ -323,7 +316,7 @@ mod tests {
                 }
                 match (rule, &segment.tail) {
                     (TailRule::Blocks, Tail::None) | (TailRule::Fragment, Tail::Fragment(_)) => {}
-                    (TailRule::Inline, Tail::Inline(bytes)) => assert!(bytes.len() <= 4096 - INLINE_MARGIN),
+                    (TailRule::Inline, Tail::Inline(bytes)) => assert!(bytes.len() <= inline_len_max(4096)),
                     (TailRule::Inline, Tail::None) => {}
                     (rule, tail) => panic!("{rule:?} gives {tail:?}"),
                 }

@@ -1,7 +1,5 @@
 //! Finds files with equal content.
 
-use sha2::{Digest, Sha256};
-
 use crate::{
     error::Result,
     memory::zeros,
@@ -13,8 +11,6 @@ use crate::{
 
 /// The read size in bytes.
 const READ_LEN: usize = 1 << 20;
-/// Windows of this length in bytes that are all zeros are not hashed.
-const WINDOW_LEN: usize = 64 << 10;
 /// Files are grouped into jobs until they have this many bytes.
 const JOB_BYTES: u64 = 4 << 20;
 /// The maximum number of files of a job.
@@ -63,7 +59,7 @@ impl Duplicates {
             let (content, mut buffer) = (&content, zeros(READ_LEN)?);
             Ok(move |job: &[u32]| -> Result<Vec<FileDigest>> {
                 let files = job.iter().filter_map(|place| Some((*place, content(*place as usize)?)));
-                files.map(|(place, content)| Ok((digest(content, &mut buffer)?, place))).collect()
+                files.map(|(place, content)| Ok((content.digest(&mut buffer)?, place))).collect()
             })
         };
         let mut found: Vec<FileDigest> = Vec::with_capacity(candidates.len());
@@ -110,28 +106,4 @@ fn of_equal_sizes<'c>(count: usize, content: &impl Fn(usize) -> Option<&'c Conte
     };
     let candidates = (0..).zip(0..count).filter(|(_, place)| size(*place).is_some_and(is_shared));
     candidates.map(|(number, _)| number).collect()
-}
-
-fn digest(content: &Content, buffer: &mut [u8]) -> Result<[u8; 32]> {
-    let open = content.open()?;
-    let mut hasher = Sha256::new();
-    // Trailing zeros are not hashed, so the size is included.
-    hasher.update(content.size().to_le_bytes());
-    for range in content.data_ranges(WINDOW_LEN as u64)? {
-        let mut offset = range.start;
-        while offset < range.end {
-            let len = usize::try_from(range.end - offset).unwrap_or(usize::MAX).min(buffer.len());
-            open.read_at(offset, &mut buffer[..len])?;
-            for window in buffer[..len].chunks(WINDOW_LEN) {
-                // Zeros count as equal whether or not they are a hole.
-                if window.iter().any(|byte| *byte != 0) {
-                    hasher.update(offset.to_le_bytes());
-                    hasher.update(window);
-                }
-                offset += window.len() as u64;
-            }
-        }
-    }
-    open.check_unchanged()?;
-    Ok(hasher.finalize().into())
 }

@@ -26,6 +26,14 @@ const COMPRESSED_SPARSE_SIZE_MIN: u64 = 16 << 20;
 /// The minimum ratio of such a file's size to its data.
 const COMPRESSED_SPARSE_FACTOR: u64 = 1024;
 
+/// Space reserved for the inode, in bytes, so that inline data ends within the inode's block.
+const INLINE_MARGIN: usize = 64;
+
+/// The largest length of inline data after an inode.
+pub(crate) const fn inline_len_max(block_len: usize) -> usize {
+    block_len - INLINE_MARGIN
+}
+
 /// How a file is stored.
 #[derive(Clone, Copy)]
 pub(crate) enum FileMethod {

@@ -16,9 +16,13 @@ use crate::{
     compress::{
         Compressors,
         piece::{HashedChunk, PieceData, PieceOutput, segment_end},
-        segment::{CompressedSegment, Tail, index_len, inline_len_max},
+        segment::{CompressedSegment, Tail, index_len},
     },
-    content::{FileToStore, file_split::Repeat, storage_method::TailRule},
+    content::{
+        FileToStore,
+        file_split::Repeat,
+        storage_method::{TailRule, inline_len_max},
+    },
     error::Result,
     files::image_file::ImageFile,
     memory::zeros,

@@ -2,10 +2,15 @@
 
 use std::os::unix::fs::FileExt;
 
+use floe_erofs::write::CompressedExtent;
 use sha2::{Digest, Sha256};
 
 use super::{
-    SpecialInode, assembly::Assembler, data_location::DataLocation, extent_pool::ExtentPool, inline_data::InlineStore,
+    SpecialInode,
+    assembly::Assembler,
+    data_location::{CompressedFile, DataLocation},
+    extent_pool::ExtentPool,
+    inline_data::{InlineData, InlineStore},
     packed::Packed,
 };
 use crate::{
@@ -13,14 +18,17 @@ use crate::{
         compress,
         piece::PieceOutput,
         piece_digests::PieceDigests,
-        segment::inline_len_max,
     },
-    content::{ContentPlan, FilesToStore},
+    content::{ContentPlan, FilesToStore, storage_method::inline_len_max},
     error::{Error, Result},
     files::{image_file::ImageFile, output_file::scratch_file},
     options::{Coding, Fragments, Options},
     progress::{Phase, Progress},
-    tree::{Body, OrderedNode, Tree, content::Content},
+    tree::{
+        Body, OrderedNode, Tree,
+        content::Content,
+        referral::{ReferredData, Referral, UNIFIED_BLOCK},
+    },
 };
 
 /// The data area while it is written.
@@ -70,6 +78,38 @@ impl<'a> DataArea<'a> {
         }
         let assembler = Assembler::new(image, blob, options, packed);
         Ok(Self { assembler, files, digest, pieces: PieceDigests::default(), options })
+    }
+
+    /// Adds a file that refers to an extra device.
+    pub(crate) fn refer(&mut self, place: usize, referral: &Referral) -> Result<()> {
+        let (size, block_size) = (referral.size, self.options.block_size());
+        self.files[place] = match &referral.data {
+            ReferredData::Runs { runs, tail } => {
+                let tail = tail.as_ref().map(|(start, content)| self.add_last_block(*start, content)).transpose()?;
+                DataLocation::of_runs(referral.device, runs, tail, size, block_size)
+            }
+            ReferredData::Pclusters { algorithm, extents } => {
+                let unified = |extent: &CompressedExtent| CompressedExtent { block: extent.block + UNIFIED_BLOCK, ..*extent };
+                let extents: Vec<_> = extents.iter().map(unified).collect();
+                let extents = self.assembler.extents.add(&extents)?;
+                DataLocation::Compressed(CompressedFile::new(extents, *algorithm, InlineData::NONE, None))
+            }
+        };
+        Ok(())
+    }
+
+    /// Stores the end of a file from `start` on; returns its block.
+    fn add_last_block(&mut self, start: u64, content: &Content) -> Result<u64> {
+        let image = &mut self.assembler.image;
+        let block = image.len() / self.options.block_size();
+        let mut bytes = vec![0; usize::try_from(content.size().saturating_sub(start)).unwrap_or(0)];
+        let open = content.open()?;
+        open.read_at(start, &mut bytes)?;
+        open.check_unchanged()?;
+        self.digest.update(&bytes);
+        image.append(&bytes)?;
+        image.pad(self.options.block_size())?;
+        Ok(block)
     }
 
     /// Adds the next piece of the files.

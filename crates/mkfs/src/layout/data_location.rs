@@ -46,12 +46,7 @@ enum EndKind {
 
 impl CompressedFile {
     /// A file with inline data or a fragment at its end, or neither.
-    pub(crate) fn new(
-        extents: PooledExtents,
-        algorithm: u8,
-        inline: InlineData,
-        fragment_offset: Option<u64>,
-    ) -> Self {
+    pub(crate) fn new(extents: PooledExtents, algorithm: u8, inline: InlineData, fragment_offset: Option<u64>) -> Self {
         let (end_kind, end) = match fragment_offset {
             Some(offset) => (EndKind::Fragment, offset),
             None if inline.is_empty() => (EndKind::Blocks, 0),
@@ -80,8 +75,9 @@ impl DataLocation {
         Self::Flat { start_block: start_block.and_then(NonZeroU64::new), inline }
     }
 
-    /// Runs of an extra device. All but the last end with a block.
-    pub(crate) fn of_runs(device: u16, runs: &[Run], size: u64, block_size: u64) -> Self {
+    /// Runs of an extra device. All but the last end with a block. `tail` is the block of the image that has the last block of
+    /// the file, if the device does not have that.
+    pub(crate) fn of_runs(device: u16, runs: &[Run], tail: Option<u64>, size: u64, block_size: u64) -> Self {
         let mut chunks = Chunks::new(0);
         let mut at = 0;
         for run in runs {
@@ -90,7 +86,11 @@ impl DataLocation {
             chunks.push_blocks(device, run.position / block_size, count);
             at = first + count;
         }
-        chunks.push_holes(size.div_ceil(block_size) - at);
+        let count = size.div_ceil(block_size) - at;
+        chunks.push_holes(count - u64::from(tail.is_some()));
+        if let Some(block) = tail {
+            chunks.push_blocks(0, block, 1);
+        }
         Self::Chunked(Box::new(chunks))
     }
 

@@ -2,12 +2,9 @@
 
 use std::num::NonZeroU64;
 
-use floe_erofs::{
-    format,
-    write::{
-        ChunkMap, CompressedMap, DirectoryEntry, InodeData, InodeRecord, InodeRules, MapForm, directory_bytes,
-        directory_len, whole_fragment_map,
-    },
+use floe_erofs::write::{
+    ChunkMap, CompressedMap, DirectoryEntry, InodeData, InodeRecord, InodeRules, MapForm, directory_bytes,
+    directory_len, whole_fragment_map,
 };
 use floe_image::FileType;
 use sha2::{Digest, Sha256};
@@ -21,7 +18,7 @@ use super::{
     xattr_table::XattrTable,
 };
 use crate::{
-    compress::segment::inline_len_max,
+    content::storage_method::inline_len_max,
     error::{Error, Result, shown},
     files::image_file::ImageFile,
     options::Options,
@@ -147,7 +144,8 @@ impl<'a> MetadataPlan<'a> {
         let placed = InodePlaces::new(self.plan_all(), &self.rules, self.options.block_size())?;
         let placed = if is_boxed { placed.boxed() } else { placed };
         let places = self.tree.places(self.order);
-        let content = |ordered| directory_bytes(&self.entries(ordered, &placed.nids, &places), self.options.block_size());
+        let content =
+            |ordered| directory_bytes(&self.entries(ordered, &placed.nids, &places), self.options.block_size());
         let contents =
             self.order.iter().map(|ordered| if self.is_directory(ordered) { content(ordered) } else { Vec::new() });
         Ok(contents.collect())
@@ -318,12 +316,15 @@ impl<'a> MetadataPlan<'a> {
                 planned.record.data = InodeData::Compressed { blocks: 0, compact: false };
             }
             DataLocation::Compressed(file) => {
+                let block_size = self.options.block_size();
                 let (extents, inline) = (self.extents.of(file.extents), file.inline());
                 let map = CompressedMap {
                     extents,
                     algorithm: file.algorithm,
                     block_size_log2: self.options.block_size_log2,
-                    big: self.options.is_big(),
+                    // Pclusters of an extra device may be larger than those of the image.
+                    big: self.options.is_big()
+                        || extents.iter().any(|extent| u64::from(extent.stored_len) > block_size),
                     inline_len: u16::try_from(inline.len()).unwrap_or(u16::MAX),
                     fragment_offset: file.fragment_offset(),
                 };

@@ -1,5 +1,7 @@
 //! The superblock of an image, from the options and from everything else in the image.
 
+use std::collections::BTreeMap;
+
 use floe_erofs::{
     AlgorithmConfiguration, format,
     write::{Device, InodeRules, SuperBlockRecord, superblock_bytes, superblock_len},
@@ -10,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::{metadata::MetadataArea, xattr_table::XattrTable};
 use crate::{
     options::{Metabox, Options, Times},
-    tree::{OrderedNode, ReferredDevice, Tree},
+    tree::{OrderedNode, ReferredDevice, Tree, content::referral::UNIFIED_BLOCK},
 };
 
 /// The times of an image.
@@ -103,7 +105,7 @@ impl Described<'_> {
         let referred = self.referred.iter().map(|device| Device {
             tag: device.tag.clone(),
             blocks: device.len.div_ceil(options.block_size()),
-            unified_block: 0,
+            unified_block: if device.configurations.is_empty() { 0 } else { UNIFIED_BLOCK },
         });
         let mut record = SuperBlockRecord {
             feature_compat: self.feature_compat(),
@@ -118,15 +120,27 @@ impl Described<'_> {
             xattr_block: self.xattr_block,
             uuid: [0; 16],
             volume_name,
-            configurations: options.configurations(),
+            configurations: self.configurations(),
             devices: self.blob_blocks.map(blob).into_iter().chain(referred).collect(),
             long_prefixes: self.xattrs.long_prefixes().to_vec(),
+            fingerprint_prefix: options.xattrs.fingerprint_prefix(),
             packed_nid: metadata.packed_nid,
             metabox_nid: metadata.metabox_nid,
             checksum: options.layout.checksum,
         };
         record.uuid = options.uuid.unwrap_or_else(|| content_uuid(&record, &self.data_digest, &metadata.digest));
         record
+    }
+
+    /// The configurations of all pclusters: those of the image, and those on extra devices.
+    fn configurations(&self) -> Vec<AlgorithmConfiguration> {
+        let on_devices = self.referred.iter().flat_map(|device| device.configurations.iter().copied());
+        let mut joined = BTreeMap::new();
+        for configuration in self.options.configurations().into_iter().chain(on_devices) {
+            let known = joined.entry(configuration.algorithm).or_insert(configuration);
+            *known = known.covering(configuration);
+        }
+        joined.into_values().collect()
     }
 
     fn feature_compat(&self) -> u32 {
@@ -139,9 +153,11 @@ impl Described<'_> {
 
     fn feature_incompat(&self) -> u32 {
         let Self { options, metadata, .. } = self;
-        let configurations = options.configurations();
+        let configurations = self.configurations();
+        let has_partial = self.referred.iter().any(|device| device.has_partial_pclusters);
+        let is_big = |configuration: &AlgorithmConfiguration| configuration.pcluster_blocks_max > 1;
         let is_other = |configuration: &AlgorithmConfiguration| configuration.algorithm != format::COMPRESSION_LZ4;
-        let has_configurations = options.is_big() || configurations.iter().any(is_other);
+        let has_configurations = options.is_big() || configurations.iter().any(|one| is_other(one) || is_big(one));
         bit(format::FEATURE_INCOMPAT_ZERO_PADDING, !configurations.is_empty())
             | bit(format::FEATURE_INCOMPAT_COMPR_CFGS, has_configurations)
             | bit(format::FEATURE_INCOMPAT_48BIT, options.wide)
@@ -150,7 +166,7 @@ impl Described<'_> {
             | bit(format::FEATURE_INCOMPAT_ZTAILPACKING, metadata.has_inline_pclusters)
             | bit(format::FEATURE_INCOMPAT_FRAGMENTS, metadata.packed_nid != 0)
             | bit(format::FEATURE_INCOMPAT_METABOX, metadata.metabox_nid.is_some())
-            | bit(format::FEATURE_INCOMPAT_DEDUPE, options.dedupe && !options.codings().is_empty())
+            | bit(format::FEATURE_INCOMPAT_DEDUPE, has_partial || options.dedupe && !options.codings().is_empty())
             | bit(format::FEATURE_INCOMPAT_XATTR_PREFIXES, !self.xattrs.long_prefixes().is_empty())
     }
 }

@@ -85,9 +85,10 @@ impl XattrTable {
         self.left_out
     }
 
-    /// Whether the format can represent an xattr.
-    pub(crate) fn keeps(&self, name: &[u8], value: &[u8]) -> bool {
-        self.entry(name, value).is_some()
+    /// Whether readers show an xattr: the format can represent it, and it is not hidden.
+    pub(crate) fn shows(&self, name: &[u8], value: &[u8]) -> bool {
+        let is_hidden = || StoredName::new(name, &[]).is_none();
+        self.entry(name, value).is_some() && !is_hidden()
     }
 
     /// The xattr body of an inode; `None` if it would be too long.
@@ -95,7 +96,7 @@ impl XattrTable {
         let (mut shared, mut entries, mut bits) = (Vec::new(), Vec::new(), Vec::new());
         for (name, value) in xattrs {
             let Some(entry) = self.entry(name, value) else { continue };
-            bits.extend(filter_bit(name));
+            bits.push(filter_bit(name));
             match self.shared.get(&(name.clone(), value.clone())) {
                 Some(number) if shared.len() < SHARED_MAX => shared.push(*number),
                 _ => entries.extend(entry),

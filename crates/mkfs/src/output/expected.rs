@@ -149,7 +149,7 @@ impl Expected<'_> {
     /// The xattrs of an inode, in the order of their names.
     pub fn xattrs(&self, number: usize) -> impl Iterator<Item = (&[u8], &[u8])> {
         let xattrs = &self.tree.node(self.order[number].node).xattrs;
-        let kept = xattrs.iter().filter(|(name, value)| self.xattrs.keeps(name, value));
+        let kept = xattrs.iter().filter(|(name, value)| self.xattrs.shows(name, value));
         kept.map(|(name, value)| (name.as_ref(), value.as_ref()))
     }
 

@@ -88,7 +88,13 @@ impl Archive {
                 "a compressed archive cannot be an extra device: decompress it first",
             ));
         }
-        Ok(ReferredDevice { path: self.path().to_path_buf(), tag: Vec::new(), len: self.len })
+        Ok(ReferredDevice {
+            path: self.path().to_path_buf(),
+            tag: Vec::new(),
+            len: self.len,
+            configurations: Vec::new(),
+            has_partial_pclusters: false,
+        })
     }
 
     /// Fills `output` with the bytes from `offset` on; fails if the archive ends before.

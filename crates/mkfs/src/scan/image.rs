@@ -77,7 +77,7 @@ impl<'a> ImageScanner<'a> {
     pub(crate) fn scan(mut self, progress: &mut dyn Progress) -> Result<()> {
         let image = Arc::clone(&self.image);
         if self.options.refers_to_sources {
-            self.device = Some(self.tree.add_device(self.referred_device()?));
+            self.device = Some(self.tree.add_device(referred_device(&image, self.options.block_size())?));
         }
         let root = image.file_system().root();
         let (node, _) = self.node(root, Path::new(""))?;
@@ -93,22 +93,6 @@ impl<'a> ImageScanner<'a> {
             self.list(&directory, &mut open, progress)?;
         }
         Ok(())
-    }
-
-    /// The image as an extra device.
-    fn referred_device(&self) -> Result<ReferredDevice> {
-        let info = self.image.file_system().info();
-        let block_size = self.options.block_size();
-        let reason = match info.uuid {
-            Some(uuid) if info.format == "erofs" && u64::from(info.block_size) == block_size => {
-                let tag = uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into_bytes();
-                let len = info.block_count.saturating_mul(block_size);
-                return Ok(ReferredDevice { path: self.image.path().to_path_buf(), tag, len });
-            }
-            Some(_) if info.format == "erofs" => format!("its blocks have {} bytes, not {block_size}", info.block_size),
-            _ => "only EROFS images can be extra devices".to_owned(),
-        };
-        Err(Error::unfit(self.image.path(), reason))
     }
 
     fn list(
@@ -241,8 +225,11 @@ impl<'a> ImageScanner<'a> {
             }
             kind => Body::Special(kind, attr.device),
         };
-        let xattrs =
-            if self.options.xattrs.keep && outline.may_have_xattrs { self.xattrs(nid, path)? } else { XattrSet::default() };
+        let xattrs = if self.options.xattrs.keep && outline.may_have_xattrs {
+            self.xattrs(nid, path)?
+        } else {
+            XattrSet::default()
+        };
         Ok((Node { metadata: metadata_of(&attr), xattrs, body }, attr.link_count))
     }
 
@@ -261,6 +248,25 @@ impl<'a> ImageScanner<'a> {
         xattrs.dedup_by(|later, first| later.0 == first.0);
         Ok(xattrs.into())
     }
+}
+
+/// The image as an extra device of one with blocks of this size.
+pub(super) fn referred_device(image: &SourceImage, block_size: u64) -> Result<ReferredDevice> {
+    let info = image.file_system().info();
+    let reason = match info.uuid {
+        Some(uuid) if info.format == "erofs" && u64::from(info.block_size) == block_size => {
+            return Ok(ReferredDevice {
+                path: image.path().to_path_buf(),
+                tag: uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into_bytes(),
+                len: info.block_count.saturating_mul(block_size),
+                configurations: Vec::new(),
+                has_partial_pclusters: false,
+            });
+        }
+        Some(_) if info.format == "erofs" => format!("its blocks have {} bytes, not {block_size}", info.block_size),
+        _ => "only EROFS images can be extra devices".to_owned(),
+    };
+    Err(Error::unfit(image.path(), reason))
 }
 
 fn metadata_of(attr: &Attr) -> Metadata {

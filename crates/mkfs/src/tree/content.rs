@@ -1,5 +1,7 @@
 //! The content of files.
 
+pub(crate) mod referral;
+
 use std::{
     fs::File,
     io, iter,
@@ -14,6 +16,7 @@ use rustix::{
     fs::{OFlags, SeekFrom, Stat},
     io::Errno,
 };
+use sha2::{Digest, Sha256};
 use xxhash_rust::xxh64::Xxh64;
 
 use super::{
@@ -23,6 +26,10 @@ use super::{
     source_root::is_gone,
 };
 use crate::error::{Error, Result};
+use referral::{Referral, ReferredData};
+
+/// Parts of content of this length in bytes that are all zeros are not hashed. It divides the length of the buffers.
+const ZEROS_LEN: usize = 64 << 10;
 
 /// The origin of a file's bytes.
 #[derive(Clone, Debug)]
@@ -33,8 +40,8 @@ pub(crate) enum Content {
     Region { file: Arc<OpenFile>, offset: u64, size: u64 },
     /// Runs of an open file with holes between them.
     Sparse { file: Arc<OpenFile>, runs: Arc<[Run]>, size: u64 },
-    /// Runs of an extra device of the new image, with holes between them. They are not read.
-    Referred { device: u16, path: Arc<PathBuf>, runs: Box<[Run]>, size: u64 },
+    /// Data on an extra device of the new image, which is not read.
+    Referred(Box<Referral>),
     /// A file in an open image, with the number of its bytes that are not in holes.
     Stored { image: Arc<SourceImage>, nid: Nid, size: u64, stored_len: u64 },
 }
@@ -104,7 +111,7 @@ impl Content {
             Self::Region { offset, size, .. } => (Box::new([Run { offset: 0, len: *size, position: *offset }]), *size),
             Self::Sparse { runs, size, .. } => (runs.to_vec().into(), *size),
             Self::Stored { image, nid, size, .. } => (image.runs(*nid, *size, block_size)?.into(), *size),
-            Self::Listed { .. } | Self::Referred { .. } => {
+            Self::Listed { .. } | Self::Referred(_) => {
                 return Err(Error::unfit(self.path(), "a directory cannot be an extra device"));
             }
         };
@@ -116,23 +123,21 @@ impl Content {
             let reason = format!("the data of a file does not begin at a multiple of {block_size} bytes");
             return Err(Error::unfit(self.path(), reason));
         }
-        let (device, path) = (device.number, Arc::clone(&device.path));
-        Ok(Self::Referred { device, path, runs, size })
+        let (path, data) = (Arc::clone(&device.path), ReferredData::Runs { runs, tail: None });
+        Ok(Self::Referred(Box::new(Referral { device: device.number, path, size, data })))
     }
 
     /// Whether the new image only refers to the content.
     pub(crate) fn is_referred(&self) -> bool {
-        matches!(self, Self::Referred { .. })
+        matches!(self, Self::Referred(_))
     }
 
     /// The size in bytes.
     pub(crate) fn size(&self) -> u64 {
         match self {
             Self::Listed { identity, .. } => identity.size,
-            Self::Region { size, .. }
-            | Self::Sparse { size, .. }
-            | Self::Stored { size, .. }
-            | Self::Referred { size, .. } => *size,
+            Self::Region { size, .. } | Self::Sparse { size, .. } | Self::Stored { size, .. } => *size,
+            Self::Referred(referral) => referral.size,
         }
     }
 
@@ -141,7 +146,7 @@ impl Content {
         match self {
             Self::Listed { directory, name, .. } => directory.path_of(*name),
             Self::Region { file, .. } | Self::Sparse { file, .. } => file.path.clone(),
-            Self::Referred { path, .. } => path.to_path_buf(),
+            Self::Referred(referral) => referral.path.to_path_buf(),
             Self::Stored { image, .. } => image.path().to_path_buf(),
         }
     }
@@ -152,7 +157,7 @@ impl Content {
             Self::Listed { identity, allocated, .. } => identity.size.min(allocated.bytes()),
             Self::Region { size, .. } => *size,
             Self::Sparse { runs, .. } => runs.iter().map(|run| run.len).sum(),
-            Self::Referred { runs, .. } => runs.iter().map(|run| run.len).sum(),
+            Self::Referred(referral) => referral.stored_len(),
             Self::Stored { stored_len, .. } => *stored_len,
         }
     }
@@ -171,13 +176,38 @@ impl Content {
                 Ok(ranges.found)
             }
             Self::Stored { image, nid, size, .. } => image_data_ranges(image, *nid, *size, unit),
-            Self::Listed { .. } | Self::Region { .. } | Self::Referred { .. } => {
+            Self::Listed { .. } | Self::Region { .. } | Self::Referred(_) => {
                 let open = self.open()?;
                 let Some(file) = open.file() else { return Ok(iter::once(0..self.size()).collect()) };
                 let ranges = data_ranges(file, self.size(), unit);
                 ranges.map_err(|error| Error::source(self.path(), "read")(error.into()))
             }
         }
+    }
+
+    /// A digest by which equal content is recognised. `buffer` is for reading.
+    pub(crate) fn digest(&self, buffer: &mut [u8]) -> Result<[u8; 32]> {
+        let open = self.open()?;
+        let mut hasher = Sha256::new();
+        // Trailing zeros are not hashed, so the size is included.
+        hasher.update(self.size().to_le_bytes());
+        for range in self.data_ranges(ZEROS_LEN as u64)? {
+            let mut offset = range.start;
+            while offset < range.end {
+                let len = usize::try_from(range.end - offset).unwrap_or(usize::MAX).min(buffer.len());
+                open.read_at(offset, &mut buffer[..len])?;
+                for window in buffer[..len].chunks(ZEROS_LEN) {
+                    // Zeros count as equal whether or not they are a hole.
+                    if window.iter().any(|byte| *byte != 0) {
+                        hasher.update(offset.to_le_bytes());
+                        hasher.update(window);
+                    }
+                    offset += window.len() as u64;
+                }
+            }
+        }
+        open.check_unchanged()?;
+        Ok(hasher.finalize().into())
     }
 
     /// Opens the content for reading.
@@ -211,8 +241,8 @@ impl Content {
                 let origin = Origin::SharedFile(&file.file);
                 Ok(OpenContent { content: self, origin, identity: file.identity, has_holes: false })
             }
-            Self::Referred { path, .. } => {
-                Err(Error::unfit(&**path, "its data is on an extra device, which the build does not read"))
+            Self::Referred(referral) => {
+                Err(Error::unfit(&**referral.path, "its data is on an extra device, which the build does not read"))
             }
             Self::Stored { image, nid, .. } => {
                 let origin = Origin::Image(image, *nid);
@@ -316,7 +346,7 @@ impl OpenContent<'_> {
     pub(crate) fn read_at(&self, offset: u64, output: &mut [u8]) -> Result<()> {
         match self.content {
             Content::Listed { .. } if self.has_holes => self.read_data(offset, output),
-            Content::Listed { .. } | Content::Stored { .. } | Content::Referred { .. } => self.read_raw(offset, output),
+            Content::Listed { .. } | Content::Stored { .. } | Content::Referred(_) => self.read_raw(offset, output),
             Content::Region { offset: start, .. } => self.read_raw(start.saturating_add(offset), output),
             Content::Sparse { runs, .. } => self.read_sparse(runs, offset, output),
         }

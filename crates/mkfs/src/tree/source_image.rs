@@ -50,6 +50,11 @@ impl SourceImage {
         u8::try_from(self.file_system().info().block_size.max(1).ilog2()).unwrap_or(u8::MAX)
     }
 
+    /// The UUID of the volume, if it has one.
+    pub fn uuid(&self) -> Option<[u8; 16]> {
+        self.file_system().info().uuid
+    }
+
     /// The path of `inner`, for messages.
     pub(crate) fn path_of(&self, inner: &Path) -> PathBuf {
         if inner.as_os_str().is_empty() { self.path.to_path_buf() } else { self.path.join(inner) }

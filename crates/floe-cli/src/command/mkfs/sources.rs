@@ -23,7 +23,21 @@ pub(crate) fn sources(paths: &[PathBuf], devices: &[PathBuf]) -> Result<Vec<Sour
         return Err(Fail::usage("--device belongs to an image: exactly one source must be an image"));
     }
     let mut images = SourceImages::new(devices);
-    paths.iter().map(|path| if is_image(path) { images.open(path) } else { Ok(plain(path)) }).collect()
+    paths
+        .iter()
+        .map(|path| if is_image(path) { images.open(path).map(Source::Image) } else { Ok(plain(path)) })
+        .collect()
+}
+
+/// Opens the base of a build.
+///
+/// # Errors
+/// It is no image, or cannot be opened.
+pub(crate) fn base(path: &Path) -> Result<SourceImage, Fail> {
+    if !is_image(path) {
+        return Err(Fail::usage(format!("--base: {} is not an image", path.shown())));
+    }
+    SourceImages::new(&[]).open(path)
 }
 
 /// The source at a path that has no image. A missing directory is reported later, when it is read.
@@ -62,13 +76,13 @@ impl SourceImages {
     ///
     /// # Errors
     /// The image cannot be opened.
-    pub(crate) fn open(&mut self, path: &Path) -> Result<Source, Fail> {
+    pub(crate) fn open(&mut self, path: &Path) -> Result<SourceImage, Fail> {
         let failed = |error: floe::Error| Fail::failed(format!("{}: {error}", path.shown()));
         let engine = match &self.engine {
             Some(engine) => engine,
             None => self.engine.insert(Engine::new(&self.options.engine).map_err(failed)?),
         };
         let image = Image::open_in(engine, path, &self.options)?;
-        Ok(Source::Image(SourceImage::new(path, Arc::new(image))))
+        Ok(SourceImage::new(path, Arc::new(image)))
     }
 }

@@ -25,12 +25,15 @@ impl Order {
         self.build.companions = root_hash_paths(&self.build.output);
         let Some(source) = operands.next() else {
             return match (self.is_tar, self.refers_to_archive) {
-                (true, false) => Ok(vec![Source::TarFromInput]),
+                (true, false) => Ok(self.known()?.into_iter().chain([Source::TarFromInput]).collect()),
                 (true, true) => Err("--tar=i needs a file, to which the image refers".into()),
                 (false, _) => Err("missing argument: SOURCE(s)".into()),
             };
         };
         if !self.is_tar && Path::new(source).is_file() {
+            if self.adds {
+                return Err("--incremental adds a directory or an archive; layers are merged without it".into());
+            }
             let layers: Vec<&Path> = [source].into_iter().chain(operands).map(Path::new).collect();
             return self.layers(&layers);
         }
@@ -41,7 +44,24 @@ impl Order {
             self.build.refers_to_sources = true;
             self.build.block_size_log2 = ARCHIVE_BLOCK_SIZE_LOG2;
         }
-        Ok(vec![if self.is_tar { Source::Tar(source.into()) } else { Source::Directory(source.into()) }])
+        let source = if self.is_tar { Source::Tar(source.into()) } else { Source::Directory(source.into()) };
+        Ok(self.known()?.into_iter().chain([source]).collect())
+    }
+
+    /// The image to which sources are added, if it is one. The new image has its UUID and its block size.
+    fn known(&mut self) -> Result<Option<Source>, String> {
+        if !self.adds {
+            return Ok(None);
+        }
+        let path = self.build.output.clone();
+        if !is_image(&path) {
+            return Err(format!("{}: --incremental needs an image to add to", path.shown()));
+        }
+        let image = SourceImages::new(&[]).open(&path).map_err(|fail| fail.to_string())?;
+        self.build.block_size_log2 = image.block_size_log2();
+        self.build.uuid = self.build.uuid.or(image.uuid());
+        self.build.may_replace_source = true;
+        Ok(Some(Source::Image(image)))
     }
 
     /// Opens the images of layers, the lowest first. Their blocks determine those of the new image.
@@ -50,15 +70,15 @@ impl Order {
             return Err(format!("{}: it is not an image; for an archive use --tar", path.shown()));
         }
         let mut images = SourceImages::new(&[]);
-        let sources = paths.iter().map(|path| images.open(path)).collect::<Result<Vec<_>, _>>();
-        let sources = sources.map_err(|fail| fail.to_string())?;
-        if let Some(Source::Image(image)) = sources.last() {
+        let layers = paths.iter().map(|path| images.open(path)).collect::<Result<Vec<_>, _>>();
+        let layers = layers.map_err(|fail| fail.to_string())?;
+        if let Some(image) = layers.last() {
             self.build.block_size_log2 = image.block_size_log2();
         }
         self.build.whiteouts = Whiteouts::Merge;
         // Files of layers keep their times.
         self.is_build_time = true;
         self.build.refers_to_sources = !self.stores_data;
-        Ok(sources)
+        Ok(layers.into_iter().map(Source::Image).collect())
     }
 }
