@@ -9,6 +9,8 @@ use super::EncodeError;
 
 /// Dictionaries below this size in bytes are not shrunk further: that would not be worth new allocations.
 const DICTIONARY_BYTES_MIN: u32 = 64 << 10;
+/// log2 of the ratio of dictionary sizes. liblzma allocates its tables again whenever the size changes.
+const DICTIONARY_STEP_LOG2: u32 = 3;
 
 /// A liblzma stream that reuses its memory from block to block.
 pub(super) struct Stream {
@@ -39,9 +41,11 @@ impl Stream {
     pub(super) fn compress_to_fit(&mut self, input: &[u8], output: &mut [u8]) -> Result<(usize, usize), EncodeError> {
         // The encoder's tables take ten times the dictionary size and are cleared for each block, so a short input gets
         // a small dictionary.
-        let wanted_bytes = u32::try_from(input.len()).unwrap_or(u32::MAX).checked_next_power_of_two();
-        self.options.dict_size = wanted_bytes
-            .map_or(self.dictionary_bytes, |bytes| bytes.max(DICTIONARY_BYTES_MIN).min(self.dictionary_bytes));
+        let wanted_bytes = u32::try_from(input.len()).unwrap_or(u32::MAX).max(DICTIONARY_BYTES_MIN);
+        self.options.dict_size = self.dictionary_bytes;
+        while self.options.dict_size >> DICTIONARY_STEP_LOG2 >= wanted_bytes {
+            self.options.dict_size >>= DICTIONARY_STEP_LOG2;
+        }
         // SAFETY: the stream is zeroed or was used by liblzma before; `options` lives as long as the stream.
         match unsafe { lzma_microlzma_encoder(&mut self.stream, &*self.options) } {
             LZMA_OK => {}

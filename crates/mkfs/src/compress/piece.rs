@@ -3,11 +3,11 @@
 use std::iter;
 
 use sha2::{Digest, Sha256};
-use xxhash_rust::xxh64::{Xxh64, xxh64};
+use xxhash_rust::xxh64::xxh64;
 
 use super::{
     Compressors,
-    segment::{CompressedSegment, SegmentCompressor, Tail},
+    segment::{CompressedSegment, Tail},
 };
 use crate::{
     content::{
@@ -18,15 +18,8 @@ use crate::{
     error::Result,
     memory::{copied, lengthen},
     options::Options,
-    tree::content::OpenContent,
 };
 
-/// A longer piece is read incrementally, about this many bytes ahead of compression. Large pclusters have segments of
-/// 16 MiB, and each thread would otherwise hold a whole one.
-const READ_AHEAD_LEN: usize = 11 << 19;
-/// If at most this many bytes would remain after the next read, that read takes all of them, because the end of a piece
-/// needs all of its data in memory.
-const READ_MARGIN: usize = 256 << 10;
 /// The maximum length of uncompressed pieces for the packed inode, in bytes.
 const PACK_LEN: usize = 4 << 20;
 
@@ -199,18 +192,6 @@ impl<'a> Piece<'a> {
         if let StorageMethod::Hole { chunk_len } = self.method {
             return Ok(self.output(0, PieceData::Hole { chunk_len }));
         }
-        if let StorageMethod::Compress(rule) = self.method
-            && self.len > READ_AHEAD_LEN + READ_MARGIN
-            && let Some(compressor) = compressors.of(coding)?
-        {
-            let (segment, hash) = self.compress_while_reading(&open, compressor, rule, buffer)?;
-            open.check_unchanged()?;
-            let fragment_hash = match &segment.tail {
-                Tail::Fragment(fragment) => xxh64(fragment, 0),
-                _ => 0,
-            };
-            return Ok(self.output(hash, PieceData::Compressed(segment, rule, fragment_hash)));
-        }
         lengthen(buffer, self.len)?;
         let bytes = &mut buffer[..self.len];
         open.read_at(self.offset, bytes)?;
@@ -241,42 +222,6 @@ impl<'a> Piece<'a> {
             (StorageMethod::Flat | StorageMethod::Compress(_), _) => PieceData::Flat(copied(bytes)?),
         };
         Ok(self.output(hash, data))
-    }
-
-    /// Reads the piece incrementally while compressing it; also returns the hash of the whole piece.
-    fn compress_while_reading(
-        &self,
-        open: &OpenContent<'_>,
-        compressor: &mut SegmentCompressor,
-        rule: TailRule,
-        buffer: &mut Vec<u8>,
-    ) -> Result<(CompressedSegment, u64)> {
-        let mut hash = Xxh64::new(0);
-        let mut segment = compressor.begin();
-        let mut ahead_len = READ_AHEAD_LEN;
-        // The compressed length, and the length read beyond it, which the buffer starts with.
-        let (mut done_len, mut held_len) = (0, 0);
-        loop {
-            let left_len = self.len - done_len;
-            let is_end = left_len <= ahead_len + READ_MARGIN;
-            let wanted_len = if is_end { left_len } else { ahead_len };
-            lengthen(buffer, wanted_len)?;
-            let new = &mut buffer[held_len..wanted_len];
-            open.read_at(self.offset + (done_len + held_len) as u64, new)?;
-            hash.update(new);
-            held_len = wanted_len;
-            if is_end {
-                compressor.end(&mut segment, &buffer[..held_len], rule, self.offset + done_len as u64)?;
-                return Ok((segment, hash.digest()));
-            }
-            match compressor.put_next(&mut segment, &buffer[..held_len])? {
-                Some(len) => {
-                    buffer.copy_within(len..held_len, 0);
-                    (done_len, held_len) = (done_len + len, held_len - len);
-                }
-                None => ahead_len *= 2,
-            }
-        }
     }
 
     fn output(&self, hash: u64, data: PieceData) -> PieceOutput<'a> {

@@ -90,46 +90,11 @@ impl SegmentCompressor {
         (stored_len as u64) + index_len(len as u64, self.block_len as u64) < len as u64
     }
 
-    /// Compresses a whole segment: `data`, which begins at `offset` of its file. `rule` says how its end is stored.
+    /// Compresses a segment: `data`, which begins at `offset` of its file. `rule` says how its end is stored.
     pub(crate) fn compress(&mut self, data: &[u8], rule: TailRule, offset: u64) -> Result<CompressedSegment> {
-        let mut segment = self.begin();
-        self.end(&mut segment, data, rule, offset)?;
-        Ok(segment)
-    }
-
-    /// Begins a segment whose data arrives incrementally.
-    pub(crate) fn begin(&mut self) -> CompressedSegment {
         self.encoder.restart();
-        CompressedSegment { extents: Vec::new(), stored: Vec::new(), tail: Tail::None, left_len: 0, failures: 0 }
-    }
-
-    /// Adds the next extent of a segment, with `data` as the available part; more follows. Returns the number of bytes
-    /// taken from `data`, or `None` if more data would fit into the extent.
-    pub(crate) fn put_next(&mut self, segment: &mut CompressedSegment, data: &[u8]) -> Result<Option<usize>> {
-        let input = &data[..data.len().min(self.extent_len_max)];
-        let fit = self.encoder.encode_to_fit(input, &mut self.output)?;
-        if fit.consumed == input.len() && input.len() < self.extent_len_max {
-            return Ok(None);
-        }
-        if self.shrinks(fit.consumed, fit.produced) {
-            segment.failures = 0;
-            segment.put_encoded(fit.consumed, &self.output[..fit.produced], self.block_len);
-            return Ok(Some(fit.consumed));
-        }
-        let len = input.len().min(self.plain_len(segment.failures));
-        segment.failures += 1;
-        segment.put_plain(&input[..len], self.block_len);
-        Ok(Some(len))
-    }
-
-    /// Adds the end of a segment: all of `data`, which begins at `offset` of its file.
-    pub(crate) fn end(
-        &mut self,
-        segment: &mut CompressedSegment,
-        data: &[u8],
-        rule: TailRule,
-        offset: u64,
-    ) -> Result<()> {
+        let mut segment =
+            CompressedSegment { extents: Vec::new(), stored: Vec::new(), tail: Tail::None, left_len: 0, failures: 0 };
         let inline_max = inline_len_max(self.block_len);
         let ending = Ending::new(data.len(), rule, offset, self.block_len);
         let mut rest = data;
@@ -204,7 +169,7 @@ impl SegmentCompressor {
             }
             rest = &rest[consumed..];
         }
-        Ok(())
+        Ok(segment)
     }
 
     /// Whether the encoded form takes fewer blocks.
