@@ -77,7 +77,11 @@ struct PlannedFile {
 /// Where the files to be stored come from.
 #[derive(Clone, Copy)]
 enum FileOrigin<'a> {
-    Tree { plan: &'a ContentPlan<'a>, tree: &'a Tree, order: &'a [OrderedNode] },
+    Tree {
+        plan: &'a ContentPlan<'a>,
+        tree: &'a Tree,
+        order: &'a [OrderedNode],
+    },
     /// An inode that does not belong to the tree, with its coding.
     Special(&'a Content, Option<usize>),
 }
@@ -327,7 +331,7 @@ fn coding_numbers(tree: &Tree, order: &[OrderedNode], options: &Options) -> Resu
 
 /// The part of a name that determines the group: the extension without version numbers (`libc.so.6` is a `so`), or the
 /// whole name if there is no extension.
-fn extension(name: &[u8]) -> &[u8] {
+pub(crate) fn extension(name: &[u8]) -> &[u8] {
     let mut rest = name;
     while let Some(dot) = rest.iter().rposition(|byte| *byte == b'.').filter(|dot| *dot > 0) {
         let extension = &rest[dot + 1..];

@@ -12,6 +12,7 @@ mod packed;
 mod planned_inode;
 pub(crate) mod squashfs;
 mod superblock;
+pub(crate) mod type_usage;
 mod xattr_table;
 
 use data_area::DataArea;
@@ -20,6 +21,7 @@ use floe_erofs::write::{launch_list, launch_profile, superblock_bytes};
 use metadata::{MetaboxInodes, MetadataPlan};
 use squashfs::{SquashfsSummary, xattrs};
 use superblock::{Described, ImageTimes, head_len};
+use type_usage::TypeUsage;
 use xattr_table::XattrTable;
 
 use crate::{
@@ -29,7 +31,10 @@ use crate::{
     files::image_file::ImageFile,
     options::{Metabox, Options},
     progress::{Phase, Progress, report},
-    tree::{OrderedNode, Tree, content::Content, referral::UNIFIED_BLOCK},
+    tree::{
+        OrderedNode, Tree,
+        content::{Content, referral::UNIFIED_BLOCK},
+    },
 };
 
 /// An EROFS image while it is laid out.
@@ -62,6 +67,8 @@ pub(crate) struct CompleteLayout {
     pub(crate) packed_bytes: u64,
     /// The part of the content that was found as duplicates, apart from whole files.
     pub(crate) duplicate_bytes: u64,
+    /// What the types of files take, if the options ask for that.
+    pub(crate) types: Vec<TypeUsage>,
     /// More about a SquashFS image.
     pub(crate) squashfs: Option<SquashfsSummary>,
 }
@@ -166,8 +173,7 @@ impl<'a> ErofsLayout<'a> {
         progress: &mut dyn Progress,
     ) -> Result<CompleteLayout> {
         let Self { options, times, xattrs, data, data_start, directories, packed, metabox_inodes } = self;
-        let data = data.finish();
-        let mut image = data.image;
+        let (mut image, data) = data.finish();
         let plan = MetadataPlan {
             tree,
             order,
@@ -219,7 +225,10 @@ impl<'a> ErofsLayout<'a> {
         }
         image.pad(options.block_size())?;
         image.put_head(&superblock_bytes(&superblock))?;
+        let usage = |place: usize| data.usage(place, tree.content(&order[place]), options.block_size());
+        let types = if options.lists_types { TypeUsage::of_tree(tree, order, usage) } else { Vec::new() };
         Ok(CompleteLayout {
+            types,
             uuid: superblock.uuid,
             xattrs: StoredXattrs::Erofs(xattrs),
             pieces: data.pieces,

@@ -50,7 +50,7 @@ pub use floe_codec::encode::{
     BlockCompression, COMPRESSORS, Compression, Compressor, CompressorSettings, LZ4_WINDOW_MAX,
 };
 pub use floe_erofs::write::InodeForm;
-pub use layout::squashfs::SquashfsSummary;
+pub use layout::{squashfs::SquashfsSummary, type_usage::TypeUsage};
 pub use options::{
     Coding, Format, Fragments, Hint, ImpliedDirectories, Layout, Metabox, Options, OverlayMarks, Ownership,
     PackedTails, PathFilter, PseudoAction, PseudoAttributes, PseudoBody, PseudoFile, RootAttributes, Source,

@@ -115,6 +115,8 @@ pub struct Options {
     pub uuid: Option<[u8; 16]>,
     /// The volume label, at most 15 bytes.
     pub volume_name: Vec<u8>,
+    /// Whether the summary lists what the types of files take.
+    pub lists_types: bool,
     /// The number of compression threads.
     pub jobs: NonZeroUsize,
     /// The temporary names that builds with these options use.
@@ -282,7 +284,13 @@ impl Options {
             blob_device: None,
             times: Times::Own,
             ownership: Ownership::default(),
-            xattrs: Xattrs { keep: true, share_above: Some(2), long_prefixes: Vec::new(), filter: true, fingerprint: None },
+            xattrs: Xattrs {
+                keep: true,
+                share_above: Some(2),
+                long_prefixes: Vec::new(),
+                filter: true,
+                fingerprint: None,
+            },
             excludes: Vec::new(),
             exclude_expressions: Vec::new(),
             exclude_filter: None,
@@ -300,6 +308,7 @@ impl Options {
             profile: None,
             uuid: None,
             volume_name: Vec::new(),
+            lists_types: false,
             jobs: jobs.min(NonZeroUsize::new(Self::JOBS_MAX).unwrap_or(NonZeroUsize::MIN)),
             temporaries: Temporaries::default(),
             memory_bytes: None,

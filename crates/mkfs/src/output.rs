@@ -12,7 +12,7 @@ use crate::{
     content::duplicates::Duplicates,
     error::Result,
     files::{image_file::ImageFile, output_file::OutputFile, temporaries::Temporaries},
-    layout::{CompleteLayout, squashfs::SquashfsSummary},
+    layout::{CompleteLayout, squashfs::SquashfsSummary, type_usage::TypeUsage},
     tree::{Body, OrderedNode, Tree, content::Content},
 };
 
@@ -89,18 +89,15 @@ pub struct Summary {
     pub verify_time: Duration,
     /// The total time.
     pub total_time: Duration,
+    /// What the types of files take; empty unless [`Options::lists_types`](crate::Options::lists_types).
+    pub types: Vec<TypeUsage>,
     /// More about a SquashFS image.
     pub squashfs: Option<SquashfsSummary>,
 }
 
 impl Summary {
     /// The counts and sizes of an image of this tree.
-    pub(crate) fn of(
-        tree: &Tree,
-        order: &[OrderedNode],
-        duplicates: &Duplicates,
-        layout: &CompleteLayout,
-    ) -> Self {
+    pub(crate) fn of(tree: &Tree, order: &[OrderedNode], duplicates: &Duplicates, layout: &CompleteLayout) -> Self {
         let sizes = || order.iter().filter_map(|ordered| tree.content(ordered)).map(Content::size);
         let directories = order.iter().filter(|ordered| matches!(tree.node(ordered.node).body, Body::Directory(_)));
         let duplicates = duplicates.iter().filter_map(|(place, _)| tree.content(&order[place])).map(Content::size);
@@ -117,6 +114,7 @@ impl Summary {
             blob_bytes: layout.blob.as_ref().map_or(0, ImageFile::len),
             uuid: layout.uuid,
             xattrs_left_out: layout.xattrs.left_out(),
+            types: layout.types.clone(),
             squashfs: layout.squashfs.clone(),
             ..Self::default()
         }

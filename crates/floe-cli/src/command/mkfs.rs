@@ -25,7 +25,7 @@ use floe_mkfs::{
 use floe_mount::quantity;
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 
-use self::summary::{SummaryRecord, described};
+use self::summary::{SummaryRecord, described, type_table};
 use crate::{
     cancellation, compress_hints,
     fail::{Exit, Fail},
@@ -192,6 +192,10 @@ pub(crate) struct Arguments {
     /// Write the summary as JSON
     #[arg(long)]
     json: bool,
+
+    /// Add a table to the summary: what files of each type take in the image
+    #[arg(long)]
+    types: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Default)]
@@ -285,6 +289,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
             writeln!(output)?;
         } else if !arguments.quiet {
             writeln!(output, "{}", described(&summary, verity_bytes))?;
+            if arguments.types {
+                write!(output, "{}", type_table(&summary.types))?;
+            }
         }
         Ok(Exit::Done.code())
     })
@@ -332,6 +339,7 @@ impl Arguments {
             options.whiteouts = Whiteouts::Apply;
         }
         options.strict = self.strict;
+        options.lists_types = self.types || self.json;
         options.profile = self.profile.as_deref().map(profile).transpose()?;
         options.jobs = self.jobs.unwrap_or(options.jobs);
         if let Some(memory) = self.memory {

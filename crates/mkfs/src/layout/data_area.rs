@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::FileExt;
 
-use floe_erofs::write::CompressedExtent;
+use floe_erofs::write::{CompressedExtent, ExtentKind};
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -12,13 +12,10 @@ use super::{
     extent_pool::ExtentPool,
     inline_data::{InlineData, InlineStore},
     packed::Packed,
+    type_usage::FileUsage,
 };
 use crate::{
-    compress::{
-        compress,
-        piece::PieceOutput,
-        piece_digests::PieceDigests,
-    },
+    compress::{compress, piece::PieceOutput, piece_digests::PieceDigests},
     content::{ContentPlan, FilesToStore, storage_method::inline_len_max},
     error::{Error, Result},
     files::{image_file::ImageFile, output_file::scratch_file},
@@ -26,8 +23,10 @@ use crate::{
     progress::{Phase, Progress},
     tree::{
         Body, OrderedNode, Tree,
-        content::Content,
-        referral::{ReferredData, Referral, UNIFIED_BLOCK},
+        content::{
+            Content,
+            referral::{Referral, ReferredData, UNIFIED_BLOCK},
+        },
     },
 };
 
@@ -43,8 +42,6 @@ pub(crate) struct DataArea<'a> {
 
 /// The complete data area.
 pub(crate) struct FinishedData {
-    /// The image, which ends with the area.
-    pub(crate) image: ImageFile,
     /// The blob device, if any.
     pub(crate) blob: Option<ImageFile>,
     /// Where each file is, in tree order.
@@ -89,7 +86,8 @@ impl<'a> DataArea<'a> {
                 DataLocation::of_runs(referral.device, runs, tail, size, block_size)
             }
             ReferredData::Pclusters { algorithm, extents } => {
-                let unified = |extent: &CompressedExtent| CompressedExtent { block: extent.block + UNIFIED_BLOCK, ..*extent };
+                let unified =
+                    |extent: &CompressedExtent| CompressedExtent { block: extent.block + UNIFIED_BLOCK, ..*extent };
                 let extents: Vec<_> = extents.iter().map(unified).collect();
                 let extents = self.assembler.extents.add(&extents)?;
                 DataLocation::Compressed(CompressedFile::new(extents, *algorithm, InlineData::NONE, None))
@@ -192,12 +190,13 @@ impl<'a> DataArea<'a> {
         self.add_special(&content, coding, Phase::Metadata, progress)
     }
 
-    /// Ends the area.
-    pub(crate) fn finish(self) -> FinishedData {
+    /// Ends the area. Returns also the image, which ends with it.
+    pub(crate) fn finish(self) -> (ImageFile, FinishedData) {
         let duplicate_bytes = self.assembler.duplicate_bytes();
         let Assembler { image, blob, extents, inlines, .. } = self.assembler;
         let digest = self.digest.finalize().into();
-        FinishedData { image, blob, files: self.files, extents, inlines, digest, pieces: self.pieces, duplicate_bytes }
+        let Self { files, pieces, .. } = self;
+        (image, FinishedData { blob, files, extents, inlines, digest, pieces, duplicate_bytes })
     }
 
     fn add_special(
@@ -219,5 +218,37 @@ impl<'a> DataArea<'a> {
         })?;
         let [location] = files;
         Ok(SpecialInode { location, size: content.size() })
+    }
+}
+
+impl FinishedData {
+    /// What the file at this index takes. A pcluster of several files belongs to each of them.
+    pub(crate) fn usage(&self, place: usize, content: Option<&Content>, block_size: u64) -> FileUsage {
+        let Some(content) = content else { return FileUsage::default() };
+        let (size, mut usage) = (content.size(), FileUsage::default());
+        usage.hole_bytes = size.saturating_sub(content.stored_len());
+        match &self.files[place] {
+            _ if content.is_referred() => usage.shared_bytes = content.stored_len(),
+            DataLocation::SameAs(_) => usage.shared_bytes = content.stored_len(),
+            DataLocation::Fragment { .. } => (usage.packed_bytes, usage.hole_bytes) = (size, 0),
+            DataLocation::Flat { inline, .. } => {
+                usage.stored_bytes = (size - inline.len().min(size)).next_multiple_of(block_size) + inline.len();
+            }
+            DataLocation::Chunked(_) => usage.stored_bytes = content.stored_len().next_multiple_of(block_size),
+            DataLocation::Compressed(file) => {
+                usage.hole_bytes = 0;
+                let inline = file.inline();
+                for extent in self.extents.of(file.extents) {
+                    match extent.kind {
+                        ExtentKind::Fragment => usage.packed_bytes += u64::from(extent.len),
+                        _ => usage.stored_bytes += u64::from(extent.stored_len),
+                    }
+                }
+                if !inline.is_empty() {
+                    usage.stored_bytes = usage.stored_bytes.saturating_sub(block_size) + inline.len();
+                }
+            }
+        }
+        usage
     }
 }

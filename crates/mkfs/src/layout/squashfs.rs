@@ -19,7 +19,7 @@ use superblock::{SuperblockFacts, built_seconds, head, superblock};
 use tables::{IdTable, append_table};
 use xattrs::XattrSets;
 
-use super::{CompleteLayout, StoredXattrs};
+use super::{CompleteLayout, StoredXattrs, type_usage::TypeUsage};
 use crate::{
     compress::blocks::StoredBlocks,
     content::{BlockFile, ContentPlan},
@@ -184,7 +184,10 @@ impl<'a> SquashfsLayout<'a> {
             gids: ids.gids,
             xattr_sets: xattrs.count(),
         };
+        let usage = |place: usize| files.usage(place, tree.content(&order[place]));
+        let types = if options.lists_types { TypeUsage::of_tree(tree, order, usage) } else { Vec::new() };
         Ok(CompleteLayout {
+            types,
             blob: None,
             uuid: [0; 16],
             xattrs: StoredXattrs::Squashfs { left_out: xattrs.left_out() },

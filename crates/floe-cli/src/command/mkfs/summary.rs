@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use floe_mkfs::Summary;
+use floe_image::Shown;
+use floe_mkfs::{Summary, TypeUsage};
 use indicatif::{HumanBytes, HumanCount, HumanDuration};
 use serde::Serialize;
 
@@ -35,6 +36,28 @@ pub(super) struct SummaryRecord {
     verified_bytes: u64,
     verify_seconds: f64,
     seconds: f64,
+    types: Vec<TypeRecord>,
+}
+
+/// What the files of one type take, as JSON.
+#[derive(Serialize)]
+struct TypeRecord {
+    /// Without an extension, and for rare types together, none.
+    extension: Option<String>,
+    files: u64,
+    content_bytes: u64,
+    stored_bytes: u64,
+    packed_bytes: u64,
+    shared_bytes: u64,
+    hole_bytes: u64,
+}
+
+impl TypeRecord {
+    fn new(usage: &TypeUsage) -> Self {
+        let TypeUsage { extension, files, content_bytes, stored_bytes, packed_bytes, shared_bytes, hole_bytes } =
+            usage.clone();
+        Self { extension, files, content_bytes, stored_bytes, packed_bytes, shared_bytes, hole_bytes }
+    }
 }
 
 impl SummaryRecord {
@@ -59,8 +82,30 @@ impl SummaryRecord {
             verified_bytes: summary.verified.unwrap_or_default().content_bytes,
             verify_seconds: summary.verify_time.as_secs_f64(),
             seconds: summary.total_time.as_secs_f64(),
+            types: summary.types.iter().map(TypeRecord::new).collect(),
         }
     }
+}
+
+/// A table of what the types of files take, with a line for each.
+pub(super) fn type_table(types: &[TypeUsage]) -> String {
+    let size = |bytes: u64| if bytes == 0 { "-".to_owned() } else { HumanBytes(bytes).to_string() };
+    let row = |one: &TypeUsage| {
+        let name = one.extension.as_ref().map_or("others".to_owned(), |name| Shown(name.as_bytes()).to_string());
+        let [content, stored, packed, shared, holes] =
+            [one.content_bytes, one.stored_bytes, one.packed_bytes, one.shared_bytes, one.hole_bytes].map(size);
+        [name, HumanCount(one.files).to_string(), content, stored, packed, shared, holes]
+    };
+    let head = ["type", "files", "content", "stored", "in fragments", "shared", "holes"].map(str::to_owned);
+    let rows: Vec<[String; 7]> = [head].into_iter().chain(types.iter().map(row)).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let mut table = String::new();
+    for [name, others @ ..] in &rows {
+        table += &format!("{name:<0$}", width(0));
+        others.iter().zip(1..).for_each(|(cell, column)| table += &format!("  {cell:>0$}", width(column)));
+        table.push('\n');
+    }
+    table
 }
 
 /// The summary as a line.

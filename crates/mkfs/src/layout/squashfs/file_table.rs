@@ -1,12 +1,14 @@
 //! Where the image has the blocks of each file.
 
-use floe_squashfs::format::FragmentEntry;
+use floe_squashfs::format::{BLOCK_UNCOMPRESSED, FragmentEntry};
 
 use crate::{
     compress::{blocks::StoredBlocks, piece::PieceDigest, piece_digests::PieceDigests},
     content::duplicates::Duplicates,
     error::{Error, Result},
     files::image_file::ImageFile,
+    layout::type_usage::FileUsage,
+    tree::content::Content,
 };
 
 /// The place of each file, and the fragment blocks.
@@ -50,6 +52,8 @@ pub(super) struct BlocksPlace {
     /// How many bytes are in holes.
     pub(super) hole_bytes: u64,
     pub(super) fragment: Option<FragmentPlace>,
+    /// The length of the end in a fragment.
+    packed_bytes: u64,
 }
 
 /// Blocks that follow each other.
@@ -115,7 +119,8 @@ impl FileTable {
             if tail.offset == 0 {
                 self.places[tail.inode] = FilePlace::Fragment(fragment);
             } else {
-                self.blocks_of(tail.inode).fragment = Some(fragment);
+                let place = self.blocks_of(tail.inode);
+                (place.fragment, place.packed_bytes) = (Some(fragment), tail.len as u64);
             }
             offset += u32::try_from(tail.len).unwrap_or(u32::MAX);
             self.content_bytes += tail.len as u64;
@@ -133,6 +138,31 @@ impl FileTable {
             FilePlace::SameAs(earlier) if *earlier < place => self.of(*earlier),
             FilePlace::SameAs(_) => (None, None),
         }
+    }
+
+    /// What the file at this index takes.
+    pub(super) fn usage(&self, place: usize, content: Option<&Content>) -> FileUsage {
+        let Some(content) = content else { return FileUsage::default() };
+        let mut usage = FileUsage::default();
+        match &self.places[place] {
+            FilePlace::None => {}
+            FilePlace::Fragment(_) => usage.packed_bytes = content.size(),
+            FilePlace::SameAs(_) => usage.shared_bytes = content.size(),
+            FilePlace::Blocks(index) => {
+                let blocks = &self.blocks[*index];
+                usage.hole_bytes = blocks.hole_bytes;
+                let words = blocks.runs.iter().filter_map(|run| match run {
+                    BlockRun::Words(words) => Some(words),
+                    BlockRun::Holes(_) => None,
+                });
+                let stored_len = |word: &u32| u64::from(word & !BLOCK_UNCOMPRESSED);
+                usage.stored_bytes = words.flatten().map(stored_len).sum();
+                if blocks.fragment.is_some() {
+                    usage.packed_bytes = blocks.packed_bytes;
+                }
+            }
+        }
+        usage
     }
 
     /// The entries of the fragment table.
