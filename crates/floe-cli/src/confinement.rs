@@ -3,7 +3,10 @@
 use std::{
     fs::{DirBuilder, File},
     io,
-    os::{fd::OwnedFd, unix::fs::DirBuilderExt},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{DirBuilderExt, FileTypeExt},
+    },
     path::{Path, PathBuf},
 };
 
@@ -11,7 +14,7 @@ use clap::Args;
 use floe::{ExtractOptions, ExtractTarget, OpenError, OpenOptions, XattrSelection};
 use floe_mount::confinement::open_from;
 pub(crate) use floe_mount::confinement::{Opened, reading};
-use floe_sandbox::{Calls, Capability, Mode, Policy, Remover};
+use floe_sandbox::{Access, Calls, Capability, Mode, Policy, Remover, Sandbox};
 use rustix::fs::OFlags;
 
 use crate::{fail::Fail, fake, remote};
@@ -62,6 +65,36 @@ pub(crate) fn extracting(target: &mut Target, options: &ExtractOptions) -> Polic
         policy.capabilities.extend([Capability::Setfcap, Capability::SysAdmin]);
     }
     policy
+}
+
+/// Confines a process that builds an image of others: it reads `sources`, and changes files only beside the image.
+///
+/// # Errors
+/// The process cannot be confined.
+pub(crate) fn building<'a>(image: &Path, sources: impl Iterator<Item = &'a PathBuf>, mode: Mode) -> Result<(), Fail> {
+    let mut policy = reading();
+    policy.calls = Calls { create: true, build: true, ..Calls::default() };
+    // Archives may have access control lists with names.
+    for path in ["/etc/passwd", "/etc/group"] {
+        policy.allow(path, Access::Read);
+    }
+    sources.for_each(|source| policy.allow(source, Access::Read));
+    let directory = image.parent().filter(|directory| !directory.as_os_str().is_empty());
+    policy.allow(directory.unwrap_or(Path::new(".")), Access::Files);
+    if image.metadata().is_ok_and(|status| status.file_type().is_block_device()) {
+        policy.allow(image, Access::ReadWrite);
+    }
+    policy.capabilities = vec![
+        Capability::Chown,
+        Capability::DacOverride,
+        Capability::Fowner,
+        Capability::Fsetid,
+        Capability::Setfcap,
+        Capability::SysAdmin,
+    ];
+    let (sandbox, ()) = Sandbox::enter(policy, beside_fake(mode)?, || ())?;
+    sandbox.seal()?;
+    Ok(())
 }
 
 /// Opens the files of an image and confines the process to `policy`. The outer error is the sandbox's.

@@ -7,6 +7,8 @@ pub struct Calls {
     pub serve: bool,
     /// The calls for creating files of all types with all metadata.
     pub create: bool,
+    /// The calls for building images: storing files durably, and waiting for signals.
+    pub build: bool,
     /// The calls for using io_uring rings that exist already. The filter does not see the commands in a ring, so a ring
     /// must be restricted when it is created.
     pub rings: bool,
@@ -163,6 +165,8 @@ const CREATE: &[i64] = &[
     libc::SYS_fallocate,
 ];
 
+const BUILD: &[i64] = &[libc::SYS_fsync, libc::SYS_fdatasync, libc::SYS_recvfrom];
+
 /// `fchmodat2` has the same number on all architectures; some C libraries do not define it.
 const SYS_FCHMODAT2: i64 = 452;
 
@@ -221,6 +225,7 @@ pub(crate) fn named(calls: Calls) -> impl Iterator<Item = i64> {
         when(calls.serve, SERVE_OLDER),
         when(calls.create, CREATE),
         when(calls.create, CREATE_OLDER),
+        when(calls.build, BUILD),
         when(calls.rings, &[libc::SYS_io_uring_enter]),
     ]
     .into_iter()

@@ -1,5 +1,6 @@
 //! `floe mkfs`: builds an image.
 
+mod bar;
 pub(crate) mod sources;
 mod squashfs;
 mod summary;
@@ -7,11 +8,8 @@ mod summary;
 use std::{
     ffi::OsString,
     fs,
-    io::{self, IsTerminal},
     num::{NonZeroU32, NonZeroUsize},
-    ops::ControlFlow,
     path::{Component, Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -20,14 +18,17 @@ use floe::{ImageVerifier, Thoroughness};
 use floe_image::ShownName;
 use floe_mkfs::{
     COMPRESSORS, Companion, Compression, Compressor, CompressorSettings, Error, Format, Fragments, Hint, InodeForm,
-    Options, Phase, Profile, Progress, Source, Times, Verifier, Whiteouts, build_unnamed,
+    Options, Profile, Source, Times, Verifier, Whiteouts, build_unnamed,
 };
 use floe_mount::quantity;
-use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 
-use self::summary::{SummaryRecord, described, type_table};
+use self::{
+    bar::Bar,
+    summary::{SummaryRecord, described, type_table},
+};
 use crate::{
     cancellation, compress_hints,
+    confinement::{self, SandboxArguments},
     fail::{Exit, Fail},
     fake,
     output::Output,
@@ -185,6 +186,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
     memory: Option<u64>,
 
+    #[command(flatten)]
+    sandbox: SandboxArguments,
+
     /// Print no progress bar and no summary
     #[arg(short, long)]
     quiet: bool,
@@ -245,6 +249,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         let why = "is an archive or a compressed file: name the image first, then its sources";
         return Err(Fail::usage(format!("{image} {why}")));
     }
+    let known = arguments.sources.iter().chain(&arguments.base).chain(&arguments.devices);
+    if known.clone().any(|path| sources::is_image(path)) {
+        confinement::building(&arguments.image, known, arguments.sandbox.mode())?;
+    }
     let sources = sources::sources(&arguments.sources, &arguments.devices)?;
     options.base = arguments.base.as_deref().map(sources::base).transpose()?;
     if sources.iter().any(|source| matches!(source, Source::Directory(_)))
@@ -260,7 +268,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     cancellation::end_after_signal(SIGNAL_PATIENCE, move || {
         temporaries.remove().then(|| Error::Cancelled.to_string())
     })?;
-    let mut progress = Bar { bar: progress_bar(arguments.quiet || arguments.json), stop: &stop };
+    let mut progress = Bar::new(arguments.quiet || arguments.json, &stop);
     let thoroughness = match arguments.verify {
         VerifyArgument::None => None,
         VerifyArgument::Sample => Some(Thoroughness::Sample),
@@ -269,7 +277,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let mut verifier = thoroughness.map(|thoroughness| ImageVerifier { thoroughness, jobs: options.jobs });
     let verifier = verifier.as_mut().map(|verifier| verifier as &mut dyn Verifier);
     let built = build_unnamed(&options, &sources, verifier, &mut progress);
-    progress.bar.finish_and_clear();
+    progress.clear();
     let complete = built.map_err(failed)?;
     let tree = arguments
         .verity
@@ -471,40 +479,4 @@ fn listed(words: &[&str], conjunction: &str) -> String {
         [first @ .., last] if !first.is_empty() => format!("{} {conjunction} {last}", first.join(", ")),
         _ => words.concat(),
     }
-}
-
-struct Bar<'a> {
-    bar: ProgressBar,
-    stop: &'a AtomicBool,
-}
-
-impl Progress for Bar<'_> {
-    fn advance(&mut self, phase: Phase, done: u64, total: u64) -> ControlFlow<()> {
-        self.bar.set_prefix(match phase {
-            Phase::Scan => "listing",
-            Phase::Unpack => "unpacking",
-            Phase::Compare => "comparing",
-            Phase::Data => "compressing",
-            Phase::Verify => "reading back",
-            Phase::Packed => "compressing fragments",
-            _ => "writing metadata",
-        });
-        if phase == Phase::Scan {
-            self.bar.set_message(format!("{} inodes", HumanCount(done)));
-        } else {
-            self.bar.set_message("");
-            self.bar.set_length(total);
-            self.bar.set_position(done);
-        }
-        if self.stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-}
-
-fn progress_bar(hidden: bool) -> ProgressBar {
-    if hidden || !io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let template = "{prefix} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} {msg}";
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(0).with_style(style)
 }
