@@ -16,11 +16,12 @@ use crate::{
         CONFIG, Descriptor, Document, INDEX, Index, MANIFEST, Manifest, Platform, converted_config, diff_id, to_bytes,
     },
     error::{Error, Result},
-    layer::{BuiltLayer, Layer, SETTINGS_ANNOTATION, SOURCE_ANNOTATION, Settings, Share, build_error, merged_key},
+    layer::{BuiltLayer, Layer, SETTINGS_ANNOTATION, SOURCE_ANNOTATION, Share, build_error, merged_key},
     layout::{self, LayoutTarget},
     place::Place,
     plan::{Job, Plan, PlannedConversion, PlannedManifest},
     registry::{RegistrySource, RegistryTarget},
+    settings::Settings,
     source::Source,
     target::Target,
 };
@@ -103,8 +104,7 @@ fn known_layers(target: &dyn Target, plan: &Plan, settings: &Settings) -> HashMa
     if let Ok(Some(bytes)) = target.existing()
         && let Ok(Document::Index(index)) = Document::parse(&bytes)
     {
-        let has_erofs = |entry: &&Descriptor| entry.platform.as_ref().is_some_and(Platform::has_erofs);
-        let documents = index.manifests.iter().filter(has_erofs).filter_map(|entry| target.document(entry).ok());
+        let documents = index.manifests.iter().filter_map(|entry| target.document(entry).ok());
         manifests.extend(documents.filter_map(|bytes| match Document::parse(&bytes) {
             Ok(Document::Manifest(manifest)) => Some(manifest),
             _ => None,
@@ -265,11 +265,11 @@ impl Work<'_> {
                     entry.platform = planned.conversion.as_ref().map(|conversion| conversion.platform.clone());
                 }
                 entry.annotations.remove("org.opencontainers.image.ref.name");
-                let is_replaced = entry.platform.as_ref().is_some_and(|platform| {
-                    let is_same = |other: &Descriptor| {
-                        other.platform.as_ref().is_some_and(|other| platform.is_same_machine(other))
-                    };
-                    platform.has_erofs() && converted.iter().any(is_same)
+                let is_replaced = converted.iter().any(|other: &Descriptor| {
+                    let platforms = entry.platform.as_ref().zip(other.platform.as_ref());
+                    let is_earlier =
+                        |(own, other): (&Platform, &Platform)| own.has_erofs() && own.is_same_machine(other);
+                    entry.digest().ok() == other.digest().ok() || platforms.is_some_and(is_earlier)
                 });
                 if !is_replaced {
                     entries.push(entry);
@@ -310,12 +310,14 @@ impl Work<'_> {
                 }
             }
         }
-        let config = to_bytes(&converted_config(&conversion.config, &diff_ids, self.settings.is_merged)?)?;
+        let config = to_bytes(&converted_config(&conversion.config, &diff_ids, self.settings)?)?;
         self.target.put_blob(&config)?;
         let manifest = to_bytes(&planned.manifest.with(Descriptor::of(CONFIG, &config), descriptors))?;
         self.target.put_manifest(MANIFEST, &manifest, &tables)?;
         let mut entry = Descriptor::of(MANIFEST, &manifest);
-        entry.platform = Some(conversion.platform.with_erofs());
+        let has_features = !self.settings.for_containerd_2_1;
+        let platform = &conversion.platform;
+        entry.platform = Some(if has_features { platform.with_erofs() } else { platform.clone() });
         Ok(entry)
     }
 }

@@ -7,7 +7,10 @@ use floe_remote_cache::Digest;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    settings::Settings,
+};
 
 /// The media types of what conversions write.
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -201,17 +204,21 @@ impl Platform {
 ///
 /// # Errors
 /// The configuration is not an object.
-pub(crate) fn converted_config(config: &Value, diff_ids: &[String], is_merged: bool) -> Result<Value> {
+pub(crate) fn converted_config(config: &Value, diff_ids: &[String], settings: &Settings) -> Result<Value> {
     let mut config = config.clone();
     let fields = config.as_object_mut().ok_or_else(|| Error::failed("the configuration is not an object"))?;
     fields.insert("rootfs".to_owned(), json!({ "type": "layers", "diff_ids": diff_ids }));
-    let features = fields.entry("os.features").or_insert_with(|| json!([]));
-    if let Some(features) = features.as_array_mut()
-        && !features.iter().any(|feature| feature == EROFS_FEATURE)
-    {
-        features.push(json!(EROFS_FEATURE));
+    if !settings.for_containerd_2_1 {
+        let features = fields.entry("os.features").or_insert_with(|| json!([]));
+        if let Some(features) = features.as_array_mut()
+            && !features.iter().any(|feature| feature == EROFS_FEATURE)
+        {
+            features.push(json!(EROFS_FEATURE));
+        }
     }
-    if is_merged && let Some(history) = fields.get_mut("history").and_then(Value::as_array_mut) {
+    if settings.is_merged
+        && let Some(history) = fields.get_mut("history").and_then(Value::as_array_mut)
+    {
         for step in history.iter_mut().filter_map(Value::as_object_mut) {
             step.insert("empty_layer".to_owned(), json!(true));
         }

@@ -12,12 +12,13 @@ use floe::{
     ImageVerifier, Thoroughness,
     remote::{EROFS_LAYER, FORMAT_ANNOTATION, FileDigests, TABLE_ANNOTATION},
 };
-use floe_mkfs::{Compression, Options, Phase, Progress, Source, Whiteouts, build_unnamed};
+use floe_mkfs::{Options, OverlayMarks, Phase, Progress, Source, Whiteouts, build_unnamed};
 use floe_remote_cache::Digest;
 
 use crate::{
     document::Descriptor,
     error::{Error, Result},
+    settings::Settings,
 };
 
 /// The annotations of a converted layer: what it was made of, and how. A later conversion takes it over if both are the same.
@@ -26,27 +27,6 @@ pub(crate) const SETTINGS_ANNOTATION: &str = "dev.floe.convert.settings";
 
 /// The media type of EROFS layers that containerd 2.1 knows.
 const OCI_EROFS_LAYER: &str = "application/vnd.oci.image.layer.v1.erofs";
-
-/// How images are converted.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The compression of files; `None` stores them uncompressed.
-    pub compression: Option<Compression>,
-    /// The pcluster size in bytes.
-    pub pcluster_bytes: u32,
-    /// Whether the layers of an image become one.
-    pub is_merged: bool,
-    /// Whether layers have the media type that containerd 2.1 knows.
-    pub has_oci_type: bool,
-    /// Whether the original manifests and layers are stored, too.
-    pub keeps_original: bool,
-    /// The platforms to convert, `os/architecture[/variant]`; all, if there are none.
-    pub platforms: Vec<String>,
-    /// The number of threads.
-    pub jobs: NonZeroUsize,
-    /// The limit of file data in memory, in bytes, for all threads together.
-    pub memory_bytes: usize,
-}
 
 /// A converted layer.
 #[derive(Clone, Debug)]
@@ -70,16 +50,6 @@ pub(crate) struct Share {
     pub(crate) memory_bytes: usize,
 }
 
-impl Settings {
-    /// A short text that differs if the bytes of converted layers may differ.
-    pub(crate) fn identity(&self) -> String {
-        let version = env!("CARGO_PKG_VERSION");
-        let settings =
-            format!("{:?} {} {} {}", self.compression, self.pcluster_bytes, self.is_merged, self.has_oci_type);
-        format!("{version}-{}", &Digest::of(settings.as_bytes()).to_string()[..16])
-    }
-}
-
 impl BuiltLayer {
     /// Builds an EROFS image of the archives in `layers`, the lowest first, at `output`. A single layer keeps its whiteouts, as
     /// those of overlayfs; of several layers, whiteouts remove entries of lower ones.
@@ -97,6 +67,10 @@ impl BuiltLayer {
         options.compression = settings.compression;
         options.pcluster_bytes = settings.pcluster_bytes;
         options.whiteouts = if settings.is_merged { Whiteouts::Apply } else { Whiteouts::Overlay };
+        if !settings.is_merged {
+            // As containerd's differ does, which calls mkfs.erofs.
+            options.overlay_marks = OverlayMarks::MarkOrigins;
+        }
         options.jobs = share.jobs;
         options.memory_bytes = Some(share.memory_bytes);
         let sources: Vec<Source> = layers.iter().map(|path| Source::Tar(path.clone())).collect();
@@ -112,7 +86,7 @@ impl BuiltLayer {
     /// Describes the layer.
     pub(crate) fn describe(&self, source: &Digest, settings: &Settings, with_table: bool) -> Layer {
         let FileDigests { whole, table } = &self.digests;
-        let media_type = if settings.has_oci_type { OCI_EROFS_LAYER } else { EROFS_LAYER };
+        let media_type = if settings.for_containerd_2_1 { OCI_EROFS_LAYER } else { EROFS_LAYER };
         let mut descriptor = Descriptor::new(media_type, whole, table.object_len());
         let annotations = &mut descriptor.annotations;
         let mut add = |name: &str, value: String| annotations.insert(name.to_owned(), value);

@@ -17,10 +17,11 @@ mod layout;
 mod place;
 mod plan;
 mod registry;
+mod settings;
 mod source;
 mod target;
 
 pub use conversion::{Converted, convert};
 pub use error::Error;
-pub use layer::Settings;
 pub use place::Place;
+pub use settings::Settings;

@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::{
     document::{Descriptor, Document, Index, Manifest, Platform},
     error::{Error, Result},
-    layer::{Settings, merged_key},
+    layer::merged_key,
+    settings::Settings,
     source::Source,
 };
 

@@ -77,10 +77,10 @@ pub(crate) struct Arguments {
     #[arg(long)]
     only_converted: bool,
 
-    /// Give layers the type application/vnd.oci.image.layer.v1.erofs, which containerd 2.1 knows, instead of
-    /// application/vnd.erofs.layer.v1
-    #[arg(long)]
-    oci_media_type: bool,
+    /// Make an image for containerd 2.1: with layers of the type application/vnd.oci.image.layer.v1.erofs, and without the
+    /// feature erofs in platforms
+    #[arg(long = "containerd-2.1")]
+    containerd_2_1: bool,
 
     /// Convert only this platform, such as linux/amd64; may be repeated [default: all]
     #[arg(long, value_name = "OS/ARCHITECTURE")]
@@ -205,7 +205,7 @@ impl Arguments {
             compression: compression(self.compress.as_deref().unwrap_or(COMPRESS_DEFAULT), pcluster_bytes)?,
             pcluster_bytes,
             is_merged: self.merged,
-            has_oci_type: self.oci_media_type,
+            for_containerd_2_1: self.containerd_2_1,
             keeps_original: !self.only_converted,
             platforms: self.platform.clone(),
             jobs: self.jobs.unwrap_or_else(cpus),

@@ -133,7 +133,11 @@ fn layers_are_those_of_the_original_mkfs() {
         assert!(output.status.success(), "{output:?}");
         let options = OpenOptions::default();
         let expected = manifest_of(&folder.join(format!("{name}.erofs")), &options);
-        let found = manifest_of(&blob(&folder.join("out"), &layer), &options);
+        let mut found = manifest_of(&blob(&folder.join("out"), &layer), &options);
+        for (path, entry) in found.entries_mut().filter(|(_, entry)| entry.device == Some((0, 0))) {
+            // The time of a whiteout says nothing.
+            entry.modified = expected.entry(path).expect("it is a whiteout, too").modified;
+        }
         assert_eq!(differences(&expected, &found, &FREE_DIRECTORIES), Vec::<String>::new(), "{name}");
     }
 }

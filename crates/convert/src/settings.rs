@@ -1,0 +1,37 @@
+//! How images are converted.
+
+use std::num::NonZeroUsize;
+
+use floe_mkfs::Compression;
+use floe_remote_cache::Digest;
+
+/// How images are converted.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The compression of files; `None` stores them uncompressed.
+    pub compression: Option<Compression>,
+    /// The pcluster size in bytes.
+    pub pcluster_bytes: u32,
+    /// Whether the layers of an image become one.
+    pub is_merged: bool,
+    /// Whether layers have the media type that containerd 2.1 knows, and platforms no features, which it refuses.
+    pub for_containerd_2_1: bool,
+    /// Whether the original manifests and layers are stored, too.
+    pub keeps_original: bool,
+    /// The platforms to convert, `os/architecture[/variant]`; all, if there are none.
+    pub platforms: Vec<String>,
+    /// The number of threads.
+    pub jobs: NonZeroUsize,
+    /// The limit of file data in memory, in bytes, for all threads together.
+    pub memory_bytes: usize,
+}
+
+impl Settings {
+    /// A short text that differs if the bytes of converted layers may differ.
+    pub(crate) fn identity(&self) -> String {
+        let version = env!("CARGO_PKG_VERSION");
+        let settings =
+            format!("{:?} {} {} {}", self.compression, self.pcluster_bytes, self.is_merged, self.for_containerd_2_1);
+        format!("{version}-{}", &Digest::of(settings.as_bytes()).to_string()[..16])
+    }
+}
