@@ -20,6 +20,7 @@ pub(crate) mod pull;
 pub(crate) mod push;
 pub(crate) mod record;
 pub(crate) mod serve;
+pub(crate) mod snapshotter;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod tune;

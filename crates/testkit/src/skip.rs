@@ -6,6 +6,7 @@ use rustix::process::Signal;
 
 pub use crate::skipped::skipped;
 use crate::{
+    container_root,
     corpus::Corpus,
     peer::{self, Versions, peer},
 };
@@ -21,6 +22,8 @@ pub enum Need {
     KernelErofs,
     /// The kernel supports SquashFS, and this user may mount it.
     KernelSquashfs,
+    /// A root directory with containerd.
+    ContainerRoot,
     /// The reference images.
     Corpus,
     /// A program, by name.
@@ -42,6 +45,9 @@ impl Need {
             }
             Self::KernelErofs => kernel_lacks("erofs"),
             Self::KernelSquashfs => kernel_lacks("squashfs"),
+            Self::ContainerRoot => {
+                container_root().is_none().then(|| "there is no containerd in FLOE_CONTAINERS".to_owned())
+            }
             Self::Corpus => Corpus::locate().err(),
             Self::Peer(program) => peer(program).is_none().then(|| peer::absent(program)),
             Self::PeerOf(program, versions) => versions.missing(program),

@@ -5,6 +5,7 @@
 mod support;
 
 mod answers;
+mod containerd;
 mod containers;
 mod control_sockets;
 mod decoded_blocks;

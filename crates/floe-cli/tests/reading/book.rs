@@ -22,7 +22,7 @@ use crate::support::program;
 const WITHOUT_COMMANDS: [&str; 5] = ["text", "fstab", "ini", "toml", "yaml"];
 
 /// The blocks with commands or programs that are not run here: the page, the beginning of the block, and the reason.
-const NOT_RUN: [(&str, &str, &str); 30] = [
+const NOT_RUN: [(&str, &str, &str); 32] = [
     ("README.md", "cargo run --release", "builds and tests the project"),
     ("README.md", "apt install", "installs files that do not exist yet; packaging/try-release installs the packages"),
     ("README.md", "floe mount oci://", "needs a registry; tests/remotes mounts from one"),
@@ -36,6 +36,8 @@ const NOT_RUN: [(&str, &str, &str); 30] = [
     ("containers.md", "podman run", "needs podman; tests/mounts/containers.rs mounts with the rights of a container"),
     ("containers.md", "floe mount --daemon app.erofs app", "needs podman; overlayfs below does the same"),
     ("containerd.md", "floe convert", "needs a registry; tests/building and tests/remotes convert images"),
+    ("containerd.md", "floe snapshotter", "does not end; tests/mounts/containerd.rs runs it"),
+    ("containerd.md", "systemctl", "needs systemd; tests/mounts/containerd.rs runs containerd"),
     ("front.md", "floe mount -o front-metadata=render", "needs an image; tests/mounts/fronts/kept.rs mounts so"),
     ("front.md", "floe lab launch --image IMAGE", "takes minutes; tests/lab runs the lab"),
     ("lab.md", "floe lab launch", "takes a minute; tests/lab runs the lab"),

@@ -1,6 +1,7 @@
 //! Support for all tests of the program.
 #![allow(dead_code, unused_imports, reason = "each test uses its part")]
 pub(crate) mod container_image;
+pub(crate) mod container_root;
 pub(crate) mod front;
 pub(crate) mod hostile_erofs;
 pub(crate) mod hostile_squashfs;

@@ -1,0 +1,199 @@
+//! `floe snapshotter` with a real containerd.
+
+use std::{fs, path::Path, process::Command};
+
+use floe_testkit::skip::{self, Need};
+
+use crate::support::{
+    container_image::{make_layers, make_layout},
+    container_root::ContainerRoot,
+    program::{floe, run},
+    servers::RealServer,
+};
+
+/// Starts containerd and the snapshotter. `$registry` has the images `plain` and `erofs`.
+const START: &str = r#"
+exec 2>&1
+PATH=/run/floe:/usr/sbin:/usr/bin:/sbin:/bin
+export CONTAINERD_ADDRESS=/run/containerd/containerd.sock
+trap 'status=$?; [ $status = 0 ] || tail -n 40 /run/containerd.log /run/snapshotter.log; exit $status' EXIT
+cat > /run/config.toml <<END
+version = 3
+root = "/run/containerd-root"
+state = "/run/containerd"
+disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime"]
+[proxy_plugins.floe]
+  type = "snapshot"
+  address = "/run/snapshotter.sock"
+  [proxy_plugins.floe.exports]
+    root = "/run/snapshots"
+    enable_remote_snapshot_annotations = "true"
+[[plugins."io.containerd.transfer.v1.local".unpack_config]]
+  platform = "linux"
+  snapshotter = "overlayfs"
+[[plugins."io.containerd.transfer.v1.local".unpack_config]]
+  platform = "linux"
+  snapshotter = "floe"
+END
+start_snapshotter() {
+    : > /run/snapshotter.log
+    floe snapshotter --address /run/snapshotter.sock --root /run/snapshots "$@" -- --cache-directory /run/cache \
+        > /run/snapshotter.log 2>&1 &
+    snapshotter=$!
+    until grep -q serving /run/snapshotter.log; do kill -0 $snapshotter; sleep 0.05; done
+}
+start_snapshotter
+containerd --config /run/config.toml > /run/containerd.log 2>&1 &
+containerd=$!
+until ctr version > /run/version 2>&1; do kill -0 $containerd; sleep 0.1; done
+pull() { ctr images pull --plain-http --snapshotter "$1" "$registry/$2" > /run/pull.log 2>&1 || { cat /run/pull.log; exit 1; }; }
+refuse() { if "$@"; then exit 1; fi; }
+# All that a tree has, in the order of its names: attributes, times, contents. containerd does not set the time of the root.
+tree() {
+    mkdir -p /run/tree
+    ctr images mount --snapshotter "$1" "$registry/$2" /run/tree > /run/mounted
+    (cd /run/tree && tar --create --sort=name --format=pax --xattrs --xattrs-include='*' --numeric-owner \
+        --pax-option=delete=atime,delete=ctime --file "/run/$1-$3.tar" -- $(ls -A))
+    stat --format '%f %u %g' /run/tree >> "/run/$1-$3.tar"
+    ctr images unmount --snapshotter "$1" --rm /run/tree > /run/unmounted
+}
+"#;
+
+/// A shell with its libraries, in the lowest layer.
+fn add_shell(folder: &Path) {
+    let shell = fs::canonicalize("/bin/sh").expect("there is a shell");
+    let listed = Command::new("ldd").arg(&shell).output().expect("there is ldd");
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let libraries = text.split_whitespace().filter(|word| word.starts_with('/'));
+    for file in libraries.chain([shell.to_str().expect("text")]) {
+        let target = folder.join("one").join(file.trim_start_matches('/'));
+        fs::create_dir_all(target.parent().expect("a folder")).expect("made");
+        fs::copy(file, target).expect("copied");
+    }
+    fs::create_dir_all(folder.join("one/bin")).expect("made");
+    fs::copy(shell, folder.join("one/bin/sh")).expect("copied");
+}
+
+/// A registry with an image whose layers are archives, `plain`, and the same with EROFS layers, `erofs`.
+fn registry(folder: &Path) -> RealServer {
+    add_shell(folder);
+    make_layers(folder);
+    make_layout(folder);
+    let server = RealServer::registry();
+    let url = |name: &str| format!("oci://localhost:{}/{name}:v1", server.port);
+    for (target, options) in [("both", &[][..]), ("erofs", &["--only-converted", "--containerd-2.1"])] {
+        let mut convert = floe();
+        convert.args(["convert", "--quiet", "--platform", "linux/amd64", "layout"]).arg(url(target)).args(options);
+        let output = run(convert.current_dir(folder));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    server
+}
+
+/// Runs a script after [`START`].
+fn run_script(root: &ContainerRoot, folder: &Path, server: &RealServer, script: &str) -> String {
+    let output = root.run(folder, &format!("registry=localhost:{}\n{START}\n{script}", server.port));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+#[test]
+fn containerd_runs_layers_that_are_mounted_from_a_registry() {
+    if !skip::ready(&[Need::Root, Need::Fuse, Need::ContainerRoot, Need::Peer("docker-registry")]) {
+        return;
+    }
+    let root = ContainerRoot::new();
+    let scene = tempfile::tempdir().expect("a folder");
+    let server = registry(scene.path());
+    let script = r#"
+pull overlayfs both:v1
+pull floe both:v1
+tree overlayfs both:v1 plain
+tree floe both:v1 plain
+cmp /run/overlayfs-plain.tar /run/floe-plain.tar
+pull floe erofs:v1
+index=$(ctr images ls | grep erofs:v1 | grep -o 'sha256:[0-9a-f]*')
+manifest=$(ctr content get "$index" | jq -r '.manifests[0].digest')
+layers=$(ctr content get "$manifest" | jq -r '.layers[].digest')
+[ "$(echo "$layers" | wc -l)" = 3 ]
+for layer in $layers; do refuse ctr content get "$layer" > /run/content 2>&1; done
+[ "$(ctr snapshots --snapshotter floe ls | grep -c Committed)" = 6 ]
+[ "$(grep -c ' /run/snapshots/snapshots/[0-9]*/fs ' /proc/self/mountinfo)" = 3 ]
+tree floe erofs:v1 erofs
+cmp /run/overlayfs-plain.tar /run/floe-erofs.tar
+for image in both erofs; do
+    ctr run --rm --snapshotter floe "$registry/$image:v1" test \
+        /bin/sh -c 'echo it runs; read first < /etc/config; echo ${#first}; echo > /new; [ ! -e /etc/gone ]'
+done
+# The snapshotter can be replaced, also after a crash.
+kill -9 $snapshotter
+wait $snapshotter || true
+start_snapshotter
+tree floe erofs:v1 again
+cmp /run/overlayfs-plain.tar /run/floe-again.tar
+ctr run --rm --snapshotter floe "$registry/erofs:v1" test /bin/sh -c 'echo it still runs'
+# Layers whose processes were killed are mounted again for the next container.
+killed=$(pgrep -f 'mount --daemon')
+kill -9 $killed
+ctr run --rm --snapshotter floe "$registry/erofs:v1" test /bin/sh -c 'echo it survives'
+# Mounts that are gone, as after a restart of the machine, are mounted again.
+for directory in /run/snapshots/snapshots/*/fs; do umount -l "$directory" || true; done
+ctr run --rm --snapshotter floe "$registry/erofs:v1" test /bin/sh -c 'echo it runs again'
+# Nothing is left of images that are removed.
+ctr images rm --sync "$registry/erofs:v1" "$registry/both:v1" > /run/removed
+refuse sh -c 'ctr snapshots --snapshotter floe ls | grep Committed'
+[ -z "$(ls /run/snapshots/snapshots /run/snapshots/records | grep -v :)" ]
+refuse grep /run/snapshots /proc/self/mountinfo
+kill $snapshotter
+wait $snapshotter
+"#;
+    let text = run_script(&root, scene.path(), &server, script);
+    assert_eq!(text.matches("it runs\n50\n").count(), 2, "{text}");
+    assert!(["it still runs\n", "it survives\n", "it runs again\n"].iter().all(|line| text.contains(line)), "{text}");
+}
+
+#[test]
+fn containerds_erofs_differ_calls_floe() {
+    if !skip::ready(&[Need::Root, Need::Fuse, Need::KernelErofs, Need::ContainerRoot, Need::Peer("docker-registry")]) {
+        return;
+    }
+    let root = ContainerRoot::new();
+    let scene = tempfile::tempdir().expect("a folder");
+    let server = registry(scene.path());
+    // containerd finds Floe under the name mkfs.erofs. Its own snapshotter mounts what that builds, and so does Floe's.
+    let script = r#"
+kill $containerd $snapshotter
+wait $containerd $snapshotter || true
+mkdir /run/bin
+ln -s /run/floe/floe /run/bin/mkfs.erofs
+PATH=/run/bin:$PATH
+cat >> /run/config.toml <<END
+  differ = "erofs"
+[[plugins."io.containerd.transfer.v1.local".unpack_config]]
+  platform = "linux"
+  snapshotter = "erofs"
+  differ = "erofs"
+[plugins."io.containerd.service.v1.diff-service"]
+  default = ["erofs", "walking"]
+END
+start_snapshotter --convert
+containerd --config /run/config.toml > /run/containerd.log 2>&1 &
+containerd=$!
+until ctr version > /run/version 2>&1; do kill -0 $containerd; sleep 0.1; done
+pull overlayfs both:v1
+tree overlayfs both:v1 plain
+for snapshotter in erofs floe; do
+    pull $snapshotter both:v1
+    tree $snapshotter both:v1 converted
+    cmp /run/overlayfs-plain.tar /run/$snapshotter-converted.tar
+    ctr run --rm --snapshotter $snapshotter "$registry/both:v1" test /bin/sh -c 'echo it runs'
+done
+[ "$(ls /run/snapshots/snapshots/*/layer.erofs | wc -l)" = 3 ]
+[ "$(ls /run/containerd-root/io.containerd.snapshotter.v1.erofs/snapshots/*/layer.erofs | wc -l)" = 3 ]
+ctr images rm --sync "$registry/both:v1" > /run/removed
+refuse grep /run/snapshots /proc/self/mountinfo
+"#;
+    let text = run_script(&root, scene.path(), &server, script);
+    assert_eq!(text.matches("it runs\n").count(), 2, "{text}");
+}

@@ -1,0 +1,27 @@
+//! Snapshots for containerd, as a proxy plugin (`containerd.services.snapshots.v1`).
+//!
+//! Layers that are EROFS images are mounted by Floe, out of the registry or from a file, and are ready at once. Ordinary layers are
+//! directories that containerd unpacks into, as those of its own overlayfs snapshotter. Containers get `bind` and `overlay` mounts.
+//!
+//! `server` listens and translates requests (`messages`, `methods`); `snapshotter` has the operations, without gRPC; `records`
+//! keeps what is known about snapshots on disk, one file for each; `image_mounts` mounts layers; `mounts` says what containerd
+//! mounts for a container.
+#![forbid(unsafe_code)]
+
+mod error;
+mod filter;
+mod image_mounts;
+mod labels;
+mod messages;
+mod methods;
+mod mounts;
+mod record;
+mod records;
+mod server;
+mod snapshotter;
+mod usage;
+
+pub use error::SnapshotError;
+pub use image_mounts::MountCommand;
+pub use server::{Server, Stopper};
+pub use snapshotter::{Snapshotter, SnapshotterOptions, Unreachable};
