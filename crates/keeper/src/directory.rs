@@ -61,6 +61,13 @@ impl Directory {
         Ok(NameInParent { parent, name })
     }
 
+    /// As [`Directory::name_in_parent`], with the name that the directory had when it was opened. Needs no `/proc`.
+    pub(crate) fn first_name_in_parent(&self) -> io::Result<NameInParent> {
+        let parent = openat(&self.file, c"..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let name = self.path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
+        Ok(NameInParent { parent, name })
+    }
+
     /// Another descriptor of the same directory.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { path: self.path.clone(), file: self.file.try_clone()? })

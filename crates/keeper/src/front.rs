@@ -231,7 +231,7 @@ fn source_shown(source: &str) -> PathBuf {
     if Path::new(&shown).components().all(is_plain) { shown.into() } else { shown.replace('/', "|").into() }
 }
 
-fn attributes(flags: KernelFlags) -> MountAttrFlags {
+pub(crate) fn attributes(flags: KernelFlags) -> MountAttrFlags {
     let mut attributes = MountAttrFlags::MOUNT_ATTR_RDONLY;
     for (is_set, attribute) in [
         (flags.nosuid, MountAttrFlags::MOUNT_ATTR_NOSUID),
@@ -245,7 +245,7 @@ fn attributes(flags: KernelFlags) -> MountAttrFlags {
 }
 
 /// The error with the kernel's explanation, if there is one.
-fn explained(context: BorrowedFd<'_>, error: Errno) -> io::Error {
+pub(crate) fn explained(context: BorrowedFd<'_>, error: Errno) -> io::Error {
     let error = io::Error::from(error);
     if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENODEV | libc::ENOTBLK)) {
         return error;

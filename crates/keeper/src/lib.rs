@@ -3,26 +3,32 @@
 //! [`Mounted::on`] mounts on a [`Directory`], [`unmount()`] unmounts, and a [`Place`] follows one mount through the mount table. A
 //! [`Keeper`] is a process that does so for another one, which reads an image and therefore has no rights. It also mounts the
 //! kernel's EROFS in front of a FUSE mount, reads ahead there ([`FrontTransfer`]), and looks up the names of a launch
-//! ([`LaunchWalk`]). A service that keeps many mounts has a [`KeptMount`] for each.
+//! ([`LaunchWalk`]). A service that keeps many mounts has a [`KeptMount`] for each, and mounts for a [`Peer`] of another user with a
+//! [`DetachedMount`].
 //!
 //! The crate serves no requests: a mount that it has made works once another crate serves its connection.
 
 mod abort;
 mod caller;
+mod detached;
 mod directory;
 mod failure;
 mod fork_sys;
 mod front;
 mod front_files_sys;
 mod front_transfer;
+mod fuse_configuration;
 mod fusermount;
 mod keeper;
 mod launch_walk;
 mod messages;
 mod mount;
 mod mount_id_sys;
+mod namespaces_sys;
 mod options;
 mod parent_sys;
+mod peer_namespaces;
+mod peer_sys;
 mod place;
 mod private_namespace_sys;
 mod relay;
@@ -32,17 +38,22 @@ mod serving_thread;
 mod settings;
 mod table;
 mod unmount;
+mod user_place;
 
 pub use caller::is_administrator;
+pub use detached::DetachedMount;
 pub use directory::Directory;
 pub use failure::{FrontRefusal, MountFailure, UnmountError, UnmountReason};
 pub use front::{FrontOptions, KeptFiles, can_mount_kept};
 pub use front_transfer::{FrontRange, FrontTransfer};
+pub use fuse_configuration::FuseConfiguration;
 pub use fusermount::AutoUnmount;
 pub use keeper::{Keeper, KeeperSocket, KeptMount};
 pub use launch_walk::{LaunchWalk, WalkAction, WalkBatch, Walked};
 pub use mount::{Mounted, set_readahead};
 pub use options::{Access, KernelFlags, KernelOptions};
+pub use peer_namespaces::PeerNamespaces;
+pub use peer_sys::Peer;
 pub use place::{Detach, Place, PlaceNumbers};
 pub use relay::{Permits, Relay};
 pub use ring_permission::RingPermission;

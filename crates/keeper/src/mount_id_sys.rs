@@ -18,7 +18,7 @@ const UNIQUE_MOUNT_ID: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 pub(crate) const DONT_SYNC: AtFlags = AtFlags::from_bits_retain(0x4000);
 
 /// `STATX_MNT_ID` of Linux 5.8: requests the number that the mount has in the mount table.
-const MOUNT_ID: StatxFlags = StatxFlags::from_bits_retain(0x1000);
+pub(crate) const MOUNT_ID: StatxFlags = StatxFlags::from_bits_retain(0x1000);
 
 /// statmount(2) of Linux 6.8 has the same number on all architectures; the C libraries do not define it yet.
 const SYS_STATMOUNT: libc::c_long = 457;

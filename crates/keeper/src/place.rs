@@ -1,6 +1,9 @@
 //! The place of a mount in the directory tree.
 
-use std::path::{Path, PathBuf};
+use std::{
+    os::fd::BorrowedFd,
+    path::{Path, PathBuf},
+};
 
 use rustix::{
     fs::{AtFlags, StatxFlags, statx},
@@ -12,7 +15,7 @@ use crate::{
     directory::{Directory, NameInParent},
     failure::{UnmountError, UnmountReason},
     fusermount,
-    mount_id_sys::{DONT_SYNC, UniqueMountId, mount_id},
+    mount_id_sys::{DONT_SYNC, MOUNT_ID, UniqueMountId, mount_id},
     table::{MountEntry, MountTable},
 };
 
@@ -62,6 +65,27 @@ impl Place {
             }
         }
         place
+    }
+
+    /// The place of a mount that is attached to no directory yet, on the directory to which it will be. The kernel tells the unique ID
+    /// of another user's mount to nobody else.
+    pub(crate) fn of_detached(mount: BorrowedFd<'_>, directory: &Directory) -> Self {
+        let place = Self::unknown(directory.path().to_owned());
+        match numbers_of(mount, Path::new("")) {
+            Some((device, mount_id)) => Self { mount_id: Some(mount_id), device: Some(device), ..place },
+            None => place,
+        }
+    }
+
+    /// Whether a name in a directory leads to this mount, by numbers that the kernel tells every user.
+    pub(crate) fn is_on(&self, name: &NameInParent) -> bool {
+        let numbers = numbers_of(name.parent(), name.name());
+        numbers.is_some() && numbers == self.device.zip(self.mount_id)
+    }
+
+    /// The place of a mount that another process has made where this one may not look.
+    pub fn elsewhere(directory: PathBuf, device: (u32, u32)) -> Self {
+        Self { device: Some(device), ..Self::unknown(directory) }
     }
 
     /// The place of the mount with this ID in the mount table, or, without a table, of the one on this directory.
@@ -257,6 +281,15 @@ fn inode_of(name: &NameInParent) -> Option<(u32, u32, u64)> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT | DONT_SYNC;
     let stat = statx(name.parent(), c"", flags, StatxFlags::INO).ok()?;
     Some((stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino))
+}
+
+/// The device number of the files under a name, and the mount ID in mountinfo, which a program that admits only its user does not keep
+/// from others.
+fn numbers_of(parent: BorrowedFd<'_>, name: &Path) -> Option<((u32, u32), u32)> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | DONT_SYNC;
+    let stat = statx(parent, name, flags, StatxFlags::empty()).ok()?;
+    let mount_id = u32::try_from(stat.stx_mnt_id).ok().filter(|_| stat.stx_mask & MOUNT_ID.bits() != 0)?;
+    Some(((stat.stx_dev_major, stat.stx_dev_minor), mount_id))
 }
 
 /// The device number of the files under a name.
