@@ -1,7 +1,7 @@
 //! The client of the service.
 
 use std::{
-    env, fmt, io,
+    env, fmt, fs, io,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::{OsStrExt, OsStringExt},
@@ -22,11 +22,17 @@ use rustix::{
 use crate::{
     TEXT_BYTES_MAX,
     codec::{receive, send},
-    protocol::{Answer, DEVICES_MAX, MountRequest, PATH_BYTES_MAX, RefusalKind, Request, ServedMount, VERSION},
+    protocol::{
+        Answer, DEVICES_MAX, MountRequest, MountTarget, PATH_BYTES_MAX, RefusalKind, Request, ServedMount,
+        ServiceOffer, VERSION,
+    },
 };
 
 /// The environment variable with the path of the service's socket, if that is not the usual one.
 const VARIABLE: &str = "FLOE_SERVICE";
+
+/// The socket at which the service of the machine serves all users, if the administrator has turned that on.
+pub const USERS_SOCKET: &str = "/run/floe-users/service";
 
 /// How long an answer may take. Opening an image may wait for a slow disk.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -60,7 +66,7 @@ pub struct ServiceClient {
 pub struct MountFiles {
     image: (PathBuf, OwnedFd),
     devices: Vec<(PathBuf, OwnedFd)>,
-    directory: OwnedFd,
+    target: (MountTarget, OwnedFd),
 }
 
 /// A mount of the service.
@@ -76,6 +82,8 @@ pub struct ServiceMount {
     pub device: (u32, u32),
     /// The process that reads the image; 0 while another one is started.
     pub process: u32,
+    /// The user who has mounted it.
+    pub user: u32,
     /// The requests that could not be met exactly, as messages of one line.
     pub remarks: Vec<String>,
 }
@@ -139,13 +147,27 @@ pub fn socket_path() -> PathBuf {
     directory.join("floe/service")
 }
 
+/// The sockets at which a client looks for a service, best first.
+fn socket_paths() -> Vec<PathBuf> {
+    let is_named = env::var_os(VARIABLE).is_some_and(|path| !path.is_empty());
+    let of_users = (!is_named).then(|| PathBuf::from(USERS_SOCKET));
+    [socket_path()].into_iter().chain(of_users).collect()
+}
+
 impl ServiceClient {
-    /// Connects to the service at [`socket_path`].
+    /// Connects to the service at [`socket_path`], or else to the one that serves all users, at [`USERS_SOCKET`].
     ///
     /// # Errors
     /// No service of root or this user listens, or it is another version.
     pub fn connect() -> Result<Self, ClientError> {
-        Self::connect_to(&socket_path())
+        let mut first = None;
+        for path in socket_paths() {
+            match Self::connect_to(&path) {
+                Err(error @ ClientError::NotRunning { .. }) => first = first.or(Some(error)),
+                connected => return connected,
+            }
+        }
+        Err(first.unwrap_or_else(damaged))
     }
 
     /// Connects to the service with this socket.
@@ -156,11 +178,11 @@ impl ServiceClient {
         let socket = connected(path)
             .map_err(|error| ClientError::NotRunning { socket: path.to_owned(), error: error.into() })?;
         let user = socket_peercred(&socket).map_err(lost)?.uid;
-        if !user.is_root() && user != geteuid() {
+        if !user.is_root() && user != geteuid() && !is_hidden(user.as_raw()) {
             return Err(ClientError::Untrusted { user: user.as_raw() });
         }
         let mut client = Self { socket };
-        match client.ask(&Request::Hello { version: VERSION }, &[])? {
+        match client.ask(&Request::Hello { version: VERSION }, &[])?.0 {
             Answer::Hello { version: VERSION, .. } => {
                 client.set_patience(PATIENCE);
                 Ok(client)
@@ -178,17 +200,29 @@ impl ServiceClient {
         }
     }
 
+    /// What the service offers this client.
+    ///
+    /// # Errors
+    /// The service does not answer.
+    pub fn offer(&mut self) -> Result<ServiceOffer, ClientError> {
+        match self.ask(&Request::Offer, &[])?.0 {
+            Answer::Offered { offer } => Ok(offer),
+            _ => Err(damaged()),
+        }
+    }
+
     /// Mounts an image, with options in the notation of `-o`. The image is mounted when this returns.
     ///
     /// # Errors
     /// The image cannot be mounted.
     pub fn mount(&mut self, files: &MountFiles, options: &str) -> Result<ServiceMount, ClientError> {
-        let MountFiles { image, devices, directory } = files;
+        let MountFiles { image, devices, target } = files;
         let bytes = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
         let mount = MountRequest {
             image: bytes(&image.0),
             devices: devices.iter().map(|(path, _)| bytes(path)).collect(),
             options: options.to_owned(),
+            target: target.0.clone(),
         };
         let path_bytes: usize = mount.devices.iter().map(Vec::len).sum();
         let is_short = mount.image.len() <= PATH_BYTES_MAX && path_bytes <= 4 * PATH_BYTES_MAX;
@@ -198,9 +232,9 @@ impl ServiceClient {
         let descriptors: Vec<BorrowedFd<'_>> = [image.1.as_fd()]
             .into_iter()
             .chain(devices.iter().map(|(_, device)| device.as_fd()))
-            .chain([directory.as_fd()])
+            .chain([target.1.as_fd()])
             .collect();
-        match self.ask(&Request::Mount { mount }, &descriptors)? {
+        match self.ask(&Request::Mount { mount }, &descriptors)?.0 {
             Answer::Mounted { mount, remarks } => Ok(ServiceMount { remarks, ..mount.into() }),
             _ => Err(damaged()),
         }
@@ -212,20 +246,31 @@ impl ServiceClient {
     /// # Errors
     /// The service has no such mount ([`RefusalKind::UnknownMount`]), or it is in use ([`RefusalKind::Busy`]).
     pub fn unmount(&mut self, device: (u32, u32), is_lazy: bool) -> Result<bool, ClientError> {
-        match self.ask(&Request::Unmount { device: [device.0, device.1], is_lazy }, &[])? {
+        match self.ask(&Request::Unmount { device: [device.0, device.1], is_lazy }, &[])?.0 {
             Answer::Unmounted { is_released } => Ok(is_released),
             _ => Err(damaged()),
         }
     }
 
-    /// All mounts of the service.
+    /// A connection to the control socket of the mount whose files have this device number.
+    ///
+    /// # Errors
+    /// The service has no such mount of this user, or does not answer.
+    pub fn control(&mut self, device: (u32, u32)) -> Result<OwnedFd, ClientError> {
+        match self.ask(&Request::Control { device: [device.0, device.1] }, &[])? {
+            (Answer::Connected, Some(connection)) => Ok(connection),
+            _ => Err(damaged()),
+        }
+    }
+
+    /// All mounts of the service that this user may see.
     ///
     /// # Errors
     /// The service does not answer.
     pub fn list(&mut self) -> Result<Vec<ServiceMount>, ClientError> {
         let (mut all, mut after) = (Vec::new(), 0);
         loop {
-            let Answer::Listed { mounts, has_more } = self.ask(&Request::List { after }, &[])? else {
+            let (Answer::Listed { mounts, has_more }, _) = self.ask(&Request::List { after }, &[])? else {
                 return Err(damaged());
             };
             let last = mounts.last().map(|mount| mount.number);
@@ -237,12 +282,17 @@ impl ServiceClient {
         }
     }
 
-    fn ask(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<Answer, ClientError> {
+    /// Asks. Returns the answer, and the descriptor beside it.
+    fn ask(
+        &mut self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Answer, Option<OwnedFd>), ClientError> {
         // An answer may be there although the request cannot be sent: the service has too many clients.
         let sent = send(&self.socket, request, descriptors, SendFlags::empty());
         match (received_answer(&self.socket), sent) {
-            (Ok(Some(Answer::Refused { kind, message })), _) => Err(ClientError::Refused { kind, message }),
-            (Ok(Some(answer)), Ok(())) => Ok(answer),
+            (Ok(Some((Answer::Refused { kind, message }, _))), _) => Err(ClientError::Refused { kind, message }),
+            (Ok(Some((answer, descriptors))), Ok(())) => Ok((answer, descriptors.into_iter().next())),
             (_, Err(error)) => Err(lost(error)),
             (Err(error), _) => Err(ClientError::Lost { error }),
             (Ok(None), _) => Err(lost(Errno::CONNRESET)),
@@ -267,23 +317,30 @@ impl MountFiles {
         Ok(Self {
             image: named(image)?,
             devices: devices.iter().map(|path| named(path)).collect::<Result<_, _>>()?,
-            directory: opened(directory, OFlags::PATH | OFlags::DIRECTORY)?,
+            target: (MountTarget::Directory, opened(directory, OFlags::PATH | OFlags::DIRECTORY)?),
         })
+    }
+
+    /// The same image and devices for a mount that this process has made: `device` is the descriptor of its connection, which nobody
+    /// has read, and `number` the device number of its files.
+    pub fn with_connection(self, directory: &Path, device: OwnedFd, number: (u32, u32)) -> Self {
+        let directory = directory.as_os_str().as_bytes().to_vec();
+        Self { target: (MountTarget::Connection { directory, device: [number.0, number.1] }, device), ..self }
     }
 
     /// Files that are open already: the image and the devices for reading, with their paths for messages, and the directory with
     /// `O_PATH`.
     pub fn new(image: (PathBuf, OwnedFd), devices: Vec<(PathBuf, OwnedFd)>, directory: OwnedFd) -> Self {
-        Self { image, devices, directory }
+        Self { image, devices, target: (MountTarget::Directory, directory) }
     }
 }
 
 impl From<ServedMount> for ServiceMount {
     fn from(mount: ServedMount) -> Self {
         let path = |bytes: Vec<u8>| PathBuf::from(std::ffi::OsString::from_vec(bytes));
-        let ServedMount { image, directory, format, device: [major, minor], process, .. } = mount;
+        let ServedMount { image, directory, format, device: [major, minor], process, user, .. } = mount;
         let (image, directory) = (path(image), path(directory));
-        Self { image, directory, format, device: (major, minor), process, remarks: Vec::new() }
+        Self { image, directory, format, device: (major, minor), process, user, remarks: Vec::new() }
     }
 }
 
@@ -318,15 +375,23 @@ impl fmt::Display for ClientError {
 
 impl std::error::Error for ClientError {}
 
-/// Receives an answer. Returns `None` if the service has closed the connection without one.
-fn received_answer(socket: &OwnedFd) -> io::Result<Option<Answer>> {
-    let received = || receive(socket, RecvFlags::empty()).map(|received| received.map(|(answer, _)| answer));
+/// Receives an answer, and the descriptors beside it. Returns `None` if the service has closed the connection without one.
+fn received_answer(socket: &OwnedFd) -> io::Result<Option<(Answer, Vec<OwnedFd>)>> {
+    let received = || receive(socket, RecvFlags::empty());
     match received() {
         // A service that answers and closes the connection without reading the request resets it. The kernel reports that once,
         // before the answer.
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => received(),
         answer => answer,
     }
+}
+
+/// Whether a user may be root of the machine, as a process in a user namespace sees it: all users without a number there have the
+/// same one.
+fn is_hidden(user: u32) -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
+    !map.is_empty() && !map.split_ascii_whitespace().eq(["0", "0", "4294967295"]) && overflow.trim().parse() == Ok(user)
 }
 
 /// Connects to a socket.
@@ -365,7 +430,8 @@ mod tests {
         let refusal = Answer::Refused { kind: RefusalKind::Failed, message: "no".to_owned() };
         send(&theirs, &refusal, &[], SendFlags::empty()).expect("it has room");
         drop(theirs);
-        assert_eq!(received_answer(&ours).expect("it was sent"), Some(refusal));
+        let received = received_answer(&ours).expect("it was sent");
+        assert_eq!(received.map(|(answer, _)| answer), Some(refusal));
         assert!(!matches!(received_answer(&ours), Ok(Some(_))), "there was one");
     }
 }

@@ -15,7 +15,7 @@ use rustix::{
     io::retry_on_intr,
     net::{
         RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-        SendFlags, recvmsg, sendmsg,
+        SendFlags, recv, recvmsg, sendmsg,
     },
 };
 
@@ -149,6 +149,25 @@ pub fn receive<M: Encoded>(socket: impl AsFd, flags: RecvFlags) -> io::Result<Op
             Some(message) => Ok(Some((message, descriptors))),
             None => Err(io::ErrorKind::InvalidData.into()),
         },
+    }
+}
+
+/// Receives a message without the descriptors beside it, which the kernel drops: closing a descriptor can take as long as its
+/// sender likes. Returns `None` if the other end is closed.
+///
+/// # Errors
+/// As for [`receive`].
+pub fn receive_alone<M: Encoded>(socket: impl AsFd, flags: RecvFlags) -> io::Result<Option<M>> {
+    let mut bytes = vec![0; MESSAGE_BYTES_MAX];
+    let (len, full_len) = retry_on_intr(|| recv(&socket, &mut bytes[..], flags | RecvFlags::TRUNC))?;
+    match full_len {
+        0 => Ok(None),
+        _ => bytes
+            .get(..full_len)
+            .filter(|_| len == full_len)
+            .and_then(M::from_bytes)
+            .map(Some)
+            .ok_or_else(|| io::ErrorKind::InvalidData.into()),
     }
 }
 

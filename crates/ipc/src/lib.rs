@@ -9,5 +9,5 @@ mod client;
 mod codec;
 pub mod protocol;
 
-pub use client::{ClientError, MountFiles, ServiceClient, ServiceMount, socket_path};
-pub use codec::{DESCRIPTORS_MAX, Encoded, MESSAGE_BYTES_MAX, TEXT_BYTES_MAX, receive, send};
+pub use client::{ClientError, MountFiles, ServiceClient, ServiceMount, USERS_SOCKET, socket_path};
+pub use codec::{DESCRIPTORS_MAX, Encoded, MESSAGE_BYTES_MAX, TEXT_BYTES_MAX, receive, receive_alone, send};

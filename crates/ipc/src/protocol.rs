@@ -1,12 +1,13 @@
 //! The messages between the service and its clients, over a Unix socket that keeps their boundaries (`SOCK_SEQPACKET`).
 //!
-//! A client sends [`Request::Hello`] first. Each request has one answer. The service opens nothing by a client's path: the client
-//! opens the image, its extra devices and the directory with its own rights, and sends their descriptors.
+//! A client sends [`Request::Hello`] first. Each request has one answer. The service opens no file by a client's path: the client
+//! opens the image, its extra devices and the directory with its own rights, and sends their descriptors. A client sees and changes
+//! only mounts of its own user and user namespace, unless it is the user who runs the service.
 
 use crate::encoded;
 
 /// The version of the messages. Greetings are the same in all versions.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The maximum number of extra devices of an image.
 pub const DEVICES_MAX: usize = 48;
@@ -23,8 +24,7 @@ encoded! {
             /// [`VERSION`].
             version: u32,
         },
-        /// Mount an image. Beside the message come the descriptors of the image, of its extra devices, and of the directory, which is
-        /// opened with `O_PATH`.
+        /// Mount an image. Beside the message come the descriptors of the image, of its extra devices, and of the target.
         2 => Mount {
             /// The image and the options.
             mount: MountRequest,
@@ -41,6 +41,14 @@ encoded! {
             /// The number of the last mount of the list so far; 0 at its beginning.
             after: u64,
         },
+        /// Tell what the service offers this client.
+        5 => Offer,
+        /// Connect to the control socket of the mount whose files have a device number. Beside the answer comes the descriptor of the
+        /// connection.
+        6 => Control {
+            /// The device number, as the mount table has it.
+            device: [u32; 2],
+        },
     }
 }
 
@@ -54,6 +62,38 @@ encoded! {
         pub devices: Vec<Vec<u8>>,
         /// The options, in the notation of `-o`.
         pub options: String,
+        /// Where to.
+        pub target: MountTarget,
+    }
+}
+
+encoded! {
+    /// Where to mount.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub enum MountTarget {
+        /// On a directory. Its descriptor is opened with `O_PATH`.
+        1 => Directory,
+        /// The client has mounted. The descriptor is that of the connection to the kernel (`/dev/fuse`), which nobody has read.
+        2 => Connection {
+            /// The directory, for messages.
+            directory: Vec<u8>,
+            /// The device number of the mount's files, by which the client finds the mount in later requests.
+            device: [u32; 2],
+        },
+    }
+}
+
+encoded! {
+    /// What the service offers a client.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct ServiceOffer {
+        /// Whether it also serves users other than the one who runs it.
+        pub users: bool,
+        /// Whether it mounts the kernel's EROFS in front for this client.
+        pub fronts: bool,
+        /// Whether it mounts on directories of this client ([`MountTarget::Directory`]). It does not in mount namespaces that belong
+        /// to users, who have all rights over mounts there: such a client mounts by itself ([`MountTarget::Connection`]).
+        pub mounts: bool,
     }
 }
 
@@ -94,6 +134,13 @@ encoded! {
             /// The reason, in one line.
             message: String,
         },
+        /// What the service offers.
+        6 => Offered {
+            /// The offer.
+            offer: ServiceOffer,
+        },
+        /// The connection is the descriptor beside this message.
+        7 => Connected,
     }
 }
 
@@ -113,6 +160,8 @@ encoded! {
         pub device: [u32; 2],
         /// The process that reads the image; 0 while another one is started.
         pub process: u32,
+        /// The user who has mounted it.
+        pub user: u32,
     }
 }
 
@@ -130,6 +179,8 @@ encoded! {
         4 => UnknownMount,
         /// The mount is in use.
         5 => Busy,
+        /// The service does not offer this to the client, or a limit of the client's user is reached: the client may have other ways.
+        6 => NotOffered,
     }
 }
 
@@ -152,13 +203,17 @@ mod tests {
 
     #[test]
     fn messages_survive_their_bytes() {
-        let mount =
-            MountRequest { image: b"/a\xff".to_vec(), devices: vec![b"b".to_vec(), Vec::new()], options: "ro".into() };
+        let (image, devices) = (b"/a\xff".to_vec(), vec![b"b".to_vec(), Vec::new()]);
+        let mount = MountRequest { image, devices, options: "ro".into(), target: MountTarget::Directory };
+        let target = MountTarget::Connection { directory: b"/mnt".to_vec(), device: [0, 57] };
         for request in [
             Request::Hello { version: VERSION },
-            Request::Mount { mount },
+            Request::Mount { mount: mount.clone() },
+            Request::Mount { mount: MountRequest { target, ..mount } },
             Request::Unmount { device: [0, u32::MAX], is_lazy: true },
             Request::List { after: u64::MAX },
+            Request::Offer,
+            Request::Control { device: [0, 57] },
         ] {
             check(&request);
         }
@@ -169,6 +224,7 @@ mod tests {
             format: "EROFS".to_owned(),
             device: [0, 57],
             process: 4242,
+            user: 1000,
         };
         for answer in [
             Answer::Hello { version: VERSION, program: "0.1.0".to_owned() },
@@ -176,6 +232,8 @@ mod tests {
             Answer::Unmounted { is_released: true },
             Answer::Listed { mounts: vec![mount.clone(), mount], has_more: true },
             Answer::Refused { kind: RefusalKind::Busy, message: "it is in use".to_owned() },
+            Answer::Offered { offer: ServiceOffer { users: true, fronts: false, mounts: true } },
+            Answer::Connected,
         ] {
             check(&answer);
         }
@@ -185,7 +243,8 @@ mod tests {
     fn the_longest_request_fits() {
         let path = vec![b'a'; PATH_BYTES_MAX];
         let options = "o".repeat(crate::TEXT_BYTES_MAX);
-        let mount = MountRequest { image: path.clone(), devices: vec![path; 6], options };
+        let target = MountTarget::Connection { directory: path.clone(), device: [0, 57] };
+        let mount = MountRequest { image: path.clone(), devices: vec![path; 5], options, target };
         let request = Request::Mount { mount };
         let bytes = request.to_bytes();
         assert!(bytes.len() <= MESSAGE_BYTES_MAX);

@@ -57,7 +57,11 @@ mod tests {
             ("mount_max = -2\nmount_max_ = 9\n", Some(0), false),
             ("mount_max = many\nallow user_allow_other\n", Some(1000), false),
         ] {
-            assert_eq!(FuseConfiguration::parse(text), FuseConfiguration { mounts_max, users_may_admit_others }, "{text}");
+            assert_eq!(
+                FuseConfiguration::parse(text),
+                FuseConfiguration { mounts_max, users_may_admit_others },
+                "{text}"
+            );
         }
     }
 }

@@ -38,7 +38,7 @@ const SHELLS: [(&str, &str); 3] = [
 ];
 
 /// The units of systemd.
-const UNITS: [&str; 3] = ["floe-exporter.service", "floe.service", "floe.socket"];
+const UNITS: [&str; 4] = ["floe-exporter.service", "floe-users.socket", "floe.service", "floe.socket"];
 
 /// The program with its manual pages, completions and links, in a tree for `/usr`.
 pub(super) struct InstalledTree {

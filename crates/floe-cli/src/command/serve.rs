@@ -3,10 +3,10 @@
 use std::{io, os::fd::AsFd, path::PathBuf, process, sync::Arc, thread};
 
 use floe_image::{ShownName, start_error};
-use floe_ipc::socket_path;
+use floe_ipc::{USERS_SOCKET, socket_path};
 use floe_mount::{
     handover::ServiceManager,
-    service::{Broker, ServiceSocket, Stopper, serve_for_broker},
+    service::{Broker, ServiceSocket, Stopper, UserLimits, serve_for_broker},
 };
 use floe_sandbox::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -25,7 +25,7 @@ use crate::{
 /// Run the service, which mounts many images with one engine
 ///
 /// Clients are floe mount --service, mounts with -o service=on or service=auto, and programs that use the library. The service
-/// mounts for the user who runs it. The images are read by a confined process, which is replaced if it dies.
+/// mounts for the user who runs it; with --users, root's mounts for all users, as fusermount3 does. The images are read by a confined process, which is replaced if it dies.
 #[derive(clap::Args)]
 #[command(after_help = HELP)]
 pub(crate) struct Arguments {
@@ -33,6 +33,14 @@ pub(crate) struct Arguments {
     /// others; or FLOE_SERVICE]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Serve other users, too, within limits: mounts=COUNT [100] of each, memory=SIZE [1G] and cpu=PERCENT of each process that reads a
+    /// user's images; real-time permits these processes real-time threads. Without it, a socket that a service manager passes with the name users
+    /// does so
+    #[arg(long, value_name = "LIMITS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    users: Option<String>,
+    /// The socket for other users, unless a service manager passes one [/run/floe-users/service]
+    #[arg(long, value_name = "PATH", requires = "users")]
+    users_socket: Option<PathBuf>,
     /// Options that all mounts share: memory and threads, as for floe mount
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
@@ -46,6 +54,7 @@ second signal ends the service at once, and leaves all mounts as they are.
 
 Examples:
   floe serve
+  floe serve --users=mounts=20,memory=512M
   floe mount --service app.erofs /opt/app
   systemctl enable --now floe.socket
 
@@ -67,8 +76,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     }
     raise_descriptor_limit();
     let path = arguments.socket.clone().unwrap_or_else(socket_path);
-    let socket = ServiceSocket::open(&path)?;
-    let broker = Broker::new(socket, &options.join(","), Arc::new(|message| say!("floe: {message}")))?;
+    let users_path = arguments.users_socket.clone().unwrap_or_else(|| USERS_SOCKET.into());
+    let limits = arguments.users.as_deref().map(UserLimits::parse).transpose()?;
+    let (socket, users_socket) = ServiceSocket::open(&path, limits.is_some().then_some(&*users_path))?;
+    let users = match (users_socket, limits) {
+        (Some(socket), Some(limits)) => Some((socket, limits)),
+        (Some(socket), None) => Some((socket, UserLimits::parse("")?)),
+        (None, _) => None,
+    };
+    let broker = Broker::new(socket, users, &options.join(","), Arc::new(|message| say!("floe: {message}")))?;
     let signals = Signals::new(unless_ignored(&[SIGINT, SIGTERM, SIGHUP]));
     let signals = signals.map_err(|error| Fail::failed(format!("cannot install signal handlers: {error}")))?;
     start_signal_thread(signals, broker.stopper())

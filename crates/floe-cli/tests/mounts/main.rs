@@ -34,8 +34,10 @@ mod service {
     mod adoption;
     mod ends;
     mod hostile;
+    mod hostile_users;
     mod images;
     mod restarts;
+    mod users;
 }
 
 /// Mounts with the kernel's EROFS in front.

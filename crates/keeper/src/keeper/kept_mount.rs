@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use floe_ipc::{receive, send};
+use floe_ipc::{receive_alone, send};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 
 use super::{Keeper, service::Service};
@@ -68,7 +68,7 @@ impl KeptMount {
     /// Answers one request. Returns `false` if the other process has ended or breaks the protocol: it is then not to be called again
     /// before [`KeptMount::renew`].
     pub fn answer(&mut self) -> bool {
-        let Ok(Some((request, _))) = receive(&self.socket, RecvFlags::DONTWAIT) else { return false };
+        let Ok(Some(request)) = receive_alone(&self.socket, RecvFlags::DONTWAIT) else { return false };
         let settings = KeeperSettings {
             directory: Some(self.place.directory()),
             mountpoint: None,

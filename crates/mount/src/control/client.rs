@@ -12,6 +12,7 @@ use std::{
 };
 
 use floe_image::ShownName;
+use floe_ipc::ServiceClient;
 use floe_keeper::MountTable;
 use rustix::{
     io::retry_on_intr,
@@ -38,6 +39,8 @@ pub struct Client {
     directory: PathBuf,
     user_id: u32,
     device: (u32, u32),
+    /// Whether another user has mounted it, through the service of this one.
+    is_of_other: bool,
 }
 
 impl Client {
@@ -55,10 +58,17 @@ impl Client {
             return Err(Failure::failed(format!("{shown} is a mount of {}, not one of Floe", entry.file_system)));
         }
         let user_id = geteuid().as_raw();
+        let mut client = Self { directory: directory.to_owned(), user_id, device: entry.device, is_of_other: false };
         if let Some(owner) = entry.user_id.filter(|owner| *owner != user_id) {
-            return Err(Failure::failed(format!("{shown} was mounted by user {owner}: only that user can query it")));
+            // Root may ask its service about all mounts that this has made.
+            client.is_of_other = geteuid().is_root() && client.through_service().is_some();
+            if !client.is_of_other {
+                return Err(Failure::failed(format!(
+                    "{shown} was mounted by user {owner}: only that user can query it"
+                )));
+            }
         }
-        Ok(Self { directory: directory.to_owned(), user_id, device: entry.device })
+        Ok(client)
     }
 
     /// The device number of the mount.
@@ -109,14 +119,22 @@ impl Client {
         }
     }
 
+    /// Connects to the process that serves the mount through the service, if that has mounted it.
+    fn through_service(&self) -> Option<UnixStream> {
+        let mut service = ServiceClient::connect().ok()?;
+        service.set_patience(AnswerLimits::OWN.time);
+        Some(service.control(self.device).ok()?.into())
+    }
+
     /// Connects to the process that serves the mount.
     ///
     /// # Errors
     /// The process is gone.
     pub fn connect(&self) -> Result<UnixStream, Failure> {
         let mut candidates = socket_path::candidates(self.user_id, self.device);
-        let connection = candidates.find_map(|path| connect(&path, self.user_id, AnswerLimits::OWN.time).ok());
-        connection.ok_or_else(|| {
+        let mut connected = || candidates.find_map(|path| connect(&path, self.user_id, AnswerLimits::OWN.time).ok());
+        let direct = if self.is_of_other { None } else { connected() };
+        direct.or_else(|| self.through_service()).ok_or_else(|| {
             let shown = self.directory.shown();
             Failure::failed(format!("no program answers for {shown}: if it is gone, run floe umount {shown}"))
         })

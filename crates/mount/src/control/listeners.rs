@@ -4,9 +4,12 @@ use std::{
     io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::net::UnixListener,
+        unix::net::{UnixListener, UnixStream},
     },
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     thread,
     time::Duration,
 };
@@ -18,7 +21,10 @@ use rustix::{
     io::{read, retry_on_intr, write},
 };
 
-use super::server::{Server, Service, UnnamedSocket, converse};
+use super::server::{Rights, Server, Service, UnnamedSocket, converse};
+
+/// The maximum number of questions that have a thread.
+const QUESTIONS_MAX: usize = 8;
 
 /// The pause after a connection could not be accepted, usually because no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -31,6 +37,8 @@ struct Shared {
     open: Mutex<Vec<(u64, Arc<Listener>)>>,
     /// Readable when the list has changed; `None` if it never does.
     changed: Option<OwnedFd>,
+    /// The number of questions that have a thread.
+    questions: AtomicUsize,
 }
 
 struct Listener {
@@ -45,7 +53,7 @@ impl Listeners {
     /// No thread can be started, or there are no descriptors left.
     pub(crate) fn start() -> io::Result<Self> {
         let changed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Self::start_with(Shared { open: Mutex::default(), changed: Some(changed) })
+        Self::start_with(Shared { open: Mutex::default(), changed: Some(changed), questions: AtomicUsize::new(0) })
     }
 
     fn start_with(shared: Shared) -> io::Result<Self> {
@@ -67,7 +75,7 @@ impl Listeners {
         let (server, socket) = socket.named(device)?;
         // There may be no descriptors left.
         let open = Mutex::new(vec![(0, Arc::new(Listener { socket, service }))]);
-        Self::start_with(Shared { open, changed: None })?;
+        Self::start_with(Shared { open, changed: None, questions: AtomicUsize::new(0) })?;
         Ok(server)
     }
 
@@ -81,6 +89,30 @@ impl Listeners {
         self.0.open.lock().push((number, Arc::new(Listener { socket, service })));
         self.0.note_change();
         Ok(())
+    }
+
+    /// Answers a question about the mount with this number, on a thread of its own. At the other end of the connection is a client
+    /// who may ask everything.
+    pub(crate) fn converse(&self, number: u64, connection: UnixStream) {
+        let listener = {
+            let open = self.0.open.lock();
+            let found = open.iter().find(|(other, _)| *other == number);
+            found.map(|(_, listener)| Arc::clone(listener))
+        };
+        // Without an answer, the client asks again.
+        let Some(listener) = listener else { return };
+        if self.0.questions.fetch_add(1, Relaxed) >= QUESTIONS_MAX {
+            self.0.questions.fetch_sub(1, Relaxed);
+            return;
+        }
+        let shared = Arc::clone(&self.0);
+        let work = move || {
+            let _ = converse(connection, &listener.service, Rights::All);
+            shared.questions.fetch_sub(1, Relaxed);
+        };
+        if thread::Builder::new().name("floe-question".to_owned()).spawn(work).is_err() {
+            self.0.questions.fetch_sub(1, Relaxed);
+        }
     }
 
     /// Closes the socket of a mount, and forgets the mount.
@@ -116,7 +148,7 @@ impl Shared {
             for (listener, _) in open.iter().zip(ready).filter(|(_, is_ready)| *is_ready) {
                 match listener.socket.accept() {
                     // A client that disconnects or sends nonsense does not affect other clients.
-                    Ok((connection, _)) => drop(converse(connection, &listener.service)),
+                    Ok((connection, _)) => drop(converse(connection, &listener.service, Rights::OfUser)),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(_) => thread::sleep(ACCEPT_PAUSE),
                 }

@@ -92,6 +92,11 @@ impl UnnamedSocket {
         Ok((server, listener))
     }
 
+    /// The socket under its first name.
+    pub(crate) fn into_parts(self) -> (Server, UnixListener) {
+        (self.server, self.listener)
+    }
+
     /// The directory of the socket.
     pub(crate) fn directory(&self) -> Option<&Path> {
         self.server.path.parent()
@@ -117,11 +122,20 @@ impl Drop for Server {
     }
 }
 
+/// What a client may ask.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rights {
+    /// What the user at the other end of the connection may ask.
+    OfUser,
+    /// Everything: the service has checked who the client is.
+    All,
+}
+
 /// Answers the question of a client.
 ///
 /// # Errors
 /// The client breaks the protocol, or is too slow.
-pub(super) fn converse(connection: UnixStream, service: &Arc<dyn Service>) -> io::Result<()> {
+pub(super) fn converse(connection: UnixStream, service: &Arc<dyn Service>, rights: Rights) -> io::Result<()> {
     connection.set_read_timeout(Some(CLIENT_PATIENCE))?;
     connection.set_write_timeout(Some(CLIENT_PATIENCE))?;
     // Reads the question even of a client that will be refused: closing the socket with unread data would cut the
@@ -131,7 +145,9 @@ pub(super) fn converse(connection: UnixStream, service: &Arc<dyn Service>) -> io
     let answer = match serde_json::from_str(&line) {
         // Root collects metrics of all users, and unmounts their mounts.
         Ok(question @ (Question::Status | Question::Connection)) if user.is_root() => service.answer(question),
-        _ if user != geteuid() => Answer::Refused("only the user who mounted the image can query it".to_owned()),
+        _ if user != geteuid() && rights == Rights::OfUser => {
+            Answer::Refused("only the user who mounted the image can query it".to_owned())
+        }
         Ok(Question::HandOver) => {
             let service = Arc::clone(service);
             let thread = thread::Builder::new().name("floe-handover".to_owned());

@@ -27,6 +27,7 @@ use super::{
     mounting::check_file,
     record::{Record, path},
     settings::settings_of_request,
+    users::Owner,
 };
 use crate::{control, prepared::schedule_of, sealed_file::SealedFile};
 
@@ -101,7 +102,7 @@ impl Ledger {
             return Ok(());
         };
         let process = Arc::new(process);
-        let mut domain = Domain::new(Arc::clone(&process), 0, 1);
+        let mut domain = Domain::new(Arc::clone(&process), Owner::Service, 0, 1);
         domain.has_unmanaged = unmanaged.is_some();
         self.state.lock().domains.insert(number, domain);
         let (mut continued, mut unfinished, mut count) = (Vec::new(), Vec::new(), 0);
@@ -158,6 +159,7 @@ impl Ledger {
             self.watch(keeper.socket(), Watched::Mount(number))?;
             let image = KeptImage {
                 domain,
+                owner: Owner::Service,
                 stage: if is_served { Stage::Served } else { Stage::Attaching(sender) },
                 keeper,
                 request: record.request,
@@ -302,7 +304,12 @@ mod tests {
     }
 
     fn record(number: u64) -> OwnedFd {
-        let request = MountRequest { image: b"/image".to_vec(), devices: Vec::new(), options: "nodev".to_owned() };
+        let request = MountRequest {
+            image: b"/image".to_vec(),
+            devices: Vec::new(),
+            options: "nodev".to_owned(),
+            target: floe_ipc::protocol::MountTarget::Directory,
+        };
         let (directory, control) = (b"/mnt".to_vec(), b"/run/floe/0-7.sock".to_vec());
         let record = Record { number, request, directory, place: [1; 7], control, control_inode: [1, 2] };
         record.seal().expect("memory").into()

@@ -20,6 +20,7 @@ use super::{
     ledger::{Ledger, Watched},
     settings::settings_of_service,
     socket::ServiceSocket,
+    users::UserLimits,
 };
 use crate::{Remarks, failure::Failure};
 
@@ -27,6 +28,8 @@ use crate::{Remarks, failure::Failure};
 pub struct Broker {
     ledger: Arc<Ledger>,
     socket: Arc<ServiceSocket>,
+    /// Where other users connect.
+    users_socket: Option<Arc<ServiceSocket>>,
     clients: Clients,
     stop: Arc<OwnedFd>,
     /// A message for each mount that could not be unmounted; `None` until all unmounts were attempted.
@@ -38,11 +41,18 @@ pub struct Broker {
 pub struct Stopper(Arc<OwnedFd>);
 
 impl Broker {
-    /// A broker without mounts. `options` are those that all mounts share, in the notation of `-o`; messages go to `remarks`.
+    /// A broker without mounts. With `users`, it serves other users, too, at a socket of theirs. `options` are those that all mounts
+    /// share, in the notation of `-o`; messages go to `remarks`.
     ///
     /// # Errors
     /// An option is wrong, or there are no descriptors left.
-    pub fn new(socket: ServiceSocket, options: &str, remarks: Remarks) -> Result<Self, Failure> {
+    pub fn new(
+        socket: ServiceSocket,
+        users: Option<(ServiceSocket, UserLimits)>,
+        options: &str,
+        remarks: Remarks,
+    ) -> Result<Self, Failure> {
+        let (users_socket, limits) = users.map(|(socket, limits)| (Arc::new(socket), limits)).unzip();
         let priority = settings_of_service(options)?.open.engine.priority;
         let failed = |error: rustix::io::Errno| Failure::failed(format!("cannot start the service: {error}"));
         let directory = socket.path().map(|path| DomainDirectory::open(&path));
@@ -50,14 +60,21 @@ impl Broker {
             Ok(directory) => (directory, None),
             Err(error) => (None, Some(error)),
         };
-        let ledger = Arc::new(Ledger::new(options.to_owned(), priority, directory, remarks).map_err(failed)?);
+        let ledger = Arc::new(Ledger::new(options.to_owned(), priority, directory, limits, remarks).map_err(failed)?);
         if let Some(obstacle) = obstacle {
             ledger.remark(format_args!("this service and the next one will not know each other's mounts: {obstacle}"));
         }
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
         ledger.watch(&*stop, Watched::Stop).map_err(failed)?;
         let socket = Arc::new(socket);
-        Ok(Self { clients: Clients::new(Arc::clone(&ledger)), ledger, socket, stop, left: Arc::default() })
+        Ok(Self {
+            clients: Clients::new(Arc::clone(&ledger)),
+            ledger,
+            socket,
+            users_socket,
+            stop,
+            left: Arc::default(),
+        })
     }
 
     /// A handle that ends the broker.
@@ -78,6 +95,9 @@ impl Broker {
             for watched in events.map_err(failed)? {
                 match watched {
                     Watched::Listener => self.clients.accept(self.socket.as_fd()),
+                    Watched::UsersListener => {
+                        self.users_socket.iter().for_each(|socket| self.clients.accept(socket.as_fd()));
+                    }
                     Watched::Client(number) => self.clients.serve(number),
                     Watched::Domain(number) => self.ledger.take_reports(number),
                     Watched::DomainEnd(number) => self.ledger.note_death(number),
@@ -101,9 +121,11 @@ impl Broker {
     /// No thread can be started.
     fn begin_to_listen(&self) -> Result<(), Failure> {
         let (ledger, socket) = (Arc::clone(&self.ledger), Arc::clone(&self.socket));
+        let users_socket = self.users_socket.clone();
         let work = move || {
             ledger.adopt_all();
-            if let Err(error) = ledger.watch(&*socket, Watched::Listener) {
+            let watch_users = || users_socket.map_or(Ok(()), |socket| ledger.watch(&*socket, Watched::UsersListener));
+            if let Err(error) = ledger.watch(&*socket, Watched::Listener).and_then(|()| watch_users()) {
                 ledger.remark(format_args!("the service cannot listen: {error}"));
             }
         };
@@ -119,6 +141,7 @@ impl Broker {
             return;
         }
         self.ledger.unwatch(&*self.socket);
+        self.users_socket.iter().for_each(|socket| self.ledger.unwatch(&**socket));
         let (ledger, left, stopper) = (Arc::clone(&self.ledger), Arc::clone(&self.left), self.stopper());
         let work = move || {
             let stays = ledger.unmount_all();

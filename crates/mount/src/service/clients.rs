@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
 };
@@ -16,55 +16,71 @@ use floe_ipc::{
     receive, send,
 };
 use floe_keeper::{Detach, UnmountError, UnmountReason};
-use rustix::{
-    net::{RecvFlags, SendFlags, SocketFlags, accept_with, sockopt::socket_peercred},
-    process::geteuid,
-};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, accept_with, recv, shutdown};
 
-use super::ledger::{Ledger, Watched};
+use super::{
+    ledger::{Ledger, Watched},
+    requests::Requests,
+    users::{Caller, Owner},
+};
 use crate::MountUsers;
 
 /// The maximum number of connections. Above it, the oldest one without a request in progress is closed.
 const CLIENTS_MAX: usize = 256;
 
-/// The maximum number of requests in progress, each of which has a thread.
-const REQUESTS_MAX: usize = 64;
+/// The maximum number of those of one other user. Above it, the oldest one of that user is closed.
+const OF_USER_MAX: usize = 16;
 
 /// The clients of a broker.
 pub(super) struct Clients {
     ledger: Arc<Ledger>,
     /// By their numbers, so the oldest one is first.
     connected: BTreeMap<u64, Arc<Client>>,
-    in_progress: Arc<AtomicUsize>,
+    requests: Arc<Requests>,
 }
 
 /// A connection to a client.
 struct Client {
     socket: OwnedFd,
+    /// Who it is, or why it is refused.
+    caller: Result<Caller, String>,
     has_greeted: AtomicBool,
     /// Whether a request is in progress.
     is_served: AtomicBool,
+    /// Whether the client is to be disconnected.
+    is_over: AtomicBool,
 }
+
+/// A request with the descriptors beside it.
+type Received = (Request, Vec<OwnedFd>);
 
 impl Clients {
     pub(super) fn new(ledger: Arc<Ledger>) -> Self {
-        Self { ledger, connected: BTreeMap::new(), in_progress: Arc::default() }
+        Self { ledger, connected: BTreeMap::new(), requests: Arc::default() }
     }
 
-    /// Accepts a client of this user.
+    /// Accepts a client. One that is refused is told so once it has sent its first request: a socket that is closed with unread data
+    /// loses what was sent.
     pub(super) fn accept(&mut self, listener: BorrowedFd<'_>) {
         let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC) else { return };
-        let client = Client { socket, has_greeted: AtomicBool::new(false), is_served: AtomicBool::new(false) };
-        if !socket_peercred(&client.socket).is_ok_and(|peer| peer.uid == geteuid()) {
-            let message =
-                "the service mounts only for the user who has started it: mount with -o service=off".to_owned();
-            return client.answer(&Answer::Refused { kind: RefusalKind::Failed, message });
-        }
-        if self.connected.len() >= CLIENTS_MAX {
-            let idle = self.connected.iter().find(|(_, client)| !client.is_served.load(Relaxed));
-            match idle.map(|(number, _)| *number) {
+        let caller = Caller::of(socket.as_fd(), self.ledger.users.as_ref());
+        let account = caller.as_ref().ok().and_then(|caller| caller.owner.account());
+        let (has_greeted, is_served, is_over) = Default::default();
+        let client = Client { socket, caller, has_greeted, is_served, is_over };
+        let is_idle = |client: &Client| !client.is_served.load(Relaxed);
+        let of_same = |client: &Client| account.is_some() && client.account() == account;
+        let too_many_of_same = self.connected.values().filter(|client| of_same(client)).count() >= OF_USER_MAX;
+        if too_many_of_same || self.connected.len() >= CLIENTS_MAX {
+            let is_spare = |client: &Client| match (too_many_of_same, account) {
+                (true, _) => of_same(client),
+                // A user takes the place of another one, but not that of the service's own user.
+                (false, Some(_)) => client.account().is_some() || client.caller.is_err(),
+                (false, None) => true,
+            };
+            let spare = self.connected.iter().find(|(_, client)| is_idle(client) && is_spare(client));
+            match spare.map(|(number, _)| *number) {
                 Some(number) => self.disconnect(number),
-                None => return client.answer(&too_many()),
+                None => return client.answer(&too_many(), None),
             }
         }
         let number = self.ledger.next_number();
@@ -73,42 +89,57 @@ impl Clients {
         }
     }
 
-    /// Takes the next request of a client. Requests that may wait get a thread.
+    /// Takes the next request of a client. Requests that may wait get a thread, and all those of other users do: even closing a
+    /// descriptor that such a client has sent may take as long as it likes.
     pub(super) fn serve(&mut self, number: u64) {
         let Some(client) = self.connected.get(&number).cloned() else { return };
-        let (request, descriptors) = match receive(&client.socket, RecvFlags::DONTWAIT) {
-            Ok(Some(received)) => received,
-            Ok(None) | Err(_) => return self.disconnect(number),
-        };
-        let is_slow = matches!(request, Request::Mount { .. } | Request::Unmount { .. });
-        if !is_slow {
-            let answer = self.ledger.answer_at_once(&client, &request);
-            client.answer(&answer);
-            return self.watch_again(number, &client);
-        }
-        if !client.has_greeted.load(Relaxed) {
-            client.answer(&Answer::Refused { kind: RefusalKind::Usage, message: "greet first".to_owned() });
+        if client.is_over.load(Relaxed) {
             return self.disconnect(number);
         }
-        if self.in_progress.fetch_add(1, Relaxed) >= REQUESTS_MAX {
-            self.in_progress.fetch_sub(1, Relaxed);
-            client.answer(&too_many());
+        let owner = match &client.caller {
+            Ok(caller) => caller.owner,
+            Err(message) => {
+                client.discard();
+                client.answer(&Answer::Refused { kind: RefusalKind::NotOffered, message: message.clone() }, None);
+                return self.disconnect(number);
+            }
+        };
+        let mut received = None;
+        if owner == Owner::Service {
+            let (request, descriptors) = match receive(&client.socket, RecvFlags::DONTWAIT) {
+                Ok(Some(received)) => received,
+                Ok(None) | Err(_) => return self.disconnect(number),
+            };
+            let is_slow = matches!(request, Request::Mount { .. } | Request::Unmount { .. } | Request::Control { .. });
+            received = Some((request, descriptors));
+            if !is_slow {
+                let is_over = !client.serve(&self.ledger, received);
+                return if is_over { self.disconnect(number) } else { self.watch_again(number, &client) };
+            }
+        }
+        if !self.requests.begin(owner) {
+            if received.is_none() {
+                client.discard();
+            }
+            client.answer(&too_many(), None);
             return self.watch_again(number, &client);
         }
         client.is_served.store(true, Relaxed);
-        let (ledger, in_progress, served) =
-            (Arc::clone(&self.ledger), Arc::clone(&self.in_progress), Arc::clone(&client));
+        let (ledger, requests, served) = (Arc::clone(&self.ledger), Arc::clone(&self.requests), Arc::clone(&client));
         let work = move || {
-            let answer = ledger.answer(request, descriptors);
-            served.answer(&answer);
-            in_progress.fetch_sub(1, Relaxed);
+            if !served.serve(&ledger, received) {
+                served.is_over.store(true, Relaxed);
+                // The broker's thread disconnects it.
+                let _ = shutdown(&served.socket, Shutdown::Both);
+            }
+            requests.end(owner);
             served.is_served.store(false, Relaxed);
             let _ = ledger.watch_again(&served.socket, Watched::Client(number));
         };
         if thread::Builder::new().name("floe-request".to_owned()).spawn(work).is_err() {
-            self.in_progress.fetch_sub(1, Relaxed);
+            self.requests.end(owner);
             client.is_served.store(false, Relaxed);
-            client.answer(&too_many());
+            client.answer(&too_many(), None);
             self.watch_again(number, &client);
         }
     }
@@ -127,30 +158,79 @@ impl Clients {
 }
 
 impl Client {
+    /// Serves one request: this one, or the next one that arrives. Returns whether the connection goes on.
+    fn serve(&self, ledger: &Arc<Ledger>, received: Option<Received>) -> bool {
+        let Ok(caller) = &self.caller else { return false };
+        let received =
+            received.map_or_else(|| receive(&self.socket, RecvFlags::DONTWAIT), |received| Ok(Some(received)));
+        let (request, descriptors) = match received {
+            Ok(Some(received)) => received,
+            Ok(None) | Err(_) => return false,
+        };
+        if let Request::Hello { .. } = request {
+            self.has_greeted.store(true, Relaxed);
+        } else if !self.has_greeted.load(Relaxed) {
+            self.answer(&Answer::Refused { kind: RefusalKind::Usage, message: "greet first".to_owned() }, None);
+            return false;
+        }
+        let (answer, descriptor) = ledger.answer(caller, request, descriptors);
+        self.answer(&answer, descriptor);
+        true
+    }
+
+    /// Reads a message without the descriptors beside it.
+    fn discard(&self) {
+        // The client may have ended.
+        let _ = recv(&self.socket, &mut [0_u8; 1][..], RecvFlags::DONTWAIT);
+    }
+
+    /// The account of another user.
+    fn account(&self) -> Option<u32> {
+        self.caller.as_ref().ok()?.owner.account()
+    }
+
     /// Answers. A client that does not read its answers gets no more of them.
-    fn answer(&self, answer: &Answer) {
-        let _ = send(self.socket.as_fd(), answer, &[], SendFlags::DONTWAIT);
+    fn answer(&self, answer: &Answer, descriptor: Option<OwnedFd>) {
+        let descriptor = descriptor.as_ref().map(AsFd::as_fd);
+        let _ = send(self.socket.as_fd(), answer, descriptor.as_slice(), SendFlags::DONTWAIT);
     }
 }
 
 impl Ledger {
-    /// Answers a request that waits for nothing.
-    fn answer_at_once(&self, client: &Client, request: &Request) -> Answer {
-        match request {
-            Request::Hello { .. } => {
-                client.has_greeted.store(true, Relaxed);
-                Answer::Hello { version: VERSION, program: env!("CARGO_PKG_VERSION").to_owned() }
+    /// Answers a request. A descriptor may belong to the answer.
+    fn answer(
+        self: &Arc<Self>,
+        caller: &Caller,
+        request: Request,
+        descriptors: Vec<OwnedFd>,
+    ) -> (Answer, Option<OwnedFd>) {
+        let answer = match request {
+            Request::Hello { .. } => Answer::Hello { version: VERSION, program: env!("CARGO_PKG_VERSION").to_owned() },
+            Request::Offer => Answer::Offered { offer: caller.offer(self.users.as_ref()) },
+            Request::List { after } => self.list(caller.owner, after),
+            Request::Mount { mount } => match self.mount(caller, mount, descriptors) {
+                Ok((mount, remarks)) => Answer::Mounted { mount, remarks },
+                Err((kind, message)) => Answer::Refused { kind, message },
+            },
+            Request::Unmount { device, is_lazy } => {
+                self.unmount_for_client(caller, device, if is_lazy { Detach::Lazily } else { Detach::Never })
             }
-            Request::List { after } => self.list(*after),
-            Request::Mount { .. } | Request::Unmount { .. } => too_many(),
-        }
+            Request::Control { device } => match self.control_for_client(caller.owner, device) {
+                Ok(connection) => return (Answer::Connected, Some(connection)),
+                Err((kind, message)) => Answer::Refused { kind, message },
+            },
+        };
+        (answer, None)
     }
 
-    /// The mounts after the one with a number, as many as fit into a message.
-    fn list(&self, after: u64) -> Answer {
+    /// The mounts that a client may see, after the one with a number, as many as fit into a message.
+    fn list(&self, owner: Owner, after: u64) -> Answer {
         let state = self.state.lock();
         let (mut mounts, mut has_more, mut bytes) = (Vec::new(), false, 0);
         for (number, kept) in state.mounts.range(after.saturating_add(1)..) {
+            if !owner.may_change(kept.owner) {
+                continue;
+            }
             let process = state.domains.get(&kept.domain).map_or(0, |domain| domain.process.id);
             let shown = kept.shown(*number, process);
             bytes += shown.to_bytes().len();
@@ -164,35 +244,41 @@ impl Ledger {
         Answer::Listed { mounts, has_more }
     }
 
-    /// Answers a request that may wait.
-    fn answer(self: &Arc<Self>, request: Request, descriptors: Vec<OwnedFd>) -> Answer {
-        match request {
-            Request::Mount { mount } => match self.mount(mount, descriptors) {
-                Ok((mount, remarks)) => Answer::Mounted { mount, remarks },
-                Err((kind, message)) => Answer::Refused { kind, message },
+    fn unmount_for_client(&self, caller: &Caller, device: [u32; 2], detach: Detach) -> Answer {
+        let refused = |kind, message| Answer::Refused { kind, message };
+        let Some(number) = self.number_of(caller.owner, device) else {
+            return refused(RefusalKind::UnknownMount, "the service has no such mount of this user".to_owned());
+        };
+        let unmounted = match caller.namespaces() {
+            Ok(None) => self.unmount(number, detach),
+            Ok(Some((peer, namespaces))) if namespaces.admit_mounts() => {
+                self.unmount_by(number, detach, |place| place.unmount_for(peer, &namespaces, detach))
+            }
+            Ok(Some(_)) => {
+                let message = "the mount is in a mount namespace of this user, who unmounts it there: umount DIR";
+                return refused(RefusalKind::UnknownMount, message.to_owned());
+            }
+            Err((kind, message)) => return refused(kind, message),
+        };
+        use floe_image::ShownName;
+        match unmounted {
+            Ok(is_released) => Answer::Unmounted { is_released },
+            Err(UnmountError { path, reason: UnmountReason::Busy }) => match caller.owner {
+                Owner::Service => {
+                    refused(RefusalKind::Busy, format!("{} is in use {}", path.shown(), MountUsers::of(&path)))
+                }
+                // The client sees its own processes.
+                Owner::User(_) => refused(RefusalKind::Busy, format!("{} is in use", path.shown())),
             },
-            Request::Unmount { device, is_lazy } => self.unmount_for_client(device, is_lazy),
-            Request::Hello { .. } | Request::List { .. } => too_many(),
+            Err(error) => refused(RefusalKind::Failed, error.to_string()),
         }
     }
 
-    fn unmount_for_client(&self, device: [u32; 2], is_lazy: bool) -> Answer {
-        let number = {
-            let state = self.state.lock();
-            state.mounts.iter().find(|(_, kept)| kept.has_device(device)).map(|(number, _)| *number)
-        };
-        let refused = |kind, message| Answer::Refused { kind, message };
-        let Some(number) = number else {
-            return refused(RefusalKind::UnknownMount, "the service has no such mount".to_owned());
-        };
-        match self.unmount(number, if is_lazy { Detach::Lazily } else { Detach::Never }) {
-            Ok(is_released) => Answer::Unmounted { is_released },
-            Err(UnmountError { path, reason: UnmountReason::Busy }) => {
-                use floe_image::ShownName;
-                refused(RefusalKind::Busy, format!("{} is in use {}", path.shown(), MountUsers::of(&path)))
-            }
-            Err(error) => refused(RefusalKind::Failed, error.to_string()),
-        }
+    /// The number of the mount whose files have a device number, if `owner` may change it.
+    pub(super) fn number_of(&self, owner: Owner, device: [u32; 2]) -> Option<u64> {
+        let state = self.state.lock();
+        let mut mounts = state.mounts.iter().filter(|(_, kept)| owner.may_change(kept.owner));
+        mounts.find(|(_, kept)| kept.has_device(device)).map(|(number, _)| *number)
     }
 }
 

@@ -86,11 +86,16 @@ pub fn serve_for_broker(socket: OwnedFd) -> Result<(), Failure> {
     // A session of its own gets no signals of a terminal, and none if the broker dies.
     let _ = setsid();
     let lost = |error: io::Error| Failure::failed(format!("lost the service: {error}"));
-    let Some((Order::Begin { options }, descriptors)) = receive(&socket, RecvFlags::empty()).map_err(lost)? else {
+    let Some((Order::Begin { options, user }, descriptors)) = receive(&socket, RecvFlags::empty()).map_err(lost)?
+    else {
         return Err(Failure::failed("the service breaks the protocol"));
     };
     let settings = settings_of_service(&options)?;
     let broker = BrokerLink::new(socket, descriptors.into_iter().next()).map_err(lost)?;
+    if let Some(user) = user {
+        user.assume()
+            .map_err(|error| Failure::failed(format!("cannot become a process of user {}: {error}", user.uid)))?;
+    }
     #[cfg(debug_assertions)]
     crate::compromised::prepare();
     // All files come from the broker: this process opens none that belongs to an image.
@@ -112,6 +117,10 @@ pub fn serve_for_broker(socket: OwnedFd) -> Result<(), Failure> {
             match order {
                 Order::Attach { attachment } => domain.attach_later(attachment, descriptors),
                 Order::Keeper { number } => domain.renew_keeper(number, descriptors),
+                Order::Converse { number } => {
+                    let connection = descriptors.into_iter().next();
+                    connection.into_iter().for_each(|it| domain.listeners.converse(number, it.into()));
+                }
                 Order::End => return Ok(()),
                 Order::Begin { .. } | Order::Adopt { .. } => break,
             }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use floe_image::start_error;
-use floe_ipc::{receive, send};
+use floe_ipc::{receive, receive_alone, send};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::{Errno, retry_on_intr},
@@ -24,7 +24,9 @@ use rustix::{
 
 use super::{
     DOMAIN_COMMAND,
+    control_group::ControlGroup,
     messages::{Order, Report},
+    users::{DomainUser, UserLimits},
 };
 use crate::{daemon::own_program, failure::Failure};
 
@@ -52,15 +54,21 @@ pub(super) struct DomainProcess {
     main_thread: OwnedFd,
     pub(super) id: u32,
     pub(super) started: Instant,
+    /// The control group of a process of another user, where the service manager permits one.
+    group: Option<ControlGroup>,
 }
 
 impl DomainProcess {
-    /// Starts a domain with the options of the service, and waits until it is confined. It waits for the next broker at `listener`,
-    /// a bound socket.
+    /// Starts a domain with the options of the service, and waits until it is confined: as another user if there is one. It waits for
+    /// the next broker at `listener`, a bound socket.
     ///
     /// # Errors
     /// The process cannot be started, or fails; it has then said why.
-    pub(super) fn start(options: &str, listener: Option<BorrowedFd<'_>>) -> Result<Self, Failure> {
+    pub(super) fn start(
+        options: &str,
+        user: Option<(DomainUser, &UserLimits)>,
+        listener: Option<BorrowedFd<'_>>,
+    ) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
             Failure::failed(format!("cannot start the process that reads images: {}", start_error(error)))
         };
@@ -74,8 +82,9 @@ impl DomainProcess {
         }
         let child = program.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn().map_err(failed)?;
         drop(program);
-        let domain = Self::of(ours, Pid::from_child(&child)).map_err(failed)?;
-        match domain.begin(options, listener) {
+        let mut domain = Self::of(ours, Pid::from_child(&child)).map_err(failed)?;
+        domain.group = user.and_then(|(_, limits)| limits.confine(domain.id));
+        match domain.begin(options, user.map(|(user, _)| user), listener) {
             Ok(()) => Ok(domain),
             Err(error) => {
                 domain.kill();
@@ -92,7 +101,7 @@ impl DomainProcess {
             opened => opened?,
         };
         let id = pid.as_raw_nonzero().get().unsigned_abs();
-        Ok(Self { socket, process, main_thread, id, started: Instant::now() })
+        Ok(Self { socket, process, main_thread, id, started: Instant::now(), group: None })
     }
 
     /// The process at the other end of a connection to a socket of a domain.
@@ -114,10 +123,10 @@ impl DomainProcess {
         }
     }
 
-    fn begin(&self, options: &str, listener: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    fn begin(&self, options: &str, user: Option<DomainUser>, listener: Option<BorrowedFd<'_>>) -> io::Result<()> {
         set_socket_timeout(&self.socket, Timeout::Send, Some(SEND_TIME_MAX))?;
         set_socket_timeout(&self.socket, Timeout::Recv, Some(START_TIME_MAX))?;
-        self.tell(&Order::Begin { options: options.to_owned() }, listener.as_slice())?;
+        self.tell(&Order::Begin { options: options.to_owned(), user }, listener.as_slice())?;
         match receive(&self.socket, RecvFlags::empty())? {
             Some((Report::Ready, _)) => Ok(()),
             _ => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -140,13 +149,21 @@ impl DomainProcess {
         Ok(send(&self.socket, order, descriptors, SendFlags::empty())?)
     }
 
+    /// Sends a message to a domain that may not take it in time: it does not wait.
+    ///
+    /// # Errors
+    /// The domain has ended, or has no room for messages.
+    pub(super) fn tell_at_once(&self, order: &Order) -> io::Result<()> {
+        Ok(send(&self.socket, order, &[], SendFlags::DONTWAIT)?)
+    }
+
     /// The next message, without waiting. Returns `None` if there is none now.
     ///
     /// # Errors
     /// The domain has ended, or breaks the protocol.
     pub(super) fn report(&self) -> io::Result<Option<Report>> {
-        match receive(&self.socket, RecvFlags::DONTWAIT) {
-            Ok(Some((report, _))) => Ok(Some(report)),
+        match receive_alone(&self.socket, RecvFlags::DONTWAIT) {
+            Ok(Some(report)) => Ok(Some(report)),
             Ok(None) => Err(io::ErrorKind::UnexpectedEof.into()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),

@@ -9,16 +9,17 @@ use std::{
     sync::mpsc::{Receiver, Sender},
 };
 
-use floe_ipc::protocol::{MountRequest, RefusalKind, ServedMount};
+use floe_ipc::protocol::{MountRequest, ServedMount};
 use floe_keeper::{KeptMount, Place};
 
-use super::messages::Attachment;
+use super::{messages::Attachment, refusal::Refusal, users::Owner};
 use crate::control;
 
 /// A mount, with all that a domain needs to serve it.
 pub(super) struct KeptImage {
     /// The number of the domain that serves it.
     pub(super) domain: u64,
+    pub(super) owner: Owner,
     pub(super) stage: Stage,
     pub(super) keeper: KeptMount,
     pub(super) request: MountRequest,
@@ -48,9 +49,6 @@ pub(super) struct KeptFiles {
     pub(super) image: OwnedFd,
     pub(super) devices: Vec<OwnedFd>,
 }
-
-/// Why a domain does not serve a mount.
-pub(super) type Refusal = (RefusalKind, String);
 
 /// The receiver of a domain's answer, when it is to serve a mount.
 pub(super) type Attaching = Receiver<Result<(), Refusal>>;
@@ -93,6 +91,7 @@ impl KeptImage {
             format: self.format.clone(),
             device: [major, minor],
             process,
+            user: self.owner.uid(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt, io,
+    fmt,
     os::fd::{AsFd, OwnedFd},
     sync::{
         Arc,
@@ -13,7 +13,7 @@ use std::{
 
 use floe_engine::Priority;
 use floe_image::ShownName;
-use floe_keeper::{Detach, UnmountError, UnmountReason};
+use floe_keeper::{Detach, Place, UnmountError, UnmountReason};
 use floe_sync::Mutex;
 use rustix::{
     buffer::spare_capacity,
@@ -24,10 +24,11 @@ use rustix::{
 use super::{
     domain_directory::DomainDirectory,
     domain_process::DomainProcess,
-    kept_image::{KeptImage, Stage},
+    kept_image::{KeptFiles, KeptImage, Stage},
     messages::{Order, Report},
+    users::{Owner, UserLimits},
 };
-use crate::{MountUsers, Remarks, failure::Failure};
+use crate::{MountUsers, Remarks};
 
 /// The maximum number of events that are taken from the kernel at once.
 const EVENTS_MAX: usize = 64;
@@ -43,6 +44,8 @@ pub(super) struct Ledger {
     /// Locked while a domain for new mounts is started.
     pub(super) starting: Mutex<()>,
     pub(super) is_stopping: AtomicBool,
+    /// The limits of other users; `None` if the service serves none.
+    pub(super) users: Option<UserLimits>,
     /// Where the next broker finds the domains; `None` if it cannot.
     pub(super) directory: Option<DomainDirectory>,
     epoll: OwnedFd,
@@ -52,6 +55,8 @@ pub(super) struct Ledger {
 pub(super) struct State {
     pub(super) mounts: BTreeMap<u64, KeptImage>,
     pub(super) domains: HashMap<u64, Domain>,
+    /// The number of unmounted mounts of other users whose files are not closed yet, by their accounts.
+    closing: HashMap<u32, usize>,
     last_number: u64,
 }
 
@@ -59,6 +64,7 @@ pub(super) struct State {
 #[derive(Clone)]
 pub(super) struct Domain {
     pub(super) process: Arc<DomainProcess>,
+    pub(super) owner: Owner,
     /// How often its predecessors have died soon after their start.
     pub(super) early_deaths: u32,
     /// The number of mounts that are being made for it. It does not end before they are.
@@ -73,6 +79,7 @@ pub(super) struct Domain {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Watched {
     Listener,
+    UsersListener,
     Stop,
     Client(u64),
     Domain(u64),
@@ -81,8 +88,16 @@ pub(super) enum Watched {
 }
 
 impl Domain {
-    pub(super) fn new(process: Arc<DomainProcess>, early_deaths: u32, expected: u32) -> Self {
-        Self { process, early_deaths, expected, has_unmanaged: false, remarks: Arc::default() }
+    pub(super) fn new(process: Arc<DomainProcess>, owner: Owner, early_deaths: u32, expected: u32) -> Self {
+        Self { process, owner, early_deaths, expected, has_unmanaged: false, remarks: Arc::default() }
+    }
+}
+
+impl State {
+    /// The number of mounts of another user.
+    pub(super) fn mounts_of(&self, account: u32) -> usize {
+        let mounts = self.mounts.values().filter(|kept| kept.owner.account() == Some(account)).count();
+        mounts + self.closing.get(&account).copied().unwrap_or(0)
     }
 }
 
@@ -95,6 +110,7 @@ impl Ledger {
         options: String,
         priority: Priority,
         directory: Option<DomainDirectory>,
+        users: Option<UserLimits>,
         remarks: Remarks,
     ) -> rustix::io::Result<Self> {
         Ok(Self {
@@ -104,6 +120,7 @@ impl Ledger {
             state: Mutex::default(),
             starting: Mutex::default(),
             is_stopping: AtomicBool::new(false),
+            users,
             directory,
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
         })
@@ -158,7 +175,7 @@ impl Ledger {
     }
 
     /// Takes the messages of a domain.
-    pub(super) fn take_reports(&self, number: u64) {
+    pub(super) fn take_reports(self: &Arc<Self>, number: u64) {
         let Some(domain) = self.state.lock().domains.get(&number).cloned() else { return };
         loop {
             match domain.process.report() {
@@ -174,7 +191,7 @@ impl Ledger {
     }
 
     /// Takes a message of a domain, which an attacker may control: it concerns mounts of this domain only.
-    fn take_report(&self, domain: u64, report: Report) {
+    fn take_report(self: &Arc<Self>, domain: u64, report: Report) {
         let mut state = self.state.lock();
         let number = match &report {
             Report::Ready | Report::Adopting { .. } | Report::Kept { .. } => return,
@@ -184,6 +201,7 @@ impl Ledger {
             | Report::Ended { number, .. } => *number,
         };
         let Some(kept) = state.mounts.get_mut(&number).filter(|kept| kept.domain == domain) else { return };
+        let kept_owner = kept.owner;
         match report {
             Report::Ready | Report::Adopting { .. } | Report::Kept { .. } => {}
             Report::Attached { format, .. } => {
@@ -207,8 +225,9 @@ impl Ledger {
                 Stage::Served | Stage::Orphaned => {
                     let directory = kept.place().directory().shown().to_string();
                     let printed = state.domains.get(&domain).map_or(0, |domain| domain.remarks.fetch_add(1, Relaxed));
+                    let printed_max = if kept_owner == Owner::Service { PRINTED_MAX } else { OF_USER_PRINTED_MAX };
                     drop(state);
-                    if printed < PRINTED_MAX {
+                    if printed < printed_max {
                         self.remark(format_args!("{directory}: {text}"));
                     }
                 }
@@ -222,15 +241,21 @@ impl Ledger {
     }
 
     /// Closes a mount that has ended, and its domain if that has no other.
-    fn close(&self, ended: Option<KeptImage>, is_released: bool) {
-        let Some(KeptImage { domain, keeper, files, control_name, end_waiters, .. }) = ended else { return };
+    fn close(self: &Arc<Self>, ended: Option<KeptImage>, is_released: bool) {
+        let Some(KeptImage { domain, owner, keeper, files, control_name, end_waiters, .. }) = ended else { return };
         self.unwatch(keeper.socket());
         let place = keeper.place().clone();
-        drop((keeper, files, control_name));
-        if place.is_mounted() {
-            // Nobody serves it any more.
-            let work = move || drop(place.unmount(Detach::Lazily));
-            let _ = thread::Builder::new().name("floe-unmount".to_owned()).spawn(work);
+        drop((keeper, control_name));
+        match owner.account() {
+            Some(account) => self.close_of_user(account, files, place),
+            None => {
+                drop(files);
+                if place.is_mounted() {
+                    // Nobody serves it any more.
+                    let work = move || drop(place.unmount(Detach::Lazily));
+                    let _ = thread::Builder::new().name("floe-unmount".to_owned()).spawn(work);
+                }
+            }
         }
         for waiter in end_waiters {
             let _ = waiter.send(is_released);
@@ -238,8 +263,28 @@ impl Ledger {
         self.end_if_unused(domain);
     }
 
+    /// Closes the files of another user's mount, and unmounts it, on a thread of its own: file systems of that user may take as long as
+    /// they like. Until then, the mount counts.
+    fn close_of_user(self: &Arc<Self>, account: u32, files: KeptFiles, place: Place) {
+        *self.state.lock().closing.entry(account).or_default() += 1;
+        let ledger = Arc::clone(self);
+        let work = move || {
+            drop(files);
+            let _ = place.unmount(Detach::Lazily);
+            let mut state = ledger.state.lock();
+            if let Some(count) = state.closing.get_mut(&account) {
+                *count -= 1;
+                if *count == 0 {
+                    state.closing.remove(&account);
+                }
+            }
+        };
+        // Without a thread, the files are closed here, and the mount counts until the service ends.
+        let _ = thread::Builder::new().name("floe-close".to_owned()).spawn(work);
+    }
+
     /// Removes a mount that no domain serves.
-    pub(super) fn forget(&self, number: u64) {
+    pub(super) fn forget(self: &Arc<Self>, number: u64) {
         let forgotten = self.state.lock().mounts.remove(&number);
         self.close(forgotten, true);
     }
@@ -259,7 +304,7 @@ impl Ledger {
             // It waits for the next broker, at its socket.
             return;
         }
-        if domain.process.tell(&Order::End, &[]).is_err() {
+        if domain.process.tell_at_once(&Order::End).is_err() {
             domain.process.kill();
         }
         self.remove_name(number);
@@ -318,10 +363,20 @@ const REMARKS_MAX: usize = 16;
 /// The number of remarks of one process that are printed. An image that took over the process could make any number of them.
 const PRINTED_MAX: u32 = 10_000;
 
+/// The same for the process of another user.
+const OF_USER_PRINTED_MAX: u32 = 100;
+
 impl Watched {
     /// The kinds, by their numbers.
-    const KINDS: [fn(u64) -> Self; 6] =
-        [|_| Self::Listener, |_| Self::Stop, Self::Client, Self::Domain, Self::DomainEnd, Self::Mount];
+    const KINDS: [fn(u64) -> Self; 7] = [
+        |_| Self::Listener,
+        |_| Self::Stop,
+        Self::Client,
+        Self::Domain,
+        Self::DomainEnd,
+        Self::Mount,
+        |_| Self::UsersListener,
+    ];
 
     fn data(self) -> EventData {
         let (kind, number) = match self {
@@ -331,6 +386,7 @@ impl Watched {
             Self::Domain(number) => (3, number),
             Self::DomainEnd(number) => (4, number),
             Self::Mount(number) => (5, number),
+            Self::UsersListener => (6, 0),
         };
         EventData::new_u64(number * Self::KINDS.len() as u64 + kind)
     }
@@ -342,11 +398,6 @@ impl Watched {
     }
 }
 
-/// The result of a call that may fail with an error of the operating system, as text.
-pub(super) fn no_descriptors(error: io::Error) -> Failure {
-    Failure::failed(format!("the service has too many open files: {error}: raise the limit (ulimit -n)"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -355,6 +406,7 @@ mod tests {
     fn events_belong_to_what_was_watched() {
         for watched in [
             Watched::Listener,
+            Watched::UsersListener,
             Watched::Stop,
             Watched::Client(1),
             Watched::Domain(7),

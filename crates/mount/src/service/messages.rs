@@ -6,6 +6,8 @@ use floe_ipc::{
 };
 use floe_keeper::PlaceNumbers;
 
+use super::users::DomainUser;
+
 /// The version of these messages. Those of adoption, [`Order::Adopt`] and [`Report::Adopting`], are the same in all versions.
 pub(super) const VERSION: u32 = 1;
 
@@ -18,6 +20,8 @@ encoded! {
         1 => Begin {
             /// The options of the service, in the notation of `-o`.
             options: String,
+            /// Another user, whose process it becomes.
+            user: Option<DomainUser>,
         },
         /// Serve a mount. Beside the message come the socket to its keeper and the descriptors of the mount.
         2 => Attach { attachment: Attachment },
@@ -30,6 +34,12 @@ encoded! {
         },
         /// The keeper of a mount is at the other end of the socket beside the message.
         5 => Keeper {
+            /// The number of the mount.
+            number: u64,
+        },
+        /// Answer questions about a mount over the connection beside the message, whose other end somebody has who may ask
+        /// everything.
+        6 => Converse {
             /// The number of the mount.
             number: u64,
         },
@@ -132,17 +142,23 @@ mod tests {
                 image: b"/a".to_vec(),
                 devices: vec![b"/b\xff".to_vec()],
                 options: "nodev".to_owned(),
+                target: floe_ipc::protocol::MountTarget::Directory,
             },
             directory: b"/mnt".to_vec(),
             place: std::array::from_fn(|index| u64::MAX >> index),
             format: "EROFS".to_owned(),
         };
         for order in [
-            Order::Begin { options: "cache=1M".to_owned() },
+            Order::Begin { options: "cache=1M".to_owned(), user: None },
+            Order::Begin {
+                options: String::new(),
+                user: Some(DomainUser { uid: 7, gid: 8, memory_bytes: 1 << 30, may_be_real_time: true }),
+            },
             Order::Attach { attachment },
             Order::End,
             Order::Adopt { version: VERSION },
             Order::Keeper { number: 3 },
+            Order::Converse { number: 3 },
         ] {
             check(&order);
         }

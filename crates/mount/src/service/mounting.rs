@@ -10,19 +10,21 @@ use std::{
     time::Duration,
 };
 
-use floe_fuse::Mountpoint;
 use floe_image::ShownName;
 use floe_ipc::protocol::{DEVICES_MAX, MountRequest, PATH_BYTES_MAX, RefusalKind, ServedMount};
-use floe_keeper::{Detach, Directory, KeeperSocket, KeptMount, Mounted, Place, UnmountError, UnmountReason};
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
+use floe_keeper::{Detach, KeeperSocket, KeptMount, Place, UnmountError, UnmountReason};
+use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, statx};
 
 use super::{
     domain_process::DomainProcess,
-    kept_image::{Attaching, KeptFiles, KeptImage, Refusal, Stage},
-    ledger::{Domain, Ledger, Watched, no_descriptors},
+    kept_image::{Attaching, KeptFiles, KeptImage, Stage},
+    ledger::{Domain, Ledger, State, Watched},
     messages::Order,
     record::{Record, path},
+    refusal::{Refusal, no_descriptors, refusal},
     settings::settings_of_request,
+    targets::{Made, TargetFile, ToAttach},
+    users::{Caller, Owner},
 };
 use crate::{
     control, failure::Failure, handover::StateFile, launch::ProfileChoice, options::Settings, prepared::schedule_of,
@@ -37,11 +39,14 @@ const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
 /// A domain whose predecessors have died this often gets no new mounts.
 const EARLY_DEATHS_MAX: u32 = 2;
 
+/// `AT_STATX_DONT_SYNC`: statx reports what is known. rustix has no name for it with musl.
+const DONT_SYNC: AtFlags = AtFlags::from_bits_retain(0x4000);
+
 /// The open files of a request.
 struct RequestFiles {
     image: OwnedFd,
     devices: Vec<OwnedFd>,
-    directory: Directory,
+    target: TargetFile,
 }
 
 impl Ledger {
@@ -51,6 +56,7 @@ impl Ledger {
     /// The request is wrong, the kernel refuses the mount, or a domain cannot open the image. Nothing stays mounted.
     pub(super) fn mount(
         self: &Arc<Self>,
+        caller: &Caller,
         request: MountRequest,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(ServedMount, Vec<String>), Refusal> {
@@ -59,25 +65,22 @@ impl Ledger {
         }
         let image = path(&request.image);
         let files = RequestFiles::check(&request, descriptors)?;
-        let settings = settings_of_request(&request).map_err(refusal)?;
+        let mut settings = settings_of_request(&request).map_err(refusal)?;
+        let target = self.target_for(caller, files.target, &mut settings)?;
         let number = self.next_number();
-        let domain = self.domain_for_new()?;
-        let waiter = self.make_mount(number, domain, request, files, &settings);
+        let domain = self.domain_for_new(caller.owner)?;
+        let made = target.make(&settings.mount.kernel).and_then(|(made, to_attach)| {
+            let files = (files.image, files.devices);
+            let waiter = self.keep(number, (domain, caller.owner), request, made, files, &settings)?;
+            Ok((waiter, to_attach))
+        });
         self.release(domain);
-        let waiter = waiter?;
-        let attached = waiter.recv_timeout(ATTACH_TIME_MAX);
-        let refused = match attached {
-            Ok(Ok(())) => {
-                let mut state = self.state.lock();
-                let domains = state.domains.clone();
-                match state.mounts.get_mut(&number) {
-                    Some(kept) => {
-                        let process = domains.get(&kept.domain).map_or(0, |domain| domain.process.id);
-                        return Ok((kept.shown(number, process), std::mem::take(&mut kept.remarks)));
-                    }
-                    None => return Err((RefusalKind::Failed, "it was unmounted at once".to_owned())),
-                }
-            }
+        let (waiter, to_attach) = made?;
+        let refused = match waiter.recv_timeout(ATTACH_TIME_MAX) {
+            Ok(Ok(())) => match to_attach.map_or(Ok(()), ToAttach::attach) {
+                Ok(()) => return self.mounted(number),
+                Err(refused) => refused,
+            },
             Ok(Err(refused)) => refused,
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 (RefusalKind::Failed, format!("{}: it takes too long to open the image", image.shown()))
@@ -91,42 +94,48 @@ impl Ledger {
         Err(refused)
     }
 
-    /// Mounts, and asks a domain to serve the mount. Returns the receiver of its answer.
-    fn make_mount(
+    /// A mount that works, with the remarks about it.
+    fn mounted(&self, number: u64) -> Result<(ServedMount, Vec<String>), Refusal> {
+        let mut state = self.state.lock();
+        let State { mounts, domains, .. } = &mut *state;
+        match mounts.get_mut(&number) {
+            Some(kept) => {
+                let process = domains.get(&kept.domain).map_or(0, |domain| domain.process.id);
+                Ok((kept.shown(number, process), std::mem::take(&mut kept.remarks)))
+            }
+            None => Err((RefusalKind::Failed, "it was unmounted at once".to_owned())),
+        }
+    }
+
+    /// Keeps a mount, and asks a domain to serve it. Returns the receiver of its answer.
+    fn keep(
         self: &Arc<Self>,
         number: u64,
-        domain: u64,
+        (domain, owner): (u64, Owner),
         request: MountRequest,
-        files: RequestFiles,
+        made: Made,
+        (image, devices): (OwnedFd, Vec<OwnedFd>),
         settings: &Settings,
     ) -> Result<Attaching, Refusal> {
-        let RequestFiles { image, devices, directory } = files;
-        let shown = directory.path().to_owned();
-        let mountpoint = match Mountpoint::of_open(directory, &shown).map_err(|error| refusal(error.into()))? {
-            Mountpoint::Directory(directory) => directory,
-            Mountpoint::Descriptor(_) => return Err((RefusalKind::Usage, "it is no directory".to_owned())),
-        };
-        let prepared = || -> std::io::Result<(OwnedFd, control::UnnamedSocket)> {
-            Ok((StateFile::create()?.into(), control::UnnamedSocket::new()?))
-        };
-        let (state, control) = prepared().map_err(|error| refusal(no_descriptors(error)))?;
+        let Made { device, place, is_of_client } = made;
         let options = &settings.mount.kernel;
-        let made = Mounted::on(&mountpoint, options)
-            .map_err(|failure| refusal(floe_fuse::MountError::of(&shown, failure).into()))?;
-        // Its file system would be busy.
-        drop(mountpoint);
-        let Mounted { device, place, .. } = made;
         let unmounting = place.clone();
         let kept = || -> std::io::Result<(KeptImage, KeeperSocket, Attaching)> {
-            let number_of_files = place.device().ok_or(std::io::ErrorKind::Unsupported)?;
-            let (control_name, control) = control.named(number_of_files)?;
+            let (state, control) = (StateFile::create()?.into(), control::UnnamedSocket::new()?);
+            let (control_name, control) = match is_of_client {
+                // A client can state any number.
+                true => control.into_parts(),
+                false => control.named(place.device().ok_or(std::io::ErrorKind::Unsupported)?)?,
+            };
             let record = record_of(number, &request, &place, &control_name).seal()?.into();
-            let may_walk = settings.profile != ProfileChoice::Off;
+            // Names are looked up with the rights of this process.
+            let may_walk = owner == Owner::Service && settings.profile != ProfileChoice::Off;
             let (keeper, socket) = KeptMount::new(place, options.clone(), schedule_of(self.priority), may_walk)?;
             let (sender, waiter) = mpsc::channel();
             let files = KeptFiles { device, state, control: control.into(), record, image, devices };
             let kept = KeptImage {
                 domain,
+                owner,
                 stage: Stage::Attaching(sender),
                 keeper,
                 request,
@@ -168,10 +177,11 @@ impl Ledger {
     }
 
     /// The number of a domain for a new mount. It does not end before it is [released](Self::release).
-    fn domain_for_new(&self) -> Result<u64, Refusal> {
+    fn domain_for_new(&self, owner: Owner) -> Result<u64, Refusal> {
         let running = || {
             let mut state = self.state.lock();
-            let good = state.domains.iter_mut().filter(|(_, domain)| domain.early_deaths < EARLY_DEATHS_MAX);
+            let is_good = |domain: &Domain| domain.owner == owner && domain.early_deaths < EARLY_DEATHS_MAX;
+            let good = state.domains.iter_mut().filter(|(_, domain)| is_good(domain));
             good.min_by_key(|(number, _)| **number).map(|(number, domain)| {
                 domain.expected += 1;
                 *number
@@ -180,11 +190,12 @@ impl Ledger {
         if let Some(number) = running() {
             return Ok(number);
         }
-        let _starting = self.starting.lock();
+        // The process of another user may take as long as that user likes.
+        let _starting = (owner == Owner::Service).then(|| self.starting.lock());
         if let Some(number) = running() {
             return Ok(number);
         }
-        self.start_domain(0, 1).map_err(refusal)
+        self.start_domain(owner, 0, 1).map_err(refusal)
     }
 
     /// Notes that a mount of a domain is made, or will not be.
@@ -199,16 +210,22 @@ impl Ledger {
     ///
     /// # Errors
     /// Its process cannot be started, or cannot be confined.
-    pub(super) fn start_domain(&self, early_deaths: u32, expected: u32) -> Result<u64, Failure> {
+    pub(super) fn start_domain(&self, owner: Owner, early_deaths: u32, expected: u32) -> Result<u64, Failure> {
         let number = self.next_number();
-        let listener = self.directory.as_ref().map(|directory| directory.create(number));
+        let user = match (owner, &self.users) {
+            (Owner::User(user), Some(limits)) => Some((limits.domain_user(user), limits)),
+            _ => None,
+        };
+        // What the domain of another user passes on, the next broker could not trust.
+        let directory = self.directory.as_ref().filter(|_| user.is_none());
+        let listener = directory.map(|directory| directory.create(number));
         let listener = listener.transpose().unwrap_or_else(|error| {
             self.remark(format_args!("the next service will not know the mounts of process {number}: {error}"));
             None
         });
-        let process = DomainProcess::start(&self.options, listener.as_ref().map(AsFd::as_fd));
+        let process = DomainProcess::start(&self.options_for(owner), user, listener.as_ref().map(AsFd::as_fd));
         let process = Arc::new(process.inspect_err(|_| self.remove_name(number))?);
-        let domain = Domain::new(Arc::clone(&process), early_deaths, expected);
+        let domain = Domain::new(Arc::clone(&process), owner, early_deaths, expected);
         self.state.lock().domains.insert(number, domain);
         let watched = self
             .watch(process.socket(), Watched::Domain(number))
@@ -223,7 +240,7 @@ impl Ledger {
     }
 
     /// Unmounts a mount that no domain serves, and forgets it.
-    pub(super) fn take_back(&self, number: u64) {
+    pub(super) fn take_back(self: &Arc<Self>, number: u64) {
         let place = self.state.lock().mounts.get(&number).map(|kept| kept.place().clone());
         if let Some(place) = place {
             let _ = place.unmount(Detach::Lazily);
@@ -236,6 +253,22 @@ impl Ledger {
     /// # Errors
     /// It is not mounted there any more, covered by another mount, or in use.
     pub(super) fn unmount(&self, number: u64, detach: Detach) -> Result<bool, UnmountError> {
+        self.unmount_by(number, detach, |place| {
+            place.check_unmountable()?;
+            place.unmount(detach)
+        })
+    }
+
+    /// As [`Ledger::unmount`], by other means.
+    ///
+    /// # Errors
+    /// As those.
+    pub(super) fn unmount_by(
+        &self,
+        number: u64,
+        detach: Detach,
+        unmount: impl FnOnce(&Place) -> Result<(), UnmountError>,
+    ) -> Result<bool, UnmountError> {
         let (sender, ended) = mpsc::channel();
         let place = {
             let mut state = self.state.lock();
@@ -247,8 +280,7 @@ impl Ledger {
         let Some(place) = place else {
             return Err(UnmountError { path: PathBuf::new(), reason: UnmountReason::NotMounted });
         };
-        place.check_unmountable()?;
-        place.unmount(detach)?;
+        unmount(&place)?;
         Ok(detach == Detach::Lazily || ended.recv_timeout(CLOSE_TIME_MAX).unwrap_or(false))
     }
 }
@@ -259,7 +291,7 @@ impl RequestFiles {
         let wrong = |message: String| Err((RefusalKind::Usage, message));
         let MountRequest { image, devices, .. } = request;
         if devices.len() > DEVICES_MAX || descriptors.len() != devices.len() + 2 {
-            return wrong("the request needs descriptors of the image, its devices and the directory".to_owned());
+            return wrong("the request needs descriptors of the image, its devices and the target".to_owned());
         }
         let mut paths = devices.iter().chain([image]);
         if paths.any(|path| path.len() > PATH_BYTES_MAX || path.contains(&0)) {
@@ -275,14 +307,8 @@ impl RequestFiles {
                 return wrong(format!("{}: {reason}", Path::new(std::ffi::OsStr::from_bytes(name)).shown()));
             }
         }
-        let is_path = fcntl_getfl(&directory).is_ok_and(|flags| flags.contains(OFlags::PATH));
-        if !is_path {
-            return wrong("the directory must be opened with O_PATH".to_owned());
-        }
-        match Directory::of_descriptor(directory) {
-            Ok(directory) => Ok(Self { image, devices, directory }),
-            Err(error) => Err((RefusalKind::Failed, format!("cannot find the directory: {error}"))),
-        }
+        let target = TargetFile::check(&request.target, directory)?;
+        Ok(Self { image, devices, target })
     }
 }
 
@@ -302,8 +328,10 @@ fn record_of(number: u64, request: &MountRequest, place: &Place, control: &contr
 
 /// Checks that a descriptor is one of a regular file or a block device, open for reading alone.
 pub(super) fn check_file(file: &OwnedFd) -> Result<(), String> {
-    let stat = fstat(file).map_err(|error| error.to_string())?;
-    if !matches!(FileType::from_raw_mode(stat.st_mode), FileType::RegularFile | FileType::BlockDevice) {
+    // The program that serves the file may hang.
+    let stat =
+        statx(file, c"", AtFlags::EMPTY_PATH | DONT_SYNC, StatxFlags::TYPE).map_err(|error| error.to_string())?;
+    if !matches!(FileType::from_raw_mode(stat.stx_mode.into()), FileType::RegularFile | FileType::BlockDevice) {
         return Err("it is not a regular file or a block device".to_owned());
     }
     let flags = fcntl_getfl(file.as_fd()).map_err(|error| error.to_string())?;
@@ -313,14 +341,9 @@ pub(super) fn check_file(file: &OwnedFd) -> Result<(), String> {
     Ok(())
 }
 
-/// The refusal of a request because of a failure in this process.
-fn refusal(failure: Failure) -> Refusal {
-    let kind = if let Failure::Usage(_) = failure { RefusalKind::Usage } else { RefusalKind::Failed };
-    (kind, failure.to_string())
-}
-
 #[cfg(test)]
 mod tests {
+    use floe_ipc::protocol::MountTarget;
     use rustix::fs::{CWD, Mode, openat};
 
     use super::*;
@@ -337,6 +360,7 @@ mod tests {
             image: b"/image".to_vec(),
             devices: vec![b"/device".to_vec(); device_count],
             options: String::new(),
+            target: MountTarget::Directory,
         };
         let pipe = || OwnedFd::from(std::io::pipe().expect("a pipe").0);
         for (row, device_count, descriptors, is_right) in [

@@ -82,6 +82,7 @@ mod tests {
                 image: b"/a\xff".to_vec(),
                 devices: vec![b"/b".to_vec()],
                 options: "ro".to_owned(),
+                target: floe_ipc::protocol::MountTarget::Directory,
             },
             directory: b"/mnt".to_vec(),
             place: std::array::from_fn(|index| index as u64),

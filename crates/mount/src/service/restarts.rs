@@ -7,6 +7,7 @@ use floe_image::ShownName;
 use super::{
     kept_image::{Attaching, Stage},
     ledger::{Domain, Ledger, Watched},
+    users::Owner,
 };
 
 /// A domain that dies by itself within this time after its start has died early: probably because of one of its images.
@@ -63,23 +64,23 @@ impl Ledger {
             if let [_] = orphans[..] { "its mount".to_owned() } else { format!("its {} mounts", orphans.len()) }
         ));
         if early_deaths < EARLY_DEATHS_MAX {
-            return self.continue_in_new_domain(&orphans, early_deaths);
+            return self.continue_in_new_domain(dead.owner, &orphans, early_deaths);
         }
         if let [only] = orphans[..] {
             return self.lose(&[only], "the process that reads its image dies again and again");
         }
         let (first, second) = orphans.split_at(orphans.len() / 2);
         for half in [first, second] {
-            self.continue_in_new_domain(half, early_deaths - 1);
+            self.continue_in_new_domain(dead.owner, half, early_deaths - 1);
         }
     }
 
     /// Starts a domain that continues mounts. Those that it cannot continue are lost.
-    fn continue_in_new_domain(&self, numbers: &[u64], early_deaths: u32) {
+    fn continue_in_new_domain(self: &Arc<Self>, owner: Owner, numbers: &[u64], early_deaths: u32) {
         let domain = {
             // No new mount is to start another one meanwhile.
-            let _starting = self.starting.lock();
-            self.start_domain(early_deaths, 1)
+            let _starting = (owner == Owner::Service).then(|| self.starting.lock());
+            self.start_domain(owner, early_deaths, 1)
         };
         let domain = match domain {
             Ok(domain) => domain,
@@ -99,7 +100,7 @@ impl Ledger {
     }
 
     /// Waits for the answers of a domain that continues mounts.
-    pub(super) fn wait_for_continued(&self, waiters: Vec<(u64, Attaching)>) {
+    pub(super) fn wait_for_continued(self: &Arc<Self>, waiters: Vec<(u64, Attaching)>) {
         for (number, waiter) in waiters {
             match waiter.recv_timeout(ATTACH_TIME_MAX) {
                 Ok(Ok(())) => {}
@@ -131,7 +132,7 @@ impl Ledger {
     }
 
     /// Gives mounts up.
-    fn lose(&self, numbers: &[u64], reason: &str) {
+    fn lose(self: &Arc<Self>, numbers: &[u64], reason: &str) {
         for number in numbers {
             let directory = self.state.lock().mounts.get(number).map(|kept| kept.place().directory().to_owned());
             if let Some(directory) = directory {

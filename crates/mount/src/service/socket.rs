@@ -29,6 +29,18 @@ use crate::failure::Failure;
 /// The number of clients that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
+/// The name of the socket for all users, if a service manager passes several.
+const USERS: &str = "users";
+
+/// Who may connect to a socket of the service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ClientsOf {
+    /// The user who runs the service.
+    ThisUser,
+    /// Every user.
+    AllUsers,
+}
+
 /// The socket on which the service listens. Dropping it removes its name, unless a service manager has created it.
 #[derive(Debug)]
 pub struct ServiceSocket {
@@ -38,28 +50,43 @@ pub struct ServiceSocket {
 }
 
 impl ServiceSocket {
-    /// The socket that a service manager has passed to this process (sd_listen_fds(3)), else a new one at `path`. The directory is
-    /// created if it is missing, for this user alone.
+    /// The socket of this user, and that of all users if there is to be one, at `users_path` or passed: those that a service manager has passed to this process
+    /// (sd_listen_fds(3)), the one for all users under the name `users`, else new ones at these paths. A missing directory is
+    /// created, for the same users.
     ///
     /// # Errors
-    /// Another service listens at the path, or the socket cannot be created.
-    pub fn open(path: &Path) -> Result<Self, Failure> {
+    /// Another service listens at a path, or the socket cannot be created.
+    pub fn open(path: &Path, users_path: Option<&Path>) -> Result<(Self, Option<Self>), Failure> {
         let is_ours = |socket: &OwnedFd| {
             socket_acceptconn(socket) == Ok(true) && socket_type(socket) == Ok(SocketType::SEQPACKET)
         };
-        let failed = |error: io::Error| Failure::failed(format!("cannot listen at {}: {error}", path.shown()));
-        match passed_descriptors().into_iter().map(|(_, socket)| socket).find(is_ours) {
-            Some(listener) => {
-                ioctl_fionbio(&listener, true).map_err(|error| failed(error.into()))?;
-                Ok(Self { listener, name: None })
+        let passed = passed_descriptors().into_iter().filter(|(_, socket)| is_ours(socket));
+        let (of_users, own): (Vec<_>, Vec<_>) = passed.partition(|(name, _)| name == USERS);
+        let open = |passed: Vec<(String, OwnedFd)>, path: &Path, clients: ClientsOf| {
+            let failed = |error: io::Error| Failure::failed(format!("cannot listen at {}: {error}", path.shown()));
+            match passed.into_iter().next() {
+                Some((_, listener)) => {
+                    ioctl_fionbio(&listener, true).map_err(|error| failed(error.into()))?;
+                    Ok(Self { listener, name: None })
+                }
+                None => Self::create(path, clients).map_err(failed),
             }
-            None => Self::create(path).map_err(failed),
-        }
+        };
+        let own = open(own, path, ClientsOf::ThisUser)?;
+        let of_users = match (users_path, of_users.is_empty()) {
+            (None, true) => None,
+            (path, _) => Some(open(of_users, path.unwrap_or(Path::new(USERS)), ClientsOf::AllUsers)?),
+        };
+        Ok((own, of_users))
     }
 
-    fn create(path: &Path) -> io::Result<Self> {
+    fn create(path: &Path, clients: ClientsOf) -> io::Result<Self> {
+        let (directory_mode, mode) = match clients {
+            ClientsOf::ThisUser => (0o700, 0o600),
+            ClientsOf::AllUsers => (0o755, 0o666),
+        };
         if let Some(directory) = path.parent() {
-            match DirBuilder::new().mode(0o700).create(directory) {
+            match DirBuilder::new().mode(directory_mode).create(directory) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
                 _ => {}
             }
@@ -69,7 +96,7 @@ impl ServiceSocket {
         let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         bind(&listener, &SocketAddrUnix::new(path)?)?;
         // Nobody can connect before it listens.
-        fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        fs::set_permissions(path, Permissions::from_mode(mode))?;
         let metadata = fs::symlink_metadata(path)?;
         listen(&listener, BACKLOG)?;
         Ok(Self { listener, name: Some((path.to_owned(), (metadata.dev(), metadata.ino()))) })
@@ -128,13 +155,13 @@ mod tests {
     fn one_service_listens_and_leftovers_are_replaced() {
         let folder = tempfile::tempdir().expect("a directory");
         let path = folder.path().join("floe/service");
-        let first = ServiceSocket::create(&path).expect("nobody listens");
+        let first = ServiceSocket::create(&path, ClientsOf::ThisUser).expect("nobody listens");
         assert_eq!(fs::symlink_metadata(path.parent().expect("a directory")).expect("there").mode() & 0o777, 0o700);
-        assert!(ServiceSocket::create(&path).is_err(), "the first one listens");
+        assert!(ServiceSocket::create(&path, ClientsOf::ThisUser).is_err(), "the first one listens");
         // As after a kill, the name stays.
         let ServiceSocket { listener, .. } = &first;
         rustix::net::shutdown(listener, rustix::net::Shutdown::Both).expect("it listens");
-        let second = ServiceSocket::create(&path);
+        let second = ServiceSocket::create(&path, ClientsOf::ThisUser);
         if let Ok(second) = second {
             drop(first);
             assert!(path.exists(), "the first one does not remove the name of the second one");
@@ -142,6 +169,6 @@ mod tests {
             assert!(!path.exists());
         }
         fs::write(&path, "no socket").expect("ours");
-        assert!(ServiceSocket::create(&path).is_err());
+        assert!(ServiceSocket::create(&path, ClientsOf::ThisUser).is_err());
     }
 }

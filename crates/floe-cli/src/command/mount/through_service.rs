@@ -1,10 +1,12 @@
 //! Mounts through the service.
 
 use floe::Offset;
+use floe_fuse::{MountError, Mountpoint};
 use floe_image::ShownName;
-use floe_ipc::{ClientError, MountFiles, ServiceClient, protocol::RefusalKind};
+use floe_ipc::{ClientError, MountFiles, ServiceClient, ServiceMount, protocol::RefusalKind};
+use floe_keeper::{Access, Detach, KernelOptions, Mounted};
 use floe_mount::{
-    Request,
+    Failure, Request,
     daemon::is_background,
     handover::is_upgrade,
     options::{ServiceChoice, Settings},
@@ -38,9 +40,16 @@ pub(crate) fn mount_through_service(request: &Request, lists: &[String], says_re
         connected => connected?,
     };
     let files = MountFiles::open(image, &settings.open.devices, directory)?;
-    let mounted = match service.mount(&files, &option_text(lists, settings)) {
-        // It has other options than this program, or mounts for another user.
-        Err(ClientError::Refused { kind: RefusalKind::Usage, .. }) if !is_needed => return Ok(None),
+    let options = option_text(lists, settings);
+    let mounted = match service.offer()?.mounts {
+        true => service.mount(&files, &options),
+        false => mount_for_service(&mut service, request, files, &options)?,
+    };
+    let mounted = match mounted {
+        // It has other options than this program, or does not mount for this user, or not as much.
+        Err(ClientError::Refused { kind: RefusalKind::Usage | RefusalKind::NotOffered, .. }) if !is_needed => {
+            return Ok(None);
+        }
         mounted => mounted?,
     };
     for line in &mounted.remarks {
@@ -51,6 +60,48 @@ pub(crate) fn mount_through_service(request: &Request, lists: &[String], says_re
         remark(format_args!("{} ({format}) is mounted on {directory}\n", image.shown()));
     }
     Ok(Some(Exit::Done.code()))
+}
+
+/// Mounts where the service may not: in a mount namespace of this user, who has all rights over mounts there. The service serves the
+/// mount, and has no more rights over it than over any file that this process has opened.
+///
+/// # Errors
+/// The kernel refuses the mount. The inner error is that of the service; nothing stays mounted.
+fn mount_for_service(
+    service: &mut ServiceClient,
+    request: &Request,
+    files: MountFiles,
+    options: &str,
+) -> Result<Result<ServiceMount, ClientError>, Fail> {
+    let Request { directory, settings, .. } = request;
+    let failed = |error: MountError| Fail::from(Failure::from(error));
+    let Mountpoint::Directory(mountpoint) = Mountpoint::find(directory).map_err(failed)? else {
+        return Err(Fail::usage("the service needs a directory to mount on"));
+    };
+    let source = || request.shown_image().to_string_lossy().into_owned();
+    let kernel = KernelOptions {
+        source: settings.source.clone().unwrap_or_else(source),
+        access: Some(settings.mount.kernel.access()),
+        ..settings.mount.kernel.clone()
+    };
+    let path = mountpoint.path().to_owned();
+    let mounted = Mounted::on(&mountpoint, &kernel).map_err(|failure| failed(MountError::of(&path, failure)))?;
+    let Mounted { device, place, .. } = mounted;
+    let Some(number) = place.device() else {
+        let _ = place.unmount(Detach::Lazily);
+        return Err(Fail::failed(format!("{}: the kernel does not tell the number of the mount", path.shown())));
+    };
+    // The other process must know who may enter.
+    let access = match kernel.access() {
+        Access::Owner => "private",
+        Access::OwnerAndRoot => "allow-root",
+        Access::All => "allow-other",
+    };
+    let served = service.mount(&files.with_connection(&path, device, number), &format!("{options},access={access}"));
+    if served.is_err() {
+        let _ = place.unmount(Detach::Lazily);
+    }
+    Ok(served)
 }
 
 /// The options for the service: those of the user, and the offset that may have an option of its own on the command line.

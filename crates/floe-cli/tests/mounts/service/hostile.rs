@@ -80,7 +80,7 @@ impl Raw {
 fn mount_request(image: &[u8], device_count: u32, options: &[u8]) -> Vec<u8> {
     let list = |bytes: &[u8]| [&(bytes.len() as u32).to_le_bytes()[..], bytes].concat();
     let devices: Vec<u8> = (0..device_count).flat_map(|_| list(b"/device")).collect();
-    [&[2][..], &list(image), &device_count.to_le_bytes(), &devices, &list(options)].concat()
+    [&[2][..], &list(image), &device_count.to_le_bytes(), &devices, &list(options), &[1]].concat()
 }
 
 fn open(path: &Path, flags: OFlags) -> OwnedFd {
