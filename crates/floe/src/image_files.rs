@@ -172,6 +172,10 @@ impl ImageSource for PartSource {
         Some(SourceIdentity { offset: whole.offset + self.offset, len: self.len, ..whole })
     }
 
+    fn reads_around(&self) -> bool {
+        self.whole.reads_around()
+    }
+
     fn will_need(&self, offset: u64, len: u64) {
         self.hint(offset, len, |offset, len| self.whole.will_need(offset, len));
     }

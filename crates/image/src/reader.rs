@@ -92,6 +92,12 @@ pub trait ImageSource: Send + Sync {
         let _ = (offset, len);
     }
 
+    /// Whether the source itself fetches bytes around those that are read, as far as that pays. Its readers then request only what
+    /// they expect to read.
+    fn reads_around(&self) -> bool {
+        false
+    }
+
     /// Hints that the `len` bytes from `offset` on are unlikely to be read again, so that a cache may drop them. Never
     /// fails.
     fn dont_need(&self, offset: u64, len: u64) {

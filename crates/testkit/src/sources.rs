@@ -90,6 +90,10 @@ impl ImageSource for CountingSource {
         Ok(is_read)
     }
 
+    fn reads_around(&self) -> bool {
+        self.inner.reads_around()
+    }
+
     fn will_need(&self, offset: u64, len: u64) {
         self.inner.will_need(offset, len);
     }

@@ -174,7 +174,9 @@ impl Controller {
         }
         let mut sequential = self.sequential.lock();
         let reader = sequential.note(nid, range);
-        if reader.run < RUN_MIN {
+        // A large first read is most likely continued; over a far source, waiting for the second one costs a round trip.
+        let is_begun = reader.run == 1 && range.offset() == 0 && range.len() >= FAR_BEGUN_BYTES_MIN && self.is_far();
+        if reader.run < RUN_MIN && !is_begun {
             return None;
         }
         let pressure = pressure();
@@ -252,15 +254,16 @@ impl Controller {
         }
     }
 
-    /// Notes that a read of a source was not in memory, before it waits.
-    pub(crate) fn note_miss(&self, purpose: Purpose, device: DeviceId, wanted: ByteRange) -> Miss {
+    /// Notes that a read of a source was not in memory, before it waits. `may_ask` tells whether windows are requested from the
+    /// source.
+    pub(crate) fn note_miss(&self, purpose: Purpose, device: DeviceId, wanted: ByteRange, may_ask: bool) -> Miss {
         let Some((window, range)) = self.window_around(device, wanted) else {
             return Miss { window: None, was_asked: false };
         };
         let density = self.density(purpose);
         let is_dense = density.near_share() >= DENSE_SHARE_MIN;
         let was_asked = density.note(window).was_asked;
-        let is_asked = is_dense && !was_asked && self.fault_around_bytes.load(Relaxed) > 0;
+        let is_asked = may_ask && is_dense && !was_asked && self.fault_around_bytes.load(Relaxed) > 0;
         if is_asked {
             density.note_asked(window);
         }

@@ -41,6 +41,10 @@ pub(crate) const TRANSFER_PS_MIN: u64 = 500;
 pub(crate) const RUN_MIN: u32 = 2;
 pub(crate) const FILE_DISORDER_BYTES: u64 = 1 << 20;
 
+/// Sequential: over a far source, the first read of a file makes a reader sequential if it has at least this many bytes, because
+/// only the kernel's readahead reads as much.
+pub(crate) const FAR_BEGUN_BYTES_MIN: u64 = 128 << 10;
+
 /// Sequential: the number of bytes that are decoded ahead before the position of the reader is checked again.
 pub(crate) const AHEAD_STEP_BYTES: usize = 256 << 10;
 

@@ -74,6 +74,23 @@ impl Output for [u8] {
 }
 
 impl Job<'_> {
+    /// Requests the stored bytes of all batches behind the first one from a far source: they arrive while the job waits for the
+    /// first, instead of one after the other.
+    fn request_later_batches(&self, steps: &[Step]) {
+        if self.blocking == Blocking::Never || steps.len() < 2 || !self.volume.prefetch.is_far() {
+            return;
+        }
+        let (mut rest, mut is_first) = (steps, true);
+        while !rest.is_empty() {
+            // Running the steps reports errors.
+            let Ok(batch) = Batch::at(self.volume, rest) else { return };
+            rest = &rest[batch.as_ref().map_or(1, |batch| batch.block_count.max(1))..];
+            if let Some(batch) = batch.filter(|_| !std::mem::take(&mut is_first)) {
+                self.volume.sources.will_need(batch.device, batch.start, batch.len as u64);
+            }
+        }
+    }
+
     /// Runs the steps, and returns the remaining ones: steps that would wait although that is not allowed, costly steps with
     /// [`Costly::Leave`], and steps that joined the decode of another read. If an error drops a step with a lead, the reads
     /// that joined it look the block up again.
@@ -81,6 +98,7 @@ impl Job<'_> {
     /// # Errors
     /// The image is corrupt or cannot be read, or memory is exhausted.
     pub(crate) fn run<O: Output + ?Sized>(&self, steps: &mut Vec<Step>, output: &mut O) -> Result<Vec<Step>> {
+        self.request_later_batches(steps);
         let (mut left, mut lost) = (Vec::new(), Vec::new());
         let mut cost = Duration::ZERO;
         let mut rest = steps.drain(..);

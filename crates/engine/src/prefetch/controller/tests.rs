@@ -81,7 +81,7 @@ fn the_budget_bounds_unused_prefetched_bytes() {
 /// Makes reads of 4 KiB miss at this distance, and returns the windows that are requested.
 fn missed(controller: &Controller, step: u64, waited: Duration) -> Vec<ByteRange> {
     let miss = |index: u64| {
-        let miss = controller.note_miss(Purpose::Data, DeviceId(0), ByteRange::new(index * step, 4096));
+        let miss = controller.note_miss(Purpose::Data, DeviceId(0), ByteRange::new(index * step, 4096), true);
         controller.note_waited(miss, 4096, waited);
         miss.window
     };
@@ -118,6 +118,17 @@ fn a_far_source_gets_windows_of_mebibytes() {
     assert!(controller.is_far() && largest(&around) == 4 << 20, "{}", largest(&around));
     assert!(reach(&controller, 1, 1000, Pressure::None) > 3 << 20);
     assert!(reach(&controller, 3, 1000, Pressure::Cpus) > 3 << 20, "its bytes take long, whatever the CPUs do");
+    let large = |nid, len| controller.note_read(Nid(nid), ByteRange::new(0, len), || Pressure::None);
+    assert!(
+        large(11, 128 * KIB).is_some_and(|ahead| ahead.range.offset() == 128 * KIB) && large(12, 64 * KIB).is_none()
+    );
+    let asked = |may_ask| {
+        (0..10).any(|index| {
+            let wanted = ByteRange::new((1 << 35) + index * (8 << 20), 4096);
+            controller.note_miss(Purpose::Data, DeviceId(0), wanted, may_ask).window.is_some()
+        })
+    };
+    assert!(!asked(false) && asked(true), "a source that reads around by itself is not asked for windows");
     // Over a disk, windows soon have the sizes for a disk again.
     missed(&controller, 512 << 10, Duration::from_micros(150));
     assert!(!controller.is_far());
