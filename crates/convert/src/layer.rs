@@ -85,7 +85,7 @@ impl BuiltLayer {
 
     /// Describes the layer.
     pub(crate) fn describe(&self, source: &Digest, settings: &Settings, with_table: bool) -> Layer {
-        let FileDigests { whole, table } = &self.digests;
+        let FileDigests { whole, table, .. } = &self.digests;
         let media_type = if settings.for_containerd_2_1 { OCI_EROFS_LAYER } else { EROFS_LAYER };
         let mut descriptor = Descriptor::new(media_type, whole, table.object_len());
         let annotations = &mut descriptor.annotations;

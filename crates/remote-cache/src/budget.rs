@@ -37,7 +37,7 @@ const FRUITLESS_PAUSE_MS: u64 = 1000;
 /// An eviction frees this part of the limit beyond what is needed, as a negative power of two: a sixteenth.
 const SLACK_LOG2: u32 = 4;
 
-/// The size of the state in bytes: the bytes in use, the hand of the clock (chunk and object), and a checksum of them.
+/// The size of the state in bytes: the bytes in use, the hand of the clock (section and object), and a checksum of them.
 const STATE_BYTES: usize = 8 + 8 + DIGEST_BYTES + 8;
 
 /// The size limit of the cache. A process reserves bytes before it fetches them. At the limit, it evicts first. An eviction
@@ -84,7 +84,7 @@ impl Budget {
 
     /// Checks that the file system supports locks.
     pub(crate) fn check_locks(&self) -> io::Result<()> {
-        FileLock::try_new(&self.state, PROBE_BYTE, Exclusion::Shared).map(drop)
+        FileLock::try_new(&self.state, PROBE_BYTE..PROBE_BYTE + 1, Exclusion::Shared).map(drop)
     }
 
     /// Reserves `bytes` and evicts if necessary. Returns `false` if the space is not available now. If it is,
@@ -120,7 +120,8 @@ impl Budget {
     /// Evicts until at most `goal_bytes` are in use, or nothing more can be evicted. Returns the bytes in use.
     pub(crate) fn shrink_to(&self, goal_bytes: u64) -> io::Result<u64> {
         let _alone = self.eviction.lock();
-        let _lock = FileLock::wait(&self.state, EVICTION_BYTE, Exclusion::Exclusive, PATIENCE, || false)?;
+        let _lock =
+            FileLock::wait(&self.state, EVICTION_BYTE..EVICTION_BYTE + 1, Exclusion::Exclusive, PATIENCE, || false)?;
         self.shrink(goal_bytes)
     }
 
@@ -139,7 +140,8 @@ impl Budget {
 
     fn evict_for(&self, bytes: u64) -> io::Result<()> {
         let _alone = self.eviction.lock();
-        let lock = FileLock::wait(&self.state, EVICTION_BYTE, Exclusion::Exclusive, PATIENCE, || false)?;
+        let lock =
+            FileLock::wait(&self.state, EVICTION_BYTE..EVICTION_BYTE + 1, Exclusion::Exclusive, PATIENCE, || false)?;
         let is_needed = self.read().is_none_or(|state| state.used_bytes.saturating_add(bytes) > self.size_bytes_max);
         if lock.is_some() && is_needed {
             let slack = (self.size_bytes_max >> SLACK_LOG2).max(bytes);
@@ -171,7 +173,8 @@ impl Budget {
     /// is not available, for example because its holder was stopped.
     fn change(&self, change: impl FnOnce(&mut State)) -> io::Result<Option<State>> {
         let _alone = self.content.lock();
-        let lock = FileLock::wait(&self.state, CONTENT_BYTE, Exclusion::Exclusive, PATIENCE, || false)?;
+        let lock =
+            FileLock::wait(&self.state, CONTENT_BYTE..CONTENT_BYTE + 1, Exclusion::Exclusive, PATIENCE, || false)?;
         if lock.is_none() {
             return Ok(None);
         }
@@ -188,7 +191,7 @@ impl Budget {
         self.state.read_exact_at(&mut bytes, 0).ok()?;
         let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
         let object = Digest(bytes[16..16 + DIGEST_BYTES].try_into().ok()?);
-        let state = State { used_bytes: word(0), hand: Hand { object, chunk: word(8) } };
+        let state = State { used_bytes: word(0), hand: Hand { object, section: word(8) } };
         (self.encode(&state) == bytes).then_some(state)
     }
 
@@ -196,7 +199,7 @@ impl Budget {
     fn encode(&self, state: &State) -> [u8; STATE_BYTES] {
         let mut bytes = [0; STATE_BYTES];
         bytes[..8].copy_from_slice(&state.used_bytes.to_le_bytes());
-        bytes[8..16].copy_from_slice(&state.hand.chunk.to_le_bytes());
+        bytes[8..16].copy_from_slice(&state.hand.section.to_le_bytes());
         bytes[16..16 + DIGEST_BYTES].copy_from_slice(&state.hand.object.0);
         let sum = xxh3_64_with_seed(&bytes[..16 + DIGEST_BYTES], self.boot.to_bits());
         bytes[16 + DIGEST_BYTES..].copy_from_slice(&sum.to_le_bytes());
@@ -211,7 +214,7 @@ mod tests {
     #[test]
     fn reserved_bytes_count_through_evictions_until_they_are_released() {
         let folder = tempfile::tempdir().expect("a folder");
-        let root = TrustedDirectory::create(folder.path(), "v1").expect("a directory");
+        let root = TrustedDirectory::create(folder.path(), "v2").expect("a directory");
         let budget = Budget::open(root.into(), 1000, BootId::of("a boot")).expect("it opens");
         let reserve = |bytes| budget.reserve(bytes).expect("the state can be written");
         assert!(!reserve(1001), "more than the limit");

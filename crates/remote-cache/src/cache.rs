@@ -1,9 +1,9 @@
 //! The cache directory.
 
 use std::{
-    env, fmt,
+    env, fmt, fs,
     io::{self, Read, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -20,7 +20,10 @@ use crate::{
 };
 
 /// The version of the directory's content. Each version has its own subdirectory.
-const VERSION: &str = "v1";
+const VERSION: &str = "v2";
+
+/// The versions of earlier releases. Their content is removed.
+const OLD_VERSIONS: [&str; 1] = ["v1"];
 
 /// The maximum number of bytes that are remembered for a name.
 const MEMORY_BYTES_MAX: u64 = 64 << 10;
@@ -76,10 +79,10 @@ impl fmt::Debug for CacheOptions {
 /// A cache on disk that any number of processes use at once.
 ///
 /// ```text
-/// v1/objects/ab/<id>/     about (description), data (sparse), map (present chunks), usage (for eviction)
-/// v1/blobs/ab/<digest>    digest tables
-/// v1/names/ab/<digest>    the last resolution of a name, such as a URL
-/// v1/state                bytes in use, the hand of the clock; its first bytes are also locks
+/// v2/objects/ab/<id>/     about (description), data (sparse), map (present chunks), usage (for eviction)
+/// v2/blobs/ab/<digest>    digest tables
+/// v2/names/ab/<digest>    the last resolution of a name, such as a URL
+/// v2/state                bytes in use, the hand of the clock; its first bytes are also locks
 /// ```
 pub struct Cache {
     root: Arc<TrustedDirectory>,
@@ -101,6 +104,7 @@ impl Cache {
     pub fn open(options: CacheOptions) -> io::Result<Arc<Self>> {
         let CacheOptions { directory, size_bytes_max, boot, notice } = options;
         let root = Arc::new(TrustedDirectory::create(&directory, VERSION)?);
+        remove_old_versions(&directory);
         for folder in ["objects", "blobs", "names"] {
             root.create_below(folder)?;
         }
@@ -243,6 +247,15 @@ impl Cache {
 impl fmt::Debug for Cache {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Cache").field("root", &self.root.path()).finish_non_exhaustive()
+    }
+}
+
+/// Removes the content of earlier versions, of which mounts of earlier releases keep what they have open.
+fn remove_old_versions(directory: &Path) {
+    for version in OLD_VERSIONS {
+        let Ok(old) = TrustedDirectory::open(directory, version) else { continue };
+        old.names().iter().filter_map(|name| name.to_str()).for_each(|name| drop(old.remove_all(name)));
+        let _ = fs::remove_dir(directory.join(version));
     }
 }
 

@@ -70,6 +70,12 @@ pub trait RangeFetcher: Send + Sync {
         1 << 20
     }
 
+    /// The size to which requests of readers that wait are rounded, in bytes: as many as cost little beside the wait itself. It may
+    /// change as bandwidth and latency are measured.
+    fn unit_bytes(&self) -> u64 {
+        16 << 10
+    }
+
     /// How many background requests may be in flight at present.
     fn connections(&self) -> usize {
         4

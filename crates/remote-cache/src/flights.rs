@@ -1,6 +1,6 @@
 //! Single flight for chunks: one thread of the process fetches a chunk, and others wait for it.
 
-use std::{collections::HashMap, io, sync::Arc};
+use std::{collections::HashMap, io, ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use floe_sync::{Condvar, Mutex, MutexGuard};
@@ -35,7 +35,7 @@ pub(crate) enum Outcome {
 /// The role of a thread that needs a chunk.
 #[derive(Debug)]
 pub(crate) enum Role {
-    /// It fetches this chunk, and those that follow.
+    /// It fetches these consecutive chunks.
     Leader(Vec<Lead>),
     /// It waits for another thread.
     Follower(Arc<Flight>),
@@ -50,23 +50,27 @@ pub(crate) struct Lead {
 }
 
 impl Flights {
-    /// Joins the flight of chunk `first`, or starts and leads it. A leader also leads the following chunks, up to `count`, that
-    /// are not in flight.
-    pub(crate) fn enter(self: &Arc<Self>, first: ChunkIndex, count: u64, cause: Cause) -> Role {
+    /// Joins the flight of a chunk, or starts and leads it. A leader also leads the other chunks of `reach`, which contains
+    /// `index`, up to the nearest ones on both sides that are in flight.
+    pub(crate) fn enter(self: &Arc<Self>, index: ChunkIndex, reach: Range<ChunkIndex>, cause: Cause) -> Role {
         let mut table = self.lock();
-        if let Some(flight) = table.get(&first) {
+        if let Some(flight) = table.get(&index) {
             return Role::Follower(Arc::clone(flight));
         }
-        let mut leads = Vec::new();
-        for index in first..first + count.max(1) {
-            if table.contains_key(&index) {
-                break;
-            }
+        let is_free = |index: &ChunkIndex| !table.contains_key(index);
+        let before = (reach.start..index).rev().take_while(is_free).count() as u64;
+        let after = (index + 1..reach.end).take_while(is_free).count() as u64;
+        let lead = |index| {
             let flight = Arc::new(Flight { cause, outcome: Mutex::new(None), has_ended: Condvar::new() });
             table.insert(index, Arc::clone(&flight));
-            leads.push(Lead { flights: Arc::clone(self), index, flight });
-        }
-        Role::Leader(leads)
+            Lead { flights: Arc::clone(self), index, flight }
+        };
+        Role::Leader((index - before..=index + after).map(lead).collect())
+    }
+
+    /// Whether a chunk is in flight.
+    pub(crate) fn has(&self, index: ChunkIndex) -> bool {
+        self.lock().contains_key(&index)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ChunkIndex, Arc<Flight>>> {
@@ -142,18 +146,18 @@ mod tests {
     #[test]
     fn a_chunk_has_one_leader_and_ends_for_all() {
         let flights = Arc::new(Flights::default());
-        let mut first = leads(flights.enter(4, 3, Cause::Prefetch));
+        let mut first = leads(flights.enter(4, 4..7, Cause::Prefetch));
         assert_eq!(first.iter().map(Lead::index).collect::<Vec<_>>(), [4, 5, 6]);
-        assert_eq!(leads(flights.enter(2, 9, Cause::Demand)).iter().map(Lead::index).collect::<Vec<_>>(), [2, 3]);
-        let Role::Follower(joined) = flights.enter(5, 1, Cause::Demand) else { panic!("on its way") };
+        assert_eq!(leads(flights.enter(2, 1..9, Cause::Demand)).iter().map(Lead::index).collect::<Vec<_>>(), [1, 2, 3]);
+        let Role::Follower(joined) = flights.enter(5, 5..6, Cause::Demand) else { panic!("on its way") };
         assert_eq!(joined.cause(), Cause::Prefetch);
         let waiter = std::thread::spawn(move || joined.wait());
         first.remove(1).end(Outcome::Bytes(Bytes::from_static(b"five")));
         assert!(matches!(waiter.join().expect("no panic"), Outcome::Bytes(bytes) if bytes == "five"));
-        let Role::Follower(joined) = flights.enter(6, 1, Cause::Demand) else { panic!("on its way") };
+        let Role::Follower(joined) = flights.enter(6, 6..7, Cause::Demand) else { panic!("on its way") };
         drop(first);
         assert!(matches!(joined.wait(), Outcome::Abandoned));
-        assert_eq!(leads(flights.enter(4, 9, Cause::Demand)).len(), 9, "all are free again");
+        assert_eq!(leads(flights.enter(6, 4..13, Cause::Demand)).len(), 9, "all are free again");
     }
 
     #[test]

@@ -81,7 +81,7 @@ impl Cache {
         let Some((about, object)) = self.find(*id)? else { return Ok(None) };
         let verifier = self.verifier_of(&about, &object);
         let mut report = CheckReport::default();
-        for index in object.allocated_chunks() {
+        for index in object.allocated_sections().into_iter().flat_map(|section| object.layout().chunks_of(section)) {
             match check_chunk(&object, index, verifier.as_ref()) {
                 None => {}
                 Some(Soundness::Sound) => report.sound_chunks += 1,
@@ -114,15 +114,9 @@ impl Cache {
     /// The object cannot be opened, or a chunk cannot be removed.
     pub fn drop_object(&self, id: &Digest) -> io::Result<Option<bool>> {
         let Some((_, object)) = self.find(*id)? else { return Ok(None) };
-        for index in object.allocated_chunks() {
-            // `try_lock` only if `lock` returned none: dropping a second lock of the same file description would release
-            // the first one.
-            let lock = match object.lock(index, PATIENCE)? {
-                Some(lock) => Some(lock),
-                None => object.try_lock(index)?,
-            };
-            if lock.is_some() {
-                object.clear(index)?;
+        for section in object.allocated_sections() {
+            if let Some(_lock) = object.lock_section(section, PATIENCE)? {
+                object.clear(object.layout().chunks_of(section))?;
             }
         }
         let is_gone = remove_if_empty(self.root(), id, &object)?;
@@ -140,16 +134,21 @@ impl Cache {
 
     fn report(&self, id: Digest) -> io::Result<Option<ObjectReport>> {
         let Some((about, object)) = self.find(id)? else { return Ok(None) };
-        let present: Vec<ChunkIndex> =
-            object.allocated_chunks().into_iter().filter(|index| object.look(*index).is_some()).collect();
+        let (mut present_chunks, mut pinned_chunks) = (0, 0);
+        for section in object.allocated_sections() {
+            let chunks = object.presence(object.layout().chunks_of(section));
+            let present = chunks.into_iter().filter(|is_present| *is_present).count() as u64;
+            present_chunks += present;
+            pinned_chunks += if present > 0 && object.is_pinned(section) { present } else { 0 };
+        }
         Ok(Some(ObjectReport {
             id,
             is_verified: about.root != AboutRoot::Location,
             len: about.layout.end(),
             allocated_bytes: object.allocated_bytes(),
             chunks: about.layout.chunks(),
-            present_chunks: present.len() as u64,
-            pinned_chunks: present.iter().filter(|index| object.is_pinned(**index)).count() as u64,
+            present_chunks,
+            pinned_chunks,
             is_open: object.try_exclude_all()?.is_none(),
             used: object.used(),
             key: about.key,
@@ -165,6 +164,7 @@ impl Cache {
                 let bytes = self.blob(&digest, DigestTable::bytes_for(about.layout.end()))?;
                 Some(Verifier::Table(DigestTable::parse(&bytes, &digest).ok()?.into()))
             }
+            AboutRoot::Tree(root) => Some(Verifier::Verity(Box::new(VerityTree::beside(&root)))),
             AboutRoot::Verity(root) => Some(Verifier::Verity(Box::new(tree_of(object, &root)?))),
         }
     }
@@ -201,10 +201,10 @@ fn check_chunk(object: &StoredObject, index: ChunkIndex, verifier: Option<&Verif
         Ok(()) => Some(Soundness::Sound),
         Err(VerifyError::Io(_)) => Some(Soundness::Unproven),
         Err(VerifyError::Wrong { .. }) => {
-            let _lock = object.try_lock(index).ok().flatten()?;
+            let _lock = object.try_lock(index..index + 1).ok().flatten()?;
             // Another process may have replaced or evicted it.
             object.look(index).filter(|now| *now == entry)?;
-            object.clear(index).ok().map(|()| Soundness::Wrong)
+            object.clear(index..index + 1).ok().map(|()| Soundness::Wrong)
         }
     }
 }

@@ -5,7 +5,10 @@ use std::{
     io::{self, Read, Write},
 };
 
-use crate::{Digest, OBJECT_BYTES_MAX, TableRoot, layout::ChunkLayout, trusted_directory::TrustedDirectory};
+use crate::{
+    CHUNK_BYTES, Digest, OBJECT_BYTES_MAX, SECTION_BYTES, TableRoot, layout::ChunkLayout,
+    trusted_directory::TrustedDirectory,
+};
 
 /// The name of the file that describes an object.
 const ABOUT_FILE: &str = "about";
@@ -19,6 +22,8 @@ const ABOUT_BYTES_MAX: u64 = 64 << 10;
 pub enum Trust {
     /// A dm-verity hash tree at the end of the object.
     Verity(VerityRoot),
+    /// A hash tree beside the object, with the SHA-256 of each 16 KiB. Readers see it behind the object's data.
+    Tree(TreeRoot),
     /// A table with the SHA-256 of each 256 KiB.
     Table(TableRoot),
     /// Only the location. The bytes are not verified; a changed object is noticed by its ETag and its length.
@@ -35,6 +40,15 @@ pub struct VerityRoot {
     pub hash_offset: u64,
 }
 
+/// The root of a hash tree beside an image. It must come from a trusted place, such as a manifest with a known digest.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct TreeRoot {
+    /// The digest of the topmost hash block; of the image itself, if that has a single chunk.
+    pub root_hash: Digest,
+    /// The length of the image in bytes.
+    pub data_len: u64,
+}
+
 /// The location of an unverified object, and its version.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Location {
@@ -49,7 +63,7 @@ pub struct Location {
 pub struct ObjectKey {
     /// The root of trust.
     pub trust: Trust,
-    /// The length in bytes, including the hash tree.
+    /// The length in bytes, including the hash tree behind or beside the object.
     pub len: u64,
 }
 
@@ -68,8 +82,30 @@ impl ObjectKey {
     pub fn data_len(&self) -> u64 {
         match &self.trust {
             Trust::Verity(root) => root.hash_offset.min(self.len),
+            Trust::Tree(root) => root.data_len.min(self.len),
             Trust::Table(_) | Trust::Location(_) => self.len,
         }
+    }
+
+    /// The length of the object itself in bytes, without a hash tree beside it.
+    pub const fn blob_len(&self) -> u64 {
+        match &self.trust {
+            Trust::Tree(root) if root.data_len < self.len => root.data_len,
+            _ => self.len,
+        }
+    }
+
+    /// The size of a data chunk in bytes, the unit that is fetched and verified: as many as one digest of a table covers, else
+    /// [`CHUNK_BYTES`].
+    pub const fn chunk_bytes(&self) -> u64 {
+        match self.trust {
+            Trust::Table(_) => SECTION_BYTES,
+            Trust::Verity(_) | Trust::Tree(_) | Trust::Location(_) => CHUNK_BYTES,
+        }
+    }
+
+    pub(crate) fn layout(&self) -> ChunkLayout {
+        ChunkLayout::new(self.data_len(), self.len, self.chunk_bytes())
     }
 }
 
@@ -79,6 +115,9 @@ impl fmt::Display for ObjectKey {
         match &self.trust {
             Trust::Verity(VerityRoot { root_hash, hash_offset }) => {
                 write!(formatter, "dm-verity sha256:{root_hash} at {hash_offset}")?;
+            }
+            Trust::Tree(TreeRoot { root_hash, data_len }) => {
+                write!(formatter, "tree sha256:{root_hash} over {data_len}")?
             }
             Trust::Table(table) => write!(formatter, "table sha256:{}", table.digest())?,
             Trust::Location(Location { url, etag }) => {
@@ -103,6 +142,7 @@ pub(crate) struct About {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AboutRoot {
     Verity(VerityRoot),
+    Tree(TreeRoot),
     Table(Digest),
     Location,
 }
@@ -140,16 +180,20 @@ impl About {
         }
         let (subject, len) = key.strip_suffix(" bytes")?.rsplit_once(" of ")?;
         let object_len = len.parse().ok().filter(|len| *len <= OBJECT_BYTES_MAX)?;
-        let (root, data_len) = if let Some(root) = subject.strip_prefix("dm-verity ") {
+        let (root, data_len, chunk_bytes) = if let Some(root) = subject.strip_prefix("dm-verity ") {
             let (hash, offset) = root.split_once(" at ")?;
             let root = VerityRoot { root_hash: hash.parse().ok()?, hash_offset: offset.parse().ok()? };
-            (AboutRoot::Verity(root), root.hash_offset)
+            (AboutRoot::Verity(root), root.hash_offset, CHUNK_BYTES)
+        } else if let Some(root) = subject.strip_prefix("tree ") {
+            let (hash, len) = root.split_once(" over ")?;
+            let root = TreeRoot { root_hash: hash.parse().ok()?, data_len: len.parse().ok()? };
+            (AboutRoot::Tree(root), root.data_len, CHUNK_BYTES)
         } else if let Some(digest) = subject.strip_prefix("table ") {
-            (AboutRoot::Table(digest.parse().ok()?), object_len)
+            (AboutRoot::Table(digest.parse().ok()?), object_len, SECTION_BYTES)
         } else {
-            (AboutRoot::Location, object_len)
+            (AboutRoot::Location, object_len, CHUNK_BYTES)
         };
-        let layout = ChunkLayout::new(data_len, object_len);
+        let layout = ChunkLayout::new(data_len, object_len, chunk_bytes);
         Some(Self { key: key.to_owned(), name: name.to_owned(), root, layout })
     }
 }
@@ -165,13 +209,14 @@ mod tests {
         let location =
             |url: &str| Trust::Location(Location { url: url.to_owned(), etag: "\"a b\" of 7 bytes".to_owned() });
         for (trust, len, chunks) in [
-            (Trust::Verity(VerityRoot { root_hash: Digest::of(b"r"), hash_offset: 1 << 20 }), (1 << 20) + 40_960, 6),
-            (location("https://example.org/a of 3 bytes"), 1 << 20, 4),
+            (Trust::Verity(VerityRoot { root_hash: Digest::of(b"r"), hash_offset: 1 << 20 }), (1 << 20) + 40_960, 66),
+            (Trust::Tree(TreeRoot { root_hash: Digest::of(b"r"), data_len: 1 << 20 }), (1 << 20) + 4096, 65),
+            (location("https://example.org/a of 3 bytes"), 1 << 20, 64),
             (location("https://example.org/a\nb"), 0, 0),
         ] {
             let key = ObjectKey { trust, len };
             let about = About::of(&key, "a name\nof two lines").expect("it parses");
-            assert_eq!(about.layout.chunks(), chunks, "{key}");
+            assert_eq!((about.layout.chunks(), about.layout), (chunks, key.layout()), "{key}");
             about.write(&directory, &key.id()).expect("it is written");
             assert_eq!(About::read(&directory, &key.id()), Some(about));
             assert_eq!(About::read(&directory, &Digest::of(b"other")), None);

@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io,
+    ops::Range,
     os::fd::AsRawFd,
     sync::Arc,
     time::{Duration, Instant},
@@ -20,24 +21,24 @@ pub(crate) enum Exclusion {
     Exclusive,
 }
 
-/// A locked byte of a file, released on drop. The lock belongs to the open file description: two threads that lock the
+/// Locked bytes of a file, released on drop. The lock belongs to the open file description: two threads that lock the
 /// same byte through one [`File`] do not exclude each other.
 #[derive(Debug)]
 pub(crate) struct FileLock {
     file: Arc<File>,
-    byte: u64,
+    bytes: Range<u64>,
 }
 
 impl FileLock {
-    /// Locks the byte if it is free; otherwise returns `None`.
-    pub(crate) fn try_new(file: &Arc<File>, byte: u64, exclusion: Exclusion) -> io::Result<Option<Self>> {
+    /// Locks the bytes if all of them are free; otherwise returns `None`.
+    pub(crate) fn try_new(file: &Arc<File>, bytes: Range<u64>, exclusion: Exclusion) -> io::Result<Option<Self>> {
         let kind = match exclusion {
             Exclusion::Shared => libc::F_RDLCK,
             Exclusion::Exclusive => libc::F_WRLCK,
         };
         loop {
-            match set(file, byte, kind) {
-                Ok(()) => return Ok(Some(Self { file: Arc::clone(file), byte })),
+            match set(file, &bytes, kind) {
+                Ok(()) => return Ok(Some(Self { file: Arc::clone(file), bytes })),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::EACCES) => return Ok(None),
                     Some(libc::EINTR) => {}
@@ -47,11 +48,11 @@ impl FileLock {
         }
     }
 
-    /// Locks the byte. Gives up after `patience`, or when `is_moot` returns true because the lock is no longer needed.
+    /// Locks the bytes. Gives up after `patience`, or when `is_moot` returns true because the lock is no longer needed.
     /// Polls, because a wait in the kernel has no timeout and the holder may have been stopped.
     pub(crate) fn wait(
         file: &Arc<File>,
-        byte: u64,
+        bytes: Range<u64>,
         exclusion: Exclusion,
         patience: Duration,
         is_moot: impl Fn() -> bool,
@@ -59,7 +60,7 @@ impl FileLock {
         let started = Instant::now();
         let (mut pause, pause_max) = POLL;
         loop {
-            if let Some(lock) = Self::try_new(file, byte, exclusion)? {
+            if let Some(lock) = Self::try_new(file, bytes.clone(), exclusion)? {
                 return Ok(Some(lock));
             }
             if is_moot() || started.elapsed() >= patience {
@@ -69,23 +70,41 @@ impl FileLock {
             pause = (pause * 2).min(pause_max);
         }
     }
+
+    /// Takes the lock of the first `count` bytes out of this one.
+    pub(crate) fn split_front(&mut self, count: u64) -> Self {
+        let place = self.bytes.start.saturating_add(count).min(self.bytes.end);
+        let front = Self { file: Arc::clone(&self.file), bytes: self.bytes.start..place };
+        self.bytes.start = place;
+        front
+    }
+
+    /// Adds the lock of the bytes that follow these in the same file.
+    pub(crate) fn join(&mut self, mut next: Self) {
+        debug_assert!(Arc::ptr_eq(&self.file, &next.file) && self.bytes.end == next.bytes.start);
+        self.bytes.end = next.bytes.end;
+        next.bytes.start = next.bytes.end;
+    }
 }
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // Unlocking a locked byte cannot fail.
-        let _ = set(&self.file, self.byte, libc::F_UNLCK);
+        if !self.bytes.is_empty() {
+            // Unlocking locked bytes can fail only if the kernel lacks memory to split the range.
+            let _ = set(&self.file, &self.bytes, libc::F_UNLCK);
+        }
     }
 }
 
-fn set(file: &File, byte: u64, kind: libc::c_int) -> io::Result<()> {
-    let start = libc::off_t::try_from(byte).map_err(|_| io::ErrorKind::InvalidInput)?;
+fn set(file: &File, bytes: &Range<u64>, kind: libc::c_int) -> io::Result<()> {
+    let [start, len] = [bytes.start, bytes.end.saturating_sub(bytes.start)].map(libc::off_t::try_from);
+    let (Ok(start), Ok(len @ 1..)) = (start, len) else { return Err(io::ErrorKind::InvalidInput.into()) };
     // SAFETY: an all-zero `flock` is a valid one.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
     lock.l_start = start;
-    lock.l_len = 1;
+    lock.l_len = len;
     // SAFETY: the descriptor is open, and the pointer is to a live `flock`, which the call only reads.
     match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } {
         0 => Ok(()),
@@ -103,23 +122,47 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let open = || Arc::new(File::options().read(true).write(true).open(file.path()).expect("it opens"));
         let (one, other) = (open(), open());
+        let far = 1 << 40..(1 << 40) + 1;
         for (held, wanted, is_free) in [
             (Shared, Shared, true),
             (Shared, Exclusive, false),
             (Exclusive, Shared, false),
             (Exclusive, Exclusive, false),
         ] {
-            let lock = FileLock::try_new(&one, 1 << 40, held).expect("locks work").expect("free");
-            let attempt = FileLock::try_new(&other, 1 << 40, wanted).expect("locks work");
+            let lock = FileLock::try_new(&one, far.clone(), held).expect("locks work").expect("free");
+            let attempt = FileLock::try_new(&other, far.clone(), wanted).expect("locks work");
             assert_eq!(attempt.is_some(), is_free, "{held:?} {wanted:?}");
-            assert!(FileLock::try_new(&other, 7, Exclusive).expect("locks work").is_some(), "another byte");
+            assert!(FileLock::try_new(&other, 7..8, Exclusive).expect("locks work").is_some(), "another byte");
             drop((lock, attempt));
-            assert!(FileLock::try_new(&other, 1 << 40, Exclusive).expect("locks work").is_some(), "after its end");
+            assert!(FileLock::try_new(&other, far.clone(), Exclusive).expect("locks work").is_some(), "after its end");
         }
-        let lock = FileLock::try_new(&one, 1, Exclusive).expect("locks work");
-        let gave_up = FileLock::wait(&other, 1, Exclusive, Duration::from_secs(600), || true).expect("locks work");
+        let lock = FileLock::try_new(&one, 1..2, Exclusive).expect("locks work");
+        let gave_up = FileLock::wait(&other, 1..2, Exclusive, Duration::from_secs(600), || true).expect("locks work");
         assert!(gave_up.is_none());
         drop((one, lock));
-        assert!(FileLock::try_new(&other, 1, Exclusive).expect("locks work").is_some());
+        assert!(FileLock::try_new(&other, 1..2, Exclusive).expect("locks work").is_some());
+    }
+
+    #[test]
+    fn parts_of_a_lock_are_released_by_themselves() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let open = || Arc::new(File::options().read(true).write(true).open(file.path()).expect("it opens"));
+        let (one, other) = (open(), open());
+        let mut lock = FileLock::try_new(&one, 10..20, Exclusion::Exclusive).expect("locks work").expect("free");
+        let free = || -> Vec<u64> {
+            let is_free = |byte: &u64| {
+                FileLock::try_new(&other, *byte..byte + 1, Exclusion::Exclusive).expect("locks work").is_some()
+            };
+            (9..21).filter(is_free).collect()
+        };
+        let mut front = lock.split_front(3);
+        assert_eq!(free(), [9, 20]);
+        let middle = lock.split_front(2);
+        drop(lock);
+        assert_eq!(free(), [9, 15, 16, 17, 18, 19, 20]);
+        front.join(middle);
+        assert_eq!(free(), [9, 15, 16, 17, 18, 19, 20]);
+        drop(front);
+        assert_eq!(free().len(), 12);
     }
 }

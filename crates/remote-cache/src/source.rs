@@ -14,7 +14,6 @@ use crate::{
     cached_object::{CachedObject, RecentChunks},
     counters::Counters,
     flights::Flights,
-    layout::ChunkLayout,
     prefetch::Prefetch,
     verifier::Verifier,
     verity::{Attempt, Geometry, TreeBlocks, VerifyError, VerityTree},
@@ -75,11 +74,12 @@ impl CachedSource {
         if key.len > OBJECT_BYTES_MAX {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{name}: it is longer than 4 TiB")));
         }
-        let table_len = match &key.trust {
-            Trust::Table(root) => root.known().map_or(key.len, DigestTable::object_len),
-            _ => key.len,
+        let (source, root_len) = match &key.trust {
+            Trust::Tree(root) => ("the hash tree", root.object_len()),
+            Trust::Table(root) => ("the digest table", root.known().map_or(key.len, DigestTable::object_len)),
+            Trust::Verity(_) | Trust::Location(_) => ("the key", key.len),
         };
-        for (source, len) in [("the digest table", table_len), ("the server", fetcher.len())] {
+        for (source, len) in [(source, root_len), ("the server", fetcher.len())] {
             if len != key.len {
                 let message = format!("{name}: it has {len} bytes according to {source}, not {}", key.len);
                 return Err(FetchError::new(FetchFault::WrongBytes, message).into());
@@ -90,7 +90,7 @@ impl CachedSource {
             stored.inspect_err(|error| cache.store_failed(error)).ok()
         });
         let object = Arc::new(CachedObject {
-            layout: ChunkLayout::new(key.data_len(), if is_verity(&key) { key.len } else { key.data_len() }),
+            layout: key.layout(),
             key,
             fetcher,
             cache: cache.cloned(),
@@ -103,6 +103,7 @@ impl CachedSource {
         });
         let verifier = match &object.key.trust {
             Trust::Verity(root) => Verifier::Verity(Box::new(open_tree(&object, root)?)),
+            Trust::Tree(root) => Verifier::Verity(Box::new(VerityTree::beside(root))),
             Trust::Table(root) => Verifier::Table(root.clone()),
             Trust::Location(_) => Verifier::FirstSeen,
         };
@@ -132,7 +133,8 @@ impl CachedSource {
         let data = ByteRange::new(0, self.len());
         for range in ranges.iter().map(|range| range.intersection(data)).filter(|range| !range.is_empty()) {
             let layout = self.object.layout;
-            (layout.index_of(range.offset())..=layout.index_of(range.end() - 1)).for_each(|index| stored.pin(index));
+            let [first, last] = [range.offset(), range.end() - 1].map(|byte| layout.section_of(layout.index_of(byte)));
+            (first..=last).for_each(|section| stored.pin(section));
         }
     }
 
@@ -144,10 +146,7 @@ impl CachedSource {
     /// Whether the cache has all bytes of a range. Parts beyond the end count as present.
     pub fn has(&self, range: ByteRange) -> bool {
         let range = range.intersection(ByteRange::new(0, self.len()));
-        let layout = self.object.layout;
-        range.is_empty()
-            || (layout.index_of(range.offset())..=layout.index_of(range.end() - 1))
-                .all(|index| self.object.is_present(index))
+        range.is_empty() || self.object.has(self.object.chunks_of(range))
     }
 
     fn range(&self, offset: u64, len: usize) -> io::Result<ByteRange> {
@@ -165,7 +164,7 @@ impl ImageSource for CachedSource {
     fn read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<()> {
         let range = self.range(offset, output.len())?;
         self.prefetch.note_read(range);
-        self.object.read(range, output, Cause::Demand)
+        self.object.read(range, output, Cause::Demand, &|wanted| self.prefetch.reach(wanted))
     }
 
     fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
@@ -175,6 +174,10 @@ impl ImageSource for CachedSource {
             self.prefetch.note_read(range);
         }
         Ok(is_read)
+    }
+
+    fn reads_around(&self) -> bool {
+        true
     }
 
     /// Fetches missing chunks in the background. Does nothing if they cannot be stored.
@@ -189,10 +192,6 @@ impl fmt::Debug for CachedSource {
     }
 }
 
-const fn is_verity(key: &ObjectKey) -> bool {
-    matches!(key.trust, Trust::Verity(_))
-}
-
 /// Reads the superblock of a hash tree. If it is invalid, or the tree's root does not fit it, tries another mirror once: no hash
 /// covers the superblock, and with another salt no block would ever be right.
 fn open_tree(object: &CachedObject, root: &VerityRoot) -> io::Result<VerityTree> {
@@ -205,7 +204,7 @@ fn open_tree(object: &CachedObject, root: &VerityRoot) -> io::Result<VerityTree>
         return Err(wrong(&"the object ends before its dm-verity tree"));
     }
     let mut start = vec![0; usize::try_from(tree.len().min(TREE_START_BYTES)).unwrap_or(0)];
-    object.read(ByteRange::new(tree.offset(), start.len() as u64), &mut start, Cause::Tree)?;
+    object.read(ByteRange::new(tree.offset(), start.len() as u64), &mut start, Cause::Tree, &|wanted| wanted)?;
     let tree_in = |bytes: &[u8]| {
         let geometry = Geometry::of_object(bytes, root, object.key.len).map_err(|error| wrong(&error))?;
         let tree = VerityTree::new(geometry, root.root_hash);
@@ -253,13 +252,15 @@ mod tests {
     #[test]
     fn chunks_of_an_earlier_boot_are_verified_against_the_root() {
         let image = floe_testkit::Random::new(1).noise(300_000);
-        let mut wrong = image[..262_144].to_vec();
-        wrong[7] ^= 1;
         let table = Trust::Table(DigestTable::of(&mut &*image).expect("a table").into());
         let location = Trust::Location(Location { url: "memory".to_owned(), etag: "1".to_owned() });
-        for (trust, digest) in [(table, None), (location, Some(crate::Digest::of(&image[..262_144])))] {
+        for trust in [table, location] {
             let key = ObjectKey { trust, len: image.len() as u64 };
-            for (chunk, is_right) in [(&wrong[..], false), (&image[..262_144], true)] {
+            let right = &image[..key.chunk_bytes() as usize];
+            let digest = (!key.is_verified()).then(|| crate::Digest::of(right));
+            let mut wrong = right.to_vec();
+            wrong[7] ^= 1;
+            for (chunk, is_right) in [(&wrong[..], false), (right, true)] {
                 let folder = tempfile::tempdir().expect("a folder");
                 let cache = |boot| {
                     let mut options = CacheOptions::new(folder.path(), Arc::new(|_: &str| {}));
@@ -268,8 +269,8 @@ mod tests {
                 };
                 // The checksum in the entry matches the chunk, so only the root reveals the wrong bytes.
                 let stored = cache("first").object(&key, "memory").expect("an object");
-                let lock = stored.try_lock(0).expect("locks work");
-                stored.store(0, chunk, digest).expect("stored");
+                let lock = stored.try_lock(0..1).expect("locks work");
+                stored.store(0, chunk, &[digest]).expect("stored");
                 drop((lock, stored));
                 let mut output = [0; 100];
                 let open = |bytes| {

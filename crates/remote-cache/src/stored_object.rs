@@ -3,6 +3,7 @@
 use std::{
     fs::File,
     io::{self, IoSliceMut},
+    ops::Range,
     os::unix::fs::{FileExt, MetadataExt},
     sync::Arc,
     time::{Duration, SystemTime},
@@ -20,7 +21,7 @@ use crate::{
     BootId, Digest,
     entry::{ENTRY_BYTES, MapEntry},
     key::About,
-    layout::{ChunkIndex, ChunkLayout},
+    layout::{ChunkIndex, ChunkLayout, SectionIndex},
     locks_sys::{Exclusion, FileLock},
     proven::ProvenChunks,
     trusted_directory::TrustedDirectory,
@@ -36,10 +37,13 @@ const REMOVAL_PATIENCE: Duration = Duration::from_secs(5);
 /// How often opening retries if the object is removed meanwhile.
 const OPEN_ATTEMPTS_MAX: usize = 16;
 
+/// The number of chunks of usual reads, whose entries are read into memory on the stack: 256 KiB.
+const USUAL_CHUNKS: usize = 16;
+
 /// How long a mark of use stays valid before it is set again, in nanoseconds.
 const MARK_INTERVAL_NS: u64 = 16_000_000_000;
 
-/// The number of bytes of use notes per chunk: whether it was used since the clock's hand passed, and whether it is
+/// The number of bytes of use notes per section: whether it was used since the clock's hand passed, and whether it is
 /// pinned.
 const USE_BYTES: u64 = 2;
 
@@ -69,7 +73,8 @@ impl StoredObject {
             let Some(directory) = found(Self::directory(root, &id, Missing::Created))? else { continue };
             let opened = Self::open_files(&directory, about.layout, id, boot, Missing::Created);
             let Some(mut object) = found(opened)? else { continue };
-            let lock = FileLock::wait(&object.map, OPEN_BYTE, Exclusion::Shared, REMOVAL_PATIENCE, || false)?;
+            let lock =
+                FileLock::wait(&object.map, OPEN_BYTE..OPEN_BYTE + 1, Exclusion::Shared, REMOVAL_PATIENCE, || false)?;
             let Some(lock) = lock else { continue };
             let opened = object.map.metadata()?;
             // The directory may have been moved away since it was opened.
@@ -103,7 +108,7 @@ impl StoredObject {
     ) -> io::Result<Self> {
         let open = |name| directory.change_file(name, missing);
         let (map, data, usage) = (Arc::new(open("map")?), open("data")?, open("usage")?);
-        Ok(Self { id, layout, boot, data, map, usage, proven: ProvenChunks::new(layout.chunks()), _open: None })
+        Ok(Self { id, layout, boot, data, map, usage, proven: ProvenChunks::new(layout), _open: None })
     }
 
     pub(crate) const fn layout(&self) -> ChunkLayout {
@@ -112,13 +117,7 @@ impl StoredObject {
 
     /// The entry of a chunk, if the chunk is present. If the map cannot be read, the chunk counts as absent.
     pub(crate) fn look(&self, index: ChunkIndex) -> Option<MapEntry> {
-        self.look_how(index, Wait::Allowed)
-    }
-
-    fn look_how(&self, index: ChunkIndex, wait: Wait) -> Option<MapEntry> {
-        let mut bytes = [0; ENTRY_BYTES];
-        let is_read = read_all(&self.map, index * ENTRY_BYTES as u64, &mut bytes, wait);
-        is_read.then(|| MapEntry::decode(&bytes, &self.id, index)).flatten()
+        self.entries(index..index + 1).pop().flatten()
     }
 
     /// When a use of the chunks was last noted.
@@ -126,12 +125,12 @@ impl StoredObject {
         self.usage.metadata().and_then(|metadata| metadata.modified()).ok()
     }
 
-    /// Whether each of `count` chunks from `first` on is present.
-    pub(crate) fn presence(&self, first: ChunkIndex, count: u64) -> Vec<bool> {
-        let mut bytes = vec![0; usize::try_from(count).unwrap_or(0) * ENTRY_BYTES];
+    /// The entries of consecutive chunks; `None` for absent ones.
+    pub(crate) fn entries(&self, chunks: Range<ChunkIndex>) -> Vec<Option<MapEntry>> {
+        let mut bytes = vec![0; map_bytes(&chunks)];
         let mut filled = 0;
         while filled < bytes.len() {
-            match self.map.read_at(&mut bytes[filled..], first * ENTRY_BYTES as u64 + filled as u64) {
+            match self.map.read_at(&mut bytes[filled..], chunks.start * ENTRY_BYTES as u64 + filled as u64) {
                 Ok(0) => break,
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -139,7 +138,12 @@ impl StoredObject {
             }
         }
         let entries = bytes.as_chunks::<ENTRY_BYTES>().0;
-        (first..).zip(entries).map(|(index, entry)| MapEntry::decode(entry, &self.id, index).is_some()).collect()
+        chunks.zip(entries).map(|(index, entry)| MapEntry::decode(entry, &self.id, index)).collect()
+    }
+
+    /// Whether each of these chunks is present.
+    pub(crate) fn presence(&self, chunks: Range<ChunkIndex>) -> Vec<bool> {
+        self.entries(chunks).iter().map(Option::is_some).collect()
     }
 
     /// Whether the chunk is present and was verified during the current boot.
@@ -151,22 +155,37 @@ impl StoredObject {
         entry.boot == self.boot.to_bits()
     }
 
-    /// Reads bytes of a chunk that this process has proven. Returns `false` if the chunk is absent, not proven, or
+    /// Reads bytes of consecutive chunks that this process has proven. Returns `false` if one of them is absent, not proven, or
     /// evicted during the read.
-    pub(crate) fn read_proven(&self, index: ChunkIndex, offset: u64, output: &mut [u8]) -> bool {
-        self.read_how(index, offset, output, Wait::Allowed)
+    pub(crate) fn read_proven(&self, chunks: Range<ChunkIndex>, offset: u64, output: &mut [u8]) -> bool {
+        self.read_how(chunks, offset, output, Wait::Allowed)
     }
 
     /// Like [`StoredObject::read_proven`], but only from memory.
-    pub(crate) fn try_read_at(&self, index: ChunkIndex, offset: u64, output: &mut [u8]) -> bool {
-        self.read_how(index, offset, output, Wait::Never)
+    pub(crate) fn try_read_at(&self, chunks: Range<ChunkIndex>, offset: u64, output: &mut [u8]) -> bool {
+        self.read_how(chunks, offset, output, Wait::Never)
     }
 
-    fn read_how(&self, index: ChunkIndex, offset: u64, output: &mut [u8], wait: Wait) -> bool {
-        let Some(entry) = self.look_how(index, wait) else { return false };
-        self.proven.is_proven(index, entry.stamp_ns)
+    fn read_how(&self, chunks: Range<ChunkIndex>, offset: u64, output: &mut [u8], wait: Wait) -> bool {
+        let (place, len) = (chunks.start * ENTRY_BYTES as u64, map_bytes(&chunks));
+        let mut on_stack = [0; 2 * USUAL_CHUNKS * ENTRY_BYTES];
+        let mut on_heap;
+        let entries = if 2 * len <= on_stack.len() {
+            &mut on_stack[..2 * len]
+        } else {
+            on_heap = vec![0; 2 * len];
+            &mut on_heap[..]
+        };
+        let (before, after) = entries.split_at_mut(len);
+        let is_proven = |(index, bytes): (ChunkIndex, &[u8; ENTRY_BYTES])| {
+            let entry = MapEntry::decode(bytes, &self.id, index);
+            entry.is_some_and(|entry| self.proven.is_proven(index, entry.stamp_ns))
+        };
+        read_all(&self.map, place, before, wait)
+            && chunks.zip(before.as_chunks().0).all(is_proven)
             && read_all(&self.data, offset, output, wait)
-            && self.look_how(index, wait) == Some(entry)
+            && read_all(&self.map, place, after, wait)
+            && before == after
     }
 
     /// Reads the whole chunk that is present under `entry`; `None` if it is evicted during the read. Does not verify
@@ -189,41 +208,56 @@ impl StoredObject {
         Some(bytes)
     }
 
-    /// Locks a chunk if its lock is free.
-    pub(crate) fn try_lock(&self, index: ChunkIndex) -> io::Result<Option<FileLock>> {
-        FileLock::try_new(&self.map, index, Exclusion::Exclusive)
+    /// Locks consecutive chunks if the locks of all of them are free.
+    pub(crate) fn try_lock(&self, chunks: Range<ChunkIndex>) -> io::Result<Option<FileLock>> {
+        FileLock::try_new(&self.map, chunks, Exclusion::Exclusive)
     }
 
     /// Locks a chunk; `None` after `patience`, or once another process has stored it during this boot.
     pub(crate) fn lock(&self, index: ChunkIndex, patience: Duration) -> io::Result<Option<FileLock>> {
-        FileLock::wait(&self.map, index, Exclusion::Exclusive, patience, || self.is_current(index))
+        FileLock::wait(&self.map, index..index + 1, Exclusion::Exclusive, patience, || self.is_current(index))
     }
 
-    /// Stores a verified chunk. The caller holds its lock. If storing fails, the chunk is absent.
-    pub(crate) fn store(&self, index: ChunkIndex, bytes: &[u8], digest: Option<Digest>) -> io::Result<()> {
-        let stored = self.data.write_all_at(bytes, self.layout.range(index).offset());
-        stored.and_then(|()| self.stamp(index, bytes, digest)).inspect_err(|_| {
-            // The chunk is already absent; this frees its space.
-            let _ = self.clear(index);
+    /// Locks the chunks of a section; `None` after `patience`.
+    pub(crate) fn lock_section(&self, section: SectionIndex, patience: Duration) -> io::Result<Option<FileLock>> {
+        FileLock::wait(&self.map, self.layout.chunks_of(section), Exclusion::Exclusive, patience, || false)
+    }
+
+    /// Stores consecutive verified chunks with these bytes and these digests. The caller holds their locks. If storing fails, the
+    /// chunks are absent.
+    pub(crate) fn store(&self, first: ChunkIndex, bytes: &[u8], digests: &[Option<Digest>]) -> io::Result<()> {
+        let chunks = first..first + digests.len() as u64;
+        let stored = self.data.write_all_at(bytes, self.layout.range(first).offset());
+        stored.and_then(|()| self.stamp(first, bytes, digests)).inspect_err(|_| {
+            // The chunks are already absent; this frees their space.
+            let _ = self.clear(chunks);
         })
     }
 
-    /// Writes the entry of a chunk whose verified bytes are stored. The caller holds its lock.
-    pub(crate) fn stamp(&self, index: ChunkIndex, bytes: &[u8], digest: Option<Digest>) -> io::Result<()> {
-        let entry = MapEntry::new(self.boot, now_ns(), bytes, digest);
-        self.map.write_all_at(&entry.encode(&self.id, index), index * ENTRY_BYTES as u64)?;
-        self.proven.prove(index, entry.stamp_ns);
-        self.mark_used(index);
+    /// Writes the entries of consecutive chunks whose verified bytes are stored. The caller holds their locks.
+    pub(crate) fn stamp(&self, first: ChunkIndex, mut bytes: &[u8], digests: &[Option<Digest>]) -> io::Result<()> {
+        let stamp_ns = now_ns();
+        let mut entries = Vec::with_capacity(digests.len() * ENTRY_BYTES);
+        for (index, digest) in (first..).zip(digests) {
+            let len = usize::try_from(self.layout.range(index).len()).map_or(bytes.len(), |len| len.min(bytes.len()));
+            let (chunk, rest) = bytes.split_at(len);
+            bytes = rest;
+            entries.extend_from_slice(&MapEntry::new(self.boot, stamp_ns, chunk, *digest).encode(&self.id, index));
+        }
+        self.map.write_all_at(&entries, first * ENTRY_BYTES as u64)?;
+        let chunks = first..first + digests.len() as u64;
+        chunks.clone().for_each(|index| self.proven.prove(index, stamp_ns));
+        self.mark_used(chunks);
         Ok(())
     }
 
-    /// Makes a chunk absent and frees its space. The caller holds its lock.
-    pub(crate) fn clear(&self, index: ChunkIndex) -> io::Result<()> {
-        let place = index * ENTRY_BYTES as u64;
-        if place < self.map.metadata()?.len() {
-            self.map.write_all_at(&[0; ENTRY_BYTES], place)?;
-        }
-        self.punch(self.layout.range(index))
+    /// Makes consecutive chunks absent, which are all data or all tree, and frees their space. The caller holds their locks.
+    pub(crate) fn clear(&self, chunks: Range<ChunkIndex>) -> io::Result<()> {
+        let place = chunks.start * ENTRY_BYTES as u64;
+        let map_len = self.map.metadata()?.len().saturating_sub(place);
+        let len = map_bytes(&chunks).min(usize::try_from(map_len).unwrap_or(usize::MAX));
+        self.map.write_all_at(&vec![0; len], place)?;
+        self.punch(self.layout.run(chunks))
     }
 
     fn punch(&self, range: ByteRange) -> io::Result<()> {
@@ -231,32 +265,35 @@ impl StoredObject {
         Ok(fallocate(&self.data, flags, range.offset(), range.len())?)
     }
 
-    /// Notes a use of the chunk. The note may be lost.
-    pub(crate) fn mark_used(&self, index: ChunkIndex) {
-        if self.proven.wants_mark(index, now_ns(), MARK_INTERVAL_NS) {
-            let _ = self.usage.write_all_at(&[1], index * USE_BYTES);
+    /// Notes a use of consecutive chunks. The note may be lost.
+    pub(crate) fn mark_used(&self, chunks: Range<ChunkIndex>) {
+        let now_ns = now_ns();
+        for section in self.layout.section_of(chunks.start)..=self.layout.section_of(chunks.end.saturating_sub(1)) {
+            if self.proven.wants_mark(section, now_ns, MARK_INTERVAL_NS) {
+                let _ = self.usage.write_all_at(&[1], section * USE_BYTES);
+            }
         }
     }
 
-    /// Pins the chunk, so that it is evicted last. The note may be lost.
-    pub(crate) fn pin(&self, index: ChunkIndex) {
-        let _ = self.usage.write_all_at(&[1], index * USE_BYTES + 1);
+    /// Pins the section, so that it is evicted last. The note may be lost.
+    pub(crate) fn pin(&self, section: SectionIndex) {
+        let _ = self.usage.write_all_at(&[1], section * USE_BYTES + 1);
     }
 
-    /// Returns whether the chunk was used since the last call, and whether it is pinned.
-    pub(crate) fn take_use(&self, index: ChunkIndex) -> (bool, bool) {
+    /// Returns whether the section was used since the last call, and whether it is pinned.
+    pub(crate) fn take_use(&self, section: SectionIndex) -> (bool, bool) {
         let mut notes = [0; USE_BYTES as usize];
-        let _ = self.usage.read_at(&mut notes, index * USE_BYTES);
+        let _ = self.usage.read_at(&mut notes, section * USE_BYTES);
         if notes[0] != 0 {
-            let _ = self.usage.write_all_at(&[0], index * USE_BYTES);
+            let _ = self.usage.write_all_at(&[0], section * USE_BYTES);
         }
         (notes[0] != 0, notes[1] != 0)
     }
 
-    /// Whether the chunk is pinned.
-    pub(crate) fn is_pinned(&self, index: ChunkIndex) -> bool {
+    /// Whether the section is pinned.
+    pub(crate) fn is_pinned(&self, section: SectionIndex) -> bool {
         let mut note = [0];
-        let _ = self.usage.read_at(&mut note, index * USE_BYTES + 1);
+        let _ = self.usage.read_at(&mut note, section * USE_BYTES + 1);
         note[0] != 0
     }
 
@@ -265,29 +302,35 @@ impl StoredObject {
         self.data.metadata().map_or(0, |metadata| metadata.blocks() * 512)
     }
 
-    /// The chunks with space on disk, some of which may be absent.
-    pub(crate) fn allocated_chunks(&self) -> Vec<ChunkIndex> {
+    /// The sections with space on disk, some of which may have no chunk.
+    pub(crate) fn allocated_sections(&self) -> Vec<SectionIndex> {
         use rustix::fs::{SeekFrom, seek};
         let object_end = self.layout.end();
-        let mut chunks = Vec::new();
+        let mut sections = Vec::new();
         let mut offset = 0;
+        let section_of = |offset| self.layout.section_of(self.layout.index_of(offset));
         while offset < object_end {
             let Ok(data) = seek(&self.data, SeekFrom::Data(offset)) else { break };
             let hole = seek(&self.data, SeekFrom::Hole(data)).unwrap_or(object_end).min(object_end);
             if data >= hole {
                 break;
             }
-            let after_last = chunks.last().map_or(0, |last| last + 1);
-            chunks.extend(self.layout.index_of(data).max(after_last)..=self.layout.index_of(hole - 1));
+            let after_last = sections.last().map_or(0, |last| last + 1);
+            sections.extend(section_of(data).max(after_last)..=section_of(hole - 1));
             offset = hole;
         }
-        chunks
+        sections
     }
 
     /// Prevents other processes from opening the object, if no process has it open.
     pub(crate) fn try_exclude_all(&self) -> io::Result<Option<FileLock>> {
-        FileLock::try_new(&self.map, OPEN_BYTE, Exclusion::Exclusive)
+        FileLock::try_new(&self.map, OPEN_BYTE..OPEN_BYTE + 1, Exclusion::Exclusive)
     }
+}
+
+/// The size of the entries of these chunks in bytes.
+fn map_bytes(chunks: &Range<ChunkIndex>) -> usize {
+    usize::try_from(chunks.end.saturating_sub(chunks.start)).unwrap_or(0).saturating_mul(ENTRY_BYTES)
 }
 
 /// Whether a read may wait for the disk.
@@ -344,17 +387,17 @@ mod tests {
         let key = ObjectKey { trust: Trust::Location(location), len: 300_000 };
         let about = About::of(&key, "memory").expect("it parses");
         let (id, boot) = (key.id(), BootId::of("first"));
-        let root = TrustedDirectory::create(folder.path(), "v1").expect("a directory");
+        let root = TrustedDirectory::create(folder.path(), "v2").expect("a directory");
         let mut object = StoredObject::open(&root, &about, id, boot).expect("it opens");
         let directory = StoredObject::directory(&root, &id, Missing::Refused).expect("it is there");
-        let chunk = vec![7; 262_144];
-        object.store(0, &chunk, None).expect("stored");
+        let chunk = vec![7; 16_384];
+        object.store(0, &chunk, &[None]).expect("stored");
         let writable = std::mem::replace(&mut object.map, Arc::new(directory.read_file("map").expect("the map")));
-        object.clear(0).expect_err("the entry cannot be written");
+        object.clear(0..1).expect_err("the entry cannot be written");
         assert_eq!(object.prove(0).as_deref(), Some(&*chunk), "so the bytes stay");
         object.map = writable;
-        object.clear(0).expect("it goes");
+        object.clear(0..1).expect("it goes");
         assert_eq!((object.look(0), object.prove(0)), (None, None));
-        assert!(object.allocated_chunks().is_empty());
+        assert!(object.allocated_sections().is_empty());
     }
 }

@@ -1,11 +1,11 @@
-//! The clock that selects chunks for eviction, over all objects of the cache.
+//! The clock that selects sections for eviction, over all objects of the cache.
 
 use std::{ffi::OsStr, io};
 
 use crate::{
-    BootId, DIGEST_BYTES, Digest,
+    BootId, CHUNK_BYTES, DIGEST_BYTES, Digest,
     key::About,
-    layout::{ChunkIndex, ChunkLayout},
+    layout::{ChunkLayout, SectionIndex},
     stored_object::StoredObject,
     trusted_directory::TrustedDirectory,
     trusted_path::Missing,
@@ -18,11 +18,11 @@ const LOOK_CHUNKS: u64 = 1024;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hand {
     pub(crate) object: Digest,
-    pub(crate) chunk: ChunkIndex,
+    pub(crate) section: SectionIndex,
 }
 
 impl Hand {
-    pub(crate) const START: Self = Self { object: Digest([0; DIGEST_BYTES]), chunk: 0 };
+    pub(crate) const START: Self = Self { object: Digest([0; DIGEST_BYTES]), section: 0 };
 }
 
 /// The results of a sweep.
@@ -36,9 +36,9 @@ pub(crate) struct Swept {
     pub(crate) hand: Option<Hand>,
 }
 
-/// The chunks that a round of the hand spares. The first two rounds are those of an ordinary clock: a chunk that was used
-/// since the hand last passed gets a second chance. The third round evicts pinned chunks, and the fourth every
-/// chunk that is not locked.
+/// The sections that a round of the hand spares. The first two rounds are those of an ordinary clock: a section that was used
+/// since the hand last passed gets a second chance. The third round evicts pinned sections, and the fourth every
+/// section that is not locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Round {
     spares_present: bool,
@@ -53,13 +53,13 @@ const ROUNDS: [Round; 4] = [
     Round { spares_present: false, spares_used: false, spares_pinned: false },
 ];
 
-/// Evicts chunks from the position of the hand until `excess` bytes are freed. The caller holds the eviction lock.
+/// Evicts sections from the position of the hand until `excess` bytes are freed. The caller holds the eviction lock.
 pub(crate) fn sweep(root: &TrustedDirectory, boot: BootId, hand: Hand, excess: u64) -> Swept {
     let mut swept = Swept::default();
     let mut objects = objects(root);
     let start = objects.partition_point(|id| *id < hand.object);
     objects.rotate_left(start);
-    let mut first = hand.chunk;
+    let mut first = hand.section;
     for round in ROUNDS {
         for id in &objects {
             let from = if *id == hand.object { first } else { 0 };
@@ -71,7 +71,7 @@ pub(crate) fn sweep(root: &TrustedDirectory, boot: BootId, hand: Hand, excess: u
                 let _ = remove_if_empty(root, id, &object);
                 continue;
             };
-            swept.hand = Some(Hand { object: *id, chunk: stopped });
+            swept.hand = Some(Hand { object: *id, section: stopped });
             return swept;
         }
         first = 0;
@@ -95,51 +95,52 @@ pub(crate) fn tidy(root: &TrustedDirectory, boot: BootId) -> Swept {
     swept
 }
 
-/// Evicts chunks of one object. Returns the position of the hand once enough space is free.
+/// Evicts sections of one object. Returns the position of the hand once enough space is free.
 fn sweep_object(
     object: &StoredObject,
     round: Round,
-    from: ChunkIndex,
+    from: SectionIndex,
     excess: u64,
     swept: &mut Swept,
-) -> Option<ChunkIndex> {
+) -> Option<SectionIndex> {
     let freed_before = swept.bytes;
     let allocated = object.allocated_bytes();
-    // Iterates over chunks with space, not over entries, because killed processes leave space without an entry.
-    for index in object.allocated_chunks().into_iter().filter(|index| *index >= from) {
-        let is_present = object.look(index).is_some();
+    // Iterates over sections with space, not over entries, because killed processes leave space without an entry.
+    for section in object.allocated_sections().into_iter().filter(|section| *section >= from) {
+        let present = object.presence(object.layout().chunks_of(section)).into_iter().filter(|is| *is).count() as u64;
+        let is_present = present > 0;
         if is_present && round.spares_present {
             continue;
         }
-        let (was_used, is_pinned) = object.take_use(index);
+        let (was_used, is_pinned) = object.take_use(section);
         if is_present && (was_used && round.spares_used || is_pinned && round.spares_pinned) {
             continue;
         }
-        if evict(object, index).unwrap_or(false) {
-            swept.chunks += u64::from(is_present);
+        if evict(object, section).unwrap_or(false) {
+            swept.chunks += present;
             swept.bytes = freed_before + allocated.saturating_sub(object.allocated_bytes());
             if swept.bytes >= excess {
-                return Some(index + 1);
+                return Some(section + 1);
             }
         }
     }
     None
 }
 
-/// Evicts one chunk, unless its lock is taken.
-fn evict(object: &StoredObject, index: ChunkIndex) -> io::Result<bool> {
-    let Some(_lock) = object.try_lock(index)? else { return Ok(false) };
-    object.clear(index)?;
+/// Evicts one section, unless the lock of one of its chunks is taken.
+fn evict(object: &StoredObject, section: SectionIndex) -> io::Result<bool> {
+    let chunks = object.layout().chunks_of(section);
+    let Some(_lock) = object.try_lock(chunks.clone())? else { return Ok(false) };
+    object.clear(chunks)?;
     Ok(true)
 }
 
 /// Removes the directory of an object that has no chunks and is not open. Returns whether it did.
 pub(crate) fn remove_if_empty(root: &TrustedDirectory, id: &Digest, object: &StoredObject) -> io::Result<bool> {
     let chunks = object.layout().chunks();
-    let is_empty = (0..chunks).step_by(LOOK_CHUNKS as usize).all(|first| {
-        let count = LOOK_CHUNKS.min(chunks - first);
-        !object.presence(first, count).contains(&true)
-    });
+    let is_empty = (0..chunks)
+        .step_by(LOOK_CHUNKS as usize)
+        .all(|first| !object.presence(first..chunks.min(first + LOOK_CHUNKS)).contains(&true));
     if !is_empty {
         return Ok(false);
     }
@@ -152,9 +153,9 @@ pub(crate) fn remove_if_empty(root: &TrustedDirectory, id: &Digest, object: &Sto
 /// creating the object must wait, so the files that it locks are created first.
 fn remove_unknown(root: &TrustedDirectory, id: Digest, boot: BootId) -> io::Result<()> {
     let directory = StoredObject::directory(root, &id, Missing::Refused);
-    match directory
-        .and_then(|directory| StoredObject::open_files(&directory, ChunkLayout::new(0, 0), id, boot, Missing::Created))
-    {
+    match directory.and_then(|directory| {
+        StoredObject::open_files(&directory, ChunkLayout::new(0, 0, CHUNK_BYTES), id, boot, Missing::Created)
+    }) {
         Ok(object) => remove_if_empty(root, &id, &object).map(drop),
         // It was removed meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -230,7 +231,7 @@ mod tests {
         let location = Location { url: "memory".to_owned(), etag: "1".to_owned() };
         let key = ObjectKey { trust: Trust::Location(location), len: 300_000 };
         let (about, id, boot) = (About::of(&key, "memory").expect("it parses"), key.id(), BootId::of("first"));
-        let root = TrustedDirectory::create(folder.path(), "v1").expect("a directory");
+        let root = TrustedDirectory::create(folder.path(), "v2").expect("a directory");
         let directory = root.path().join("objects").join(&id.to_string()[..2]).join(id.to_string());
         for missing in [&["about"][..], &["about", "data"], &["usage"], &[]] {
             let object = StoredObject::open(&root, &about, id, boot).expect("it opens");

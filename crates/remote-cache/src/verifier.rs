@@ -21,16 +21,32 @@ pub(crate) enum Verifier {
 }
 
 impl Verifier {
-    /// Verifies a data chunk. Returns the digest for its map entry, if the entry needs one.
+    /// Verifies data chunks. Returns for each the digest for its map entry, if the entry needs one.
     pub(crate) fn verify(
         &self,
-        (index, range): (ChunkIndex, ByteRange),
-        bytes: &[u8],
+        chunks: &[(ChunkIndex, ByteRange, &[u8])],
         blocks: &impl TreeBlocks,
         counters: &Counters,
-    ) -> Result<Option<Digest>, VerifyError> {
+    ) -> Vec<Result<Option<Digest>, VerifyError>> {
         let started_ns = thread_cpu_ns();
-        let outcome = match self {
+        let outcomes =
+            chunks.iter().map(|(index, range, bytes)| self.verify_one(*index, *range, bytes, blocks)).collect();
+        counters.hashed_bytes.add(chunks.iter().map(|(_, _, bytes)| bytes.len() as u64).sum());
+        counters.hashed_ns.add(thread_cpu_ns().saturating_sub(started_ns));
+        outcomes
+    }
+
+    fn verify_one(
+        &self,
+        index: ChunkIndex,
+        range: ByteRange,
+        bytes: &[u8],
+        blocks: &impl TreeBlocks,
+    ) -> Result<Option<Digest>, VerifyError> {
+        if bytes.len() as u64 != range.len() {
+            return Err(VerifyError::Wrong { rule: "a chunk has another length", offset: range.offset() });
+        }
+        match self {
             Self::Verity(tree) => tree.verify(range, bytes, blocks).map(|()| None),
             Self::Table(root) => match root.table()?.piece(index) {
                 Some(digest) if Digest::of(bytes) == *digest => Ok(None),
@@ -40,10 +56,7 @@ impl Verifier {
                 }
             },
             Self::FirstSeen => Ok(Some(Digest::of(bytes))),
-        };
-        counters.hashed_bytes.add(bytes.len() as u64);
-        counters.hashed_ns.add(thread_cpu_ns().saturating_sub(started_ns));
-        outcome
+        }
     }
 
     /// Verifies a chunk that was stored before the current boot.
@@ -55,7 +68,7 @@ impl Verifier {
         blocks: &impl TreeBlocks,
         counters: &Counters,
     ) -> Result<(), VerifyError> {
-        match self.verify((index, range), bytes, blocks, counters)? {
+        match self.verify(&[(index, range, bytes)], blocks, counters).pop().transpose()?.flatten() {
             Some(digest) if digest != entry.digest => {
                 let rule = "a cached chunk does not have the digest that it had when it was fetched";
                 Err(VerifyError::Wrong { rule, offset: range.offset() })

@@ -49,10 +49,10 @@ impl Default for VerityOptions {
 /// The file cannot be read or written, is empty, or an option is invalid.
 pub fn append_verity(file: &File, options: &VerityOptions) -> io::Result<VerityRoot> {
     let block_bytes = u64::from(options.block_bytes);
-    if !options.block_bytes.is_power_of_two() || !(512..=32 << 10).contains(&options.block_bytes) {
+    if !options.block_bytes.is_power_of_two() || !(512..=superblock::BLOCK_BYTES_MAX).contains(&options.block_bytes) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "block sizes are powers of two from 512 bytes to 32 KiB",
+            "block sizes are powers of two from 512 bytes to 16 KiB",
         ));
     }
     if options.salt.len() > 256 {

@@ -29,6 +29,13 @@ const FORGETTING: f64 = 1.01;
 /// The minimum size of a request, in bytes.
 pub(crate) const REQUEST_BYTES_MIN: u64 = 256 << 10;
 
+/// The size in bytes to which requests of readers that wait are rounded: at least, at most, and before the host is measured.
+const UNIT_BYTES: (u64, u64) = (16 << 10, 64 << 10);
+pub(crate) const UNIT_BYTES_AT_FIRST: u64 = 32 << 10;
+
+/// The intended ratio of the wait for the first byte to the transfer of a unit.
+const WAIT_TO_UNIT: f64 = 16.0;
+
 /// The intended ratio of transfer time to the wait for the first byte: a fifth of the time is waiting.
 const TRANSFER_TO_WAIT: f64 = 4.0;
 
@@ -153,6 +160,15 @@ impl HostLimit {
         let (first_byte_s, bytes_per_s) = state.first_byte_s.zip(state.bytes_per_s)?;
         let bytes = (first_byte_s * bytes_per_s * TRANSFER_TO_WAIT) as u64;
         Some(bytes.clamp(REQUEST_BYTES_MIN, REQUEST_BYTES_MAX).next_power_of_two().min(REQUEST_BYTES_MAX))
+    }
+
+    /// The size to which requests of readers that wait are rounded, in bytes: its transfer takes a small part of the wait for
+    /// the first byte. `None` before the host was measured.
+    pub(crate) fn unit_bytes(&self) -> Option<u64> {
+        let state = self.lock();
+        let (first_byte_s, bytes_per_s) = state.first_byte_s.zip(state.bytes_per_s)?;
+        let bytes = ((first_byte_s * bytes_per_s / WAIT_TO_UNIT) as u64).clamp(UNIT_BYTES.0, UNIT_BYTES.1);
+        Some(1 << bytes.ilog2())
     }
 
     /// The current limit of requests in flight.
@@ -302,6 +318,16 @@ mod tests {
             // Waits in queues that our own requests cause are no reason for larger requests.
             limit.went_well(Duration::from_millis(900), Duration::from_millis(transfer_ms), 1 << 20);
             assert_eq!(limit.request_bytes(), Some(expected), "{first_byte_ms} {transfer_ms}");
+        }
+    }
+
+    #[test]
+    fn units_are_small_beside_the_wait() {
+        for (first_byte_ms, transfer_ms, expected) in [(1, 80, 16 << 10), (40, 80, 32 << 10), (80, 8, 64 << 10)] {
+            let limit = HostLimit::new(16.0);
+            assert_eq!(limit.unit_bytes(), None);
+            limit.went_well(Duration::from_millis(first_byte_ms), Duration::from_millis(transfer_ms), 1 << 20);
+            assert_eq!(limit.unit_bytes(), Some(expected), "{first_byte_ms} {transfer_ms}");
         }
     }
 

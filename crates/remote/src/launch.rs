@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use floe_image::{ByteRange, ImageSource};
 use floe_remote_cache::{
-    CHUNK_BYTES, Cache, CacheCounts, CachedSource, Cause, FetchError, FetchFault, RangeFetcher, SourceOptions,
+    Cache, CacheCounts, CachedSource, Cause, FetchError, FetchFault, RangeFetcher, SECTION_BYTES, SourceOptions,
 };
 use floe_sync::Mutex;
 
@@ -268,7 +268,7 @@ impl RangeFetcher for BundleFetcher {
 
     /// Once the link was measured, at most a fifth of the needed bytes, so that they arrive nearly in the order of their use.
     fn request_bytes(&self, _cause: Cause) -> u64 {
-        let part = self.needed_len.div_ceil(REQUEST_COUNT).next_multiple_of(CHUNK_BYTES);
+        let part = self.needed_len.div_ceil(REQUEST_COUNT).next_multiple_of(SECTION_BYTES);
         let Some(object) = &self.object else { return part };
         let at_first = || {
             // Resolving takes at least two round trips: a handshake and a request.

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fs::File, io, os::unix::fs::FileExt};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use floe_image::ByteRange;
-use floe_remote_cache::{CHUNK_BYTES, Digest, DigestTable, ObjectKey, Trust};
+use floe_remote_cache::{Digest, DigestTable, ObjectKey, SECTION_BYTES, Trust};
 
 /// The unit of runs, in bytes.
 const BLOCK_BYTES: u64 = 4096;
@@ -44,8 +44,8 @@ pub(crate) struct LaunchBundle {
 
 /// A part of the image that is in the bundle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Run {
-    image: ByteRange,
+pub(crate) struct Run {
+    pub(crate) image: ByteRange,
     /// The place of its first byte in the bundle.
     place: u64,
 }
@@ -113,27 +113,10 @@ impl LaunchBundle {
         }
         let table = BASE64_STANDARD.decode(&text.table).ok()?;
         let table = DigestTable::parse(&table, &Digest::of(&table)).ok()?;
-        let (mut runs, mut place, mut needed_len) = (Vec::new(), 0_u64, None);
-        for run in text.runs.split_inclusive([',', ';']) {
-            let is_last_needed = run.ends_with(';');
-            let run = run.trim_end_matches([',', ';']);
-            let (first, count) = run.split_once('+').unwrap_or((run, "1"));
-            let first = first.parse::<u64>().ok()?.checked_mul(BLOCK_BYTES)?;
-            let end = count.parse::<u64>().ok()?.checked_mul(BLOCK_BYTES)?.checked_add(first)?;
-            let image = ByteRange::between(first, end.min(image_len));
-            if first >= image_len || image.is_empty() {
-                return None;
-            }
-            runs.push(Run { image, place });
-            place = place.checked_add(image.len())?;
-            if is_last_needed && needed_len.replace(place).is_some() {
-                return None;
-            }
-        }
+        let (mut runs, needed_len, place) = runs_in(&text.runs, image_len)?;
         runs.sort_by_key(|run| run.image.offset());
-        let is_disjoint = runs.windows(2).all(|pair| pair[0].image.end() <= pair[1].image.offset());
         let is_whole = place == table.object_len() && place <= BUNDLE_BYTES_MAX;
-        let digest = text.digest.parse().ok().filter(|_| is_disjoint && is_whole)?;
+        let digest = text.digest.parse().ok().filter(|_| is_whole)?;
         Some(Self { digest, table, runs_text: text.runs.clone(), needed_len: needed_len.unwrap_or(place), runs })
     }
 
@@ -169,7 +152,7 @@ impl LaunchBundle {
     /// The parts of the image that are in the blob, the needed ones first. Gaps of up to a chunk are filled.
     pub(crate) fn image_ranges(&self) -> Vec<ByteRange> {
         let (needed, rest): (Vec<Run>, Vec<Run>) = self.runs.iter().partition(|run| run.place < self.needed_len);
-        let ranges = |runs: Vec<Run>| joined(runs.iter().map(|run| run.image).collect(), CHUNK_BYTES);
+        let ranges = |runs: Vec<Run>| joined(runs.iter().map(|run| run.image).collect(), SECTION_BYTES);
         [needed, rest].map(ranges).concat()
     }
 
@@ -185,9 +168,34 @@ impl LaunchBundle {
     }
 }
 
+/// The runs in a list, which are disjoint, the number of bytes before the semicolon, if there is one, and the number of all bytes.
+pub(crate) fn runs_in(text: &str, image_len: u64) -> Option<(Vec<Run>, Option<u64>, u64)> {
+    let (mut runs, mut place, mut needed_len) = (Vec::new(), 0_u64, None);
+    for run in text.split_inclusive([',', ';']) {
+        let is_last_needed = run.ends_with(';');
+        let run = run.trim_end_matches([',', ';']);
+        let (first, count) = run.split_once('+').unwrap_or((run, "1"));
+        let first = first.parse::<u64>().ok()?.checked_mul(BLOCK_BYTES)?;
+        let end = count.parse::<u64>().ok()?.checked_mul(BLOCK_BYTES)?.checked_add(first)?;
+        let image = ByteRange::between(first, end.min(image_len));
+        if first >= image_len || image.is_empty() {
+            return None;
+        }
+        runs.push(Run { image, place });
+        place = place.checked_add(image.len())?;
+        if is_last_needed && needed_len.replace(place).is_some() {
+            return None;
+        }
+    }
+    let mut sorted: Vec<ByteRange> = runs.iter().map(|run| run.image).collect();
+    sorted.sort_unstable_by_key(|range| range.offset());
+    let is_disjoint = sorted.windows(2).all(|pair| pair[0].end() <= pair[1].offset());
+    is_disjoint.then_some((runs, needed_len, place))
+}
+
 /// The blocks of each group that are in no group before it, as runs, in the order of their first use. The order is that of
 /// windows of [`WINDOW_BLOCKS`]: within a window, the runs are sorted by their places, so that there are fewer.
-fn groups_of(groups: &[Vec<ByteRange>], image_len: u64) -> Vec<Vec<ByteRange>> {
+pub(crate) fn groups_of(groups: &[Vec<ByteRange>], image_len: u64) -> Vec<Vec<ByteRange>> {
     let mut seen = BTreeSet::new();
     let runs_of = |ranges: &Vec<ByteRange>| {
         let mut blocks = new_blocks(ranges, image_len, &mut seen);
@@ -235,7 +243,8 @@ fn joined(mut runs: Vec<ByteRange>, gap_bytes: u64) -> Vec<ByteRange> {
     joined
 }
 
-fn text_of(groups: &[Vec<ByteRange>]) -> String {
+/// The list of the runs of all groups.
+pub(crate) fn text_of(groups: &[Vec<ByteRange>]) -> String {
     let run = |run: &ByteRange| match run.len().div_ceil(BLOCK_BYTES) {
         1 => (run.offset() / BLOCK_BYTES).to_string(),
         count => format!("{}+{count}", run.offset() / BLOCK_BYTES),

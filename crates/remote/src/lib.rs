@@ -16,6 +16,7 @@ mod http_client;
 mod identity;
 mod launch;
 mod launch_bundle;
+mod launch_list;
 mod location;
 mod network;
 mod object;
@@ -32,6 +33,7 @@ mod retry;
 
 pub use counters::{CauseCounts, RemoteCounts, StageCounts};
 pub use file_digests::FileDigests;
+pub use launch_list::LaunchList;
 pub use location::{BadLocation, ImageReference, LayerChoice, ObjectService, RemoteLocation, Version};
 pub use network::Network;
 pub use object::RemoteObject;

@@ -15,13 +15,12 @@ use floe_remote_cache::{
 };
 use floe_sync::Mutex;
 use tokio::sync::mpsc::unbounded_channel;
-use url::Url;
 
 use crate::{
     ImageReference, Network, Outage, RemoteCounts, RemoteLocation,
     arrival::Arrival,
     fault::Fault,
-    host_limit::{PREFETCH_BYTES_AT_FIRST, REQUEST_BYTES_MIN, WINDOW_AT_FIRST},
+    host_limit::{PREFETCH_BYTES_AT_FIRST, REQUEST_BYTES_MIN, UNIT_BYTES_AT_FIRST, WINDOW_AT_FIRST},
     network::Shared,
     origin::{Bucket, Origin, Places},
     range_reply::{Validator, Wanted},
@@ -49,12 +48,21 @@ pub struct RemoteObject {
 struct Server {
     requester: Requester,
     validator: Validator,
+    /// The blob with the hash tree beside the object, if there is one.
+    tree: Option<TreeBlob>,
     /// The bytes that arrived with the length, until they are read.
     head: Mutex<Option<Bytes>>,
     /// The repository of the object, if it is in a registry.
     repository: Option<Repository>,
     /// How long it took to resolve the image; zero if it was not resolved.
     resolved_in: Duration,
+}
+
+/// The means of requesting ranges of a hash tree beside an object. Readers see it behind the object.
+struct TreeBlob {
+    requester: Requester,
+    validator: Validator,
+    len: u64,
 }
 
 /// An object that a server has described.
@@ -101,6 +109,10 @@ impl RemoteObject {
         self.server.get().map(|server| server.requester.counters.snapshot()).unwrap_or_default()
     }
 
+    pub(crate) fn location(&self) -> &RemoteLocation {
+        &self.location
+    }
+
     pub(crate) fn resolution(&self) -> &Resolution {
         &self.resolution
     }
@@ -121,6 +133,15 @@ impl RemoteObject {
         let resolution = Resolution { key: bundle.key(), name, bundle: None };
         let (shared, location) = (Arc::clone(&self.shared), self.location.clone());
         Some(Self { shared, location, resolution, server: server.into() })
+    }
+
+    /// The object whose name has this suffix after the name of this one, if it is not in a registry and has at most `bytes_max`.
+    pub(crate) fn beside(&self, suffix: &str, bytes_max: u64) -> Option<Bytes> {
+        let found = self.shared.block_on(async {
+            let (server, len) = Server::probe(&self.shared, origin_beside(&self.location, suffix)?).await?;
+            server.all(len, bytes_max).await
+        });
+        found.ok()
     }
 
     /// The preferred size of a request in bytes, once the host's latency and bandwidth are known.
@@ -146,6 +167,23 @@ impl RemoteObject {
         Ok(self.server.get_or_init(|| server))
     }
 
+    /// The length of the object itself in bytes, without a hash tree beside it.
+    pub(crate) fn blob_len(&self) -> u64 {
+        self.key().blob_len()
+    }
+
+    /// The blob with a range that is all data or all tree, and the range in it.
+    fn wanted<'server>(&self, server: &'server Server, range: ByteRange) -> (&'server Requester, Wanted<'server>) {
+        let start = self.blob_len();
+        let (requester, validator, range, len) = match &server.tree {
+            Some(TreeBlob { requester, validator, len }) if range.offset() >= start => {
+                (requester, validator, ByteRange::new(range.offset() - start, range.len()), *len)
+            }
+            _ => (&server.requester, &server.validator, range, start),
+        };
+        (requester, Wanted { range, object_len: Some(len), validator: Some(validator) })
+    }
+
     fn fetch_now(&self, server: &Server, range: ByteRange, cause: Cause) -> io::Result<Bytes> {
         let place = self.place(range);
         if range.end() > self.len() {
@@ -156,12 +194,14 @@ impl RemoteObject {
         }
         let fetched = self.shared.block_on(async {
             if range.len() <= REQUEST_BYTES_MAX {
-                return Ok(server.requester.fetch(&self.wanted(server, range), cause).await?.bytes);
+                let (requester, wanted) = self.wanted(server, range);
+                return Ok(requester.fetch(&wanted, cause).await?.bytes);
             }
             let mut bytes = Vec::new();
             for offset in (range.offset()..range.end()).step_by(REQUEST_BYTES_MAX as usize) {
                 let piece = ByteRange::new(offset, REQUEST_BYTES_MAX).intersection(range);
-                bytes.extend_from_slice(&server.requester.fetch(&self.wanted(server, piece), cause).await?.bytes);
+                let (requester, wanted) = self.wanted(server, piece);
+                bytes.extend_from_slice(&requester.fetch(&wanted, cause).await?.bytes);
             }
             Ok(bytes.into())
         });
@@ -177,10 +217,10 @@ impl RemoteObject {
         cause: Cause,
         arrived: &mut dyn FnMut(Bytes),
     ) -> io::Result<()> {
-        let wanted = self.wanted(server, range);
+        let (requester, wanted) = self.wanted(server, range);
         let (sender, mut parts) = unbounded_channel();
         let arrival = Arrival::passed_on(usize::try_from(part_bytes).unwrap_or(usize::MAX), sender);
-        let mut work = pin!(server.requester.fetch_into(arrival, &wanted, cause));
+        let mut work = pin!(requester.fetch_into(arrival, &wanted, cause));
         let mut handed_over = 0;
         // The receiver may make requests of its own, so it is not called inside `block_on`.
         let bytes = loop {
@@ -201,10 +241,6 @@ impl RemoteObject {
         };
         hand_over(bytes.slice(handed_over.min(bytes.len())..), part_bytes, arrived);
         Ok(())
-    }
-
-    fn wanted<'server>(&self, server: &'server Server, range: ByteRange) -> Wanted<'server> {
-        Wanted { range, object_len: Some(self.len()), validator: Some(&server.validator) }
     }
 
     fn place(&self, range: ByteRange) -> String {
@@ -256,7 +292,7 @@ impl RangeFetcher for RemoteObject {
     fn fetch_elsewhere(&self, range: ByteRange, cause: Cause) -> io::Result<Bytes> {
         let server = self.server()?;
         *server.head.lock() = None;
-        server.requester.turn_away(None);
+        self.wanted(server, range).0.turn_away(None);
         self.fetch_now(server, range, cause)
     }
 
@@ -266,9 +302,15 @@ impl RangeFetcher for RemoteObject {
         self.measured_request_bytes().unwrap_or(at_first)
     }
 
+    fn unit_bytes(&self) -> u64 {
+        let limit = self.server.get().and_then(|server| server.requester.limit());
+        limit.and_then(|limit| limit.unit_bytes()).unwrap_or(UNIT_BYTES_AT_FIRST)
+    }
+
     fn promote(&self, range: ByteRange) {
         if let Some(server) = self.server.get() {
-            server.requester.promote(range);
+            let (requester, wanted) = self.wanted(server, range);
+            requester.promote(wanted.range);
         }
     }
 
@@ -283,6 +325,7 @@ impl Server {
         Self {
             requester,
             validator: Validator::default(),
+            tree: None,
             head: Mutex::default(),
             repository: None,
             resolved_in: Duration::ZERO,
@@ -305,7 +348,7 @@ impl Server {
     /// Reads a whole small object of `len` bytes.
     async fn all(self, len: u64, bytes_max: u64) -> Result<Bytes, Fault> {
         if len > bytes_max {
-            return Err(Fault::refused(format!("the digest table has {len} bytes, more than {bytes_max}")));
+            return Err(Fault::refused(format!("the object has {len} bytes, more than {bytes_max}")));
         }
         let mut bytes = self.head.into_inner().unwrap_or_default().to_vec();
         while (bytes.len() as u64) < len {
@@ -326,27 +369,30 @@ impl Server {
     }
 }
 
+/// The origin of the object whose name has this suffix after that of the object at `location`.
+fn origin_beside(location: &RemoteLocation, suffix: &str) -> Result<Origin, Fault> {
+    match location {
+        RemoteLocation::Web { url, .. } => {
+            let mut url = url.clone();
+            url.set_path(&format!("{}{suffix}", url.path()));
+            Ok(Origin::Places(Places::of_url(&url)))
+        }
+        RemoteLocation::Object { service, bucket, key, .. } => {
+            Bucket::new(*service, bucket, &format!("{key}{suffix}")).map(|bucket| Origin::Bucket(bucket.into()))
+        }
+        RemoteLocation::Registry(_) => Err(Fault::refused("objects in a registry have no names")),
+    }
+}
+
 impl Opened {
     /// Opens the object at `location`.
     fn at(shared: &Arc<Shared>, location: &RemoteLocation) -> io::Result<Self> {
         let opened = shared.block_on(async {
-            let table_key = |key: &str| format!("{key}{TABLE_SUFFIX}");
             match location {
-                RemoteLocation::Web { url, table } => {
-                    let origin = |url: &Url| Origin::Places(Places::of_url(url));
-                    let table = table.map(|digest| {
-                        let mut url = url.clone();
-                        url.set_path(&table_key(url.path()));
-                        (origin(&url), digest)
-                    });
-                    Self::of_origin(shared, location, origin(url), table).await
-                }
-                RemoteLocation::Object { service, bucket, key, table } => {
-                    let origin =
-                        |key: &str| Bucket::new(*service, bucket, key).map(|bucket| Origin::Bucket(bucket.into()));
+                RemoteLocation::Web { table, .. } | RemoteLocation::Object { table, .. } => {
                     let table =
-                        table.map(|digest| origin(&table_key(key)).map(|origin| (origin, digest))).transpose()?;
-                    Self::of_origin(shared, location, origin(key)?, table).await
+                        table.map(|digest| origin_beside(location, TABLE_SUFFIX).map(|origin| (origin, digest)));
+                    Self::of_origin(shared, location, origin_beside(location, "")?, table.transpose()?).await
                 }
                 RemoteLocation::Registry(reference) => Self::of_reference(shared, reference).await,
             }
@@ -384,10 +430,19 @@ impl Opened {
         let began = Instant::now();
         let ResolvedBlob { repository, name, trust, layer } = ResolvedBlob::find(reference, shared).await?;
         let requester = Requester::new(Arc::clone(shared), repository.origin(&layer.digest)?);
+        let (tree, len) = match (&trust, layer.tree) {
+            (Trust::Tree(root), Some((_, digest))) => {
+                let (counters, outage) = (Arc::clone(&requester.counters), shared.options.outage);
+                let requester = Requester::with(Arc::clone(shared), repository.origin(&digest)?, counters, outage);
+                let len = root.object_len();
+                (Some(TreeBlob { requester, validator: Validator::default(), len: len - layer.len }), len)
+            }
+            _ => (None, layer.len),
+        };
         let (repository, resolved_in) = (Some(repository), began.elapsed());
-        let server = Server { repository, resolved_in, ..Server::new(requester) };
+        let server = Server { repository, resolved_in, tree, ..Server::new(requester) };
         let bundle = layer.bundle.clone().map(Arc::new);
-        let resolution = Resolution { key: ObjectKey { trust, len: layer.len }, name, bundle };
+        let resolution = Resolution { key: ObjectKey { trust, len }, name, bundle };
         Ok(Self { resolution, server, layer: Some(layer) })
     }
 }

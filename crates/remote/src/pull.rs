@@ -50,7 +50,7 @@ impl Network {
         };
         let table = match &object.key().trust {
             Trust::Table(table) => Some(table.digest()),
-            Trust::Verity(_) | Trust::Location(_) => None,
+            Trust::Verity(_) | Trust::Tree(_) | Trust::Location(_) => None,
         };
         let is_verified = table.is_some() || layer.is_some();
         if is_verified {
@@ -63,12 +63,12 @@ impl Network {
             }
         }
         let compression = layer.as_ref().and_then(Layer::compression);
-        Ok(Pulled { name: object.name(), len: RangeFetcher::len(&object), is_verified, compression })
+        Ok(Pulled { name: object.name(), len: object.blob_len(), is_verified, compression })
     }
 }
 
 fn fetch_all(object: &RemoteObject, file: &File, progress: &(dyn Fn(u64, u64) + Sync)) -> io::Result<()> {
-    let len = RangeFetcher::len(object);
+    let len = object.blob_len();
     file.set_len(len)?;
     let (next, done, is_over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     let failure = Mutex::new(None);

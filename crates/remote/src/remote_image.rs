@@ -1,6 +1,6 @@
 //! Opens remote images for reading.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{io, path::PathBuf, sync::Arc, thread};
 
 use floe_image::{ImageSource, ShownName, SourceIdentity, SourceOrigin, metrics};
 use floe_remote_cache::{
@@ -10,7 +10,8 @@ use floe_remote_cache::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Network, RemoteCounts, RemoteLocation, RemoteObject, RemoteOptions, launch::Launch, resolution::Resolution,
+    LaunchList, Network, RemoteCounts, RemoteLocation, RemoteObject, RemoteOptions, launch::Launch,
+    resolution::Resolution,
 };
 
 /// Options for opening a remote image.
@@ -117,6 +118,7 @@ impl RemoteImage {
             len: key.data_len(),
             verified_by: match &key.trust {
                 Trust::Verity(root) => Some(format!("dm-verity sha256:{}", root.root_hash)),
+                Trust::Tree(root) => Some(format!("tree sha256:{}", root.root_hash)),
                 Trust::Table(table) => Some(format!("table sha256:{}", table.digest())),
                 Trust::Location(_) => None,
             },
@@ -130,6 +132,13 @@ impl RemoteImage {
             // With the first chunk comes the digest table, which a read that the bundle cannot serve would wait for.
             source.will_need(0, 1);
             launch.decide(&source);
+        }
+        let has_list = !matches!(object.location(), RemoteLocation::Registry(_));
+        if has_list && !about.is_recalled && cache.is_some() && !source.is_whole() {
+            let (object, source) = (Arc::clone(&object), source.clone());
+            // Without the thread, the bytes come when they are read.
+            let spawned = thread::Builder::new().name("floe-launch-list".to_owned());
+            drop(spawned.spawn(move || LaunchList::follow(&object, &source)));
         }
         Ok(Self { about, network, object, source, launch })
     }
@@ -187,6 +196,10 @@ impl ImageSource for RemoteImage {
 
     fn identity(&self) -> Option<SourceIdentity> {
         self.about.identity()
+    }
+
+    fn reads_around(&self) -> bool {
+        true
     }
 
     fn will_need(&self, offset: u64, len: u64) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use floe_remote_cache::{Cache, Digest, DigestTable, Location, ObjectKey, Trust, VerityRoot};
+use floe_remote_cache::{Cache, Digest, DigestTable, Location, ObjectKey, TreeRoot, Trust, VerityRoot};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -32,6 +32,7 @@ struct Memory {
 #[derive(Serialize, Deserialize)]
 enum Root {
     Verity { root_hash: String, hash_offset: u64 },
+    Tree { root_hash: String, data_len: u64 },
     Table { digest: String },
     Location { url: String, etag: String },
 }
@@ -44,6 +45,7 @@ impl Resolution {
             Trust::Verity(root) => {
                 Root::Verity { root_hash: root.root_hash.to_string(), hash_offset: root.hash_offset }
             }
+            Trust::Tree(root) => Root::Tree { root_hash: root.root_hash.to_string(), data_len: root.data_len },
             Trust::Table(table) => Root::Table { digest: table.digest().to_string() },
             // An object that cannot be distinguished from its successor must not be used again.
             Trust::Location(Location { etag, .. }) if etag.is_empty() => return,
@@ -64,6 +66,9 @@ impl Resolution {
             Root::Verity { root_hash, hash_offset } => {
                 Trust::Verity(VerityRoot { root_hash: root_hash.parse().ok()?, hash_offset })
             }
+            Root::Tree { root_hash, data_len } => {
+                Trust::Tree(TreeRoot { root_hash: root_hash.parse().ok()?, data_len })
+            }
             Root::Table { digest } => {
                 let digest: Digest = digest.parse().ok()?;
                 let table = cache.blob(&digest, DigestTable::bytes_for(len))?;
@@ -77,7 +82,9 @@ impl Resolution {
         {
             return None;
         }
-        let bundle = bundle.and_then(|text| LaunchBundle::parse(&text, len)).map(Arc::new);
-        Some(Self { key: ObjectKey { trust, len }, name, bundle })
+        let key = ObjectKey { trust, len };
+        let image_len = key.blob_len();
+        let bundle = bundle.and_then(|text| LaunchBundle::parse(&text, image_len)).map(Arc::new);
+        Some(Self { key, name, bundle })
     }
 }

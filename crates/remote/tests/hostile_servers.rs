@@ -72,11 +72,13 @@ fn read_from_hostile_servers() {
     let table = DigestTable::of(&mut &*image).expect("a table");
     let (_, bundle) = content.bundle(&image, &[(0, 3), (200, 50), (60, 20)]);
     let table_annotation = format!(r#""dev.floe.digest-table":"{}""#, content.blob(&table.to_bytes()));
+    let (_, beside) = content.tree(&image);
     let digests = [
+        content.image("beside", &image, &format!("{beside},{bundle}")),
         content.image("table", &image, &format!("{table_annotation},{bundle}")),
         content.image("tree", &with_tree, &format!("{annotations},{bundle}")),
     ];
-    let tags = ["table", "tree"].map(|tag| format!("oci://HOST/team/image:{tag}"));
+    let tags = ["beside", "table", "tree"].map(|tag| format!("oci://HOST/team/image:{tag}"));
     let mut urls: Vec<String> = digests.iter().map(|digest| format!("oci://HOST/team/image@{digest}")).collect();
     urls.extend(tags);
     urls.push(format!("http://HOST{WEB_PATH}#table=sha256:{}", table.digest()));

@@ -321,7 +321,7 @@ fn status_shows_the_server() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let text = status(&[]);
-    assert!(text.contains("remote       oci://localhost:") && text.contains("verified by table sha256:"), "{text}");
+    assert!(text.contains("remote       oci://localhost:") && text.contains("verified by tree sha256:"), "{text}");
     let report: serde_json::Value = serde_json::from_str(&status(&["--json"])).expect("JSON");
     assert_eq!(report["sandbox"]["seccomp"], "enforced");
     let causes = report["remote"]["counts"]["remote"]["causes"].as_array().expect("causes");

@@ -143,7 +143,7 @@ fn the_cache_is_listed_verified_pruned_and_dropped() {
     let verified = run(&["verify"]);
     assert_eq!(verified.status.code(), Some(0));
     assert!(text(&verified.stdout).contains(&format!(": {chunks} chunks are correct\n")), "{}", text(&verified.stdout));
-    let data = folder.path().join("cache/v1/objects").join(&id[..2]).join(&id).join("data");
+    let data = folder.path().join("cache/v2/objects").join(&id[..2]).join(&id).join("data");
     File::options().write(true).open(data).expect("the data").write_all_at(b"rotten", 5000).expect("written");
     let verified = run(&["verify", &id[..6]]);
     assert_eq!(verified.status.code(), Some(4));
@@ -223,7 +223,7 @@ fn images_are_read_without_the_cache() {
     let own = folder.path().join("own/cache");
     let output = run(floe().args(["cat", "--cache-directory"]).arg(&own).args([&verified, FILE]));
     assert_eq!((told(&output), &output.stdout), ((Some(0), String::new()), &expected));
-    assert!(own.join("v1").is_dir());
+    assert!(own.join("v2").is_dir());
 }
 
 #[test]

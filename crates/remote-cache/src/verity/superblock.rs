@@ -2,13 +2,16 @@
 
 use std::fmt;
 
-use crate::{DIGEST_BYTES, VerityRoot};
+use crate::{CHUNK_BYTES, DIGEST_BYTES, VerityRoot};
 
 /// The number of meaningful bytes of the superblock, which fills the first hash block.
 pub(crate) const SUPERBLOCK_BYTES: usize = 512;
 
 /// The magic number of a superblock.
 const MAGIC: [u8; 8] = *b"verity\0\0";
+
+/// The maximum size of a block in bytes: as much as is verified at a time.
+pub(crate) const BLOCK_BYTES_MAX: u32 = CHUNK_BYTES as u32;
 
 /// The maximum length of a salt, in bytes.
 const SALT_BYTES_MAX: usize = 256;
@@ -83,11 +86,12 @@ impl Superblock {
         if algorithm.strip_prefix(b"sha256").is_none_or(|rest| rest.iter().any(|byte| *byte != 0)) {
             return bad("its algorithm is not sha256");
         }
-        let log2_of = |size: u32| (size.is_power_of_two() && (512..=32 << 10).contains(&size)).then(|| size.ilog2());
+        let sizes = 512..=BLOCK_BYTES_MAX;
+        let log2_of = |size: u32| (size.is_power_of_two() && sizes.contains(&size)).then(|| size.ilog2());
         let (Some(data_block_log2), Some(hash_block_log2)) =
             (log2_of(word(at::DATA_BLOCK_SIZE)), log2_of(word(at::HASH_BLOCK_SIZE)))
         else {
-            return bad("its block sizes are not powers of two from 512 bytes to 32 KiB");
+            return bad("its block sizes are not powers of two from 512 bytes to 16 KiB");
         };
         let data_blocks = bytes[at::DATA_BLOCKS..at::SALT_SIZE].try_into().map_or(0, u64::from_le_bytes);
         let salt_len = usize::from(u16::from_le_bytes([bytes[at::SALT_SIZE], bytes[at::SALT_SIZE + 1]]));
@@ -155,6 +159,27 @@ impl Geometry {
         if !hash_offset.is_multiple_of(hash_block_bytes) {
             return bad("the hash offset is not a multiple of the size of hash blocks");
         }
+        let start = hash_offset.checked_add(hash_block_bytes.max(SUPERBLOCK_BYTES as u64));
+        Self::behind(superblock, start).ok_or(BadVerity { rule: "it ends past all offsets" })
+    }
+
+    /// The tree beside an image of `data_len` bytes, as [`HashTree`](crate::HashTree) describes it. Readers see it behind the
+    /// image.
+    pub(crate) fn beside(data_len: u64) -> Self {
+        let superblock = Superblock {
+            data_block_log2: CHUNK_BYTES.ilog2(),
+            hash_block_log2: 12,
+            data_blocks: data_len.div_ceil(CHUNK_BYTES),
+            salt: Vec::new(),
+            uuid: [0; 16],
+        };
+        let none = Self { superblock: superblock.clone(), levels: Vec::new(), end: data_len };
+        Self::behind(superblock, Some(data_len)).unwrap_or(none)
+    }
+
+    /// The tree whose levels begin at `start`; `None` if it ends past all offsets.
+    fn behind(superblock: Superblock, start: Option<u64>) -> Option<Self> {
+        let hash_block_bytes = 1_u64 << superblock.hash_block_log2;
         let hashes_log2 = superblock.hash_block_log2 - DIGEST_LOG2;
         let mut counts = Vec::new();
         let mut blocks = superblock.data_blocks;
@@ -162,7 +187,7 @@ impl Geometry {
             blocks = blocks.div_ceil(1 << hashes_log2);
             counts.push(blocks);
         }
-        let mut end = hash_offset.checked_add(hash_block_bytes.max(SUPERBLOCK_BYTES as u64));
+        let mut end = start;
         let mut levels = Vec::new();
         for blocks in counts.into_iter().rev() {
             let Some(offset) = end else { break };
@@ -170,10 +195,7 @@ impl Geometry {
             end = blocks.checked_mul(hash_block_bytes).and_then(|bytes| offset.checked_add(bytes));
         }
         levels.reverse();
-        match end {
-            Some(end) => Ok(Self { superblock, levels, end }),
-            None => bad("it ends past all offsets"),
-        }
+        Some(Self { superblock, levels, end: end? })
     }
 
     /// The tree of an object of this length, described by the superblock in `bytes`.
@@ -212,8 +234,8 @@ mod tests {
             (12, 0, "its hash type is not 1"),
             (38, b'0', "its algorithm is not sha256"),
             (37, b'7', "its algorithm is not sha256"),
-            (64, 1, "its block sizes are not powers of two from 512 bytes to 32 KiB"),
-            (70, 1, "its block sizes are not powers of two from 512 bytes to 32 KiB"),
+            (64, 1, "its block sizes are not powers of two from 512 bytes to 16 KiB"),
+            (70, 1, "its block sizes are not powers of two from 512 bytes to 16 KiB"),
             (80, 1, "its salt is longer than 256 bytes"),
         ] {
             let mut bytes = bytes;

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use floe_image::ByteRange;
 use floe_sync::Mutex;
 
-use crate::{DIGEST_BYTES, Digest, verity::Geometry};
+use crate::{DIGEST_BYTES, Digest, TreeRoot, verity::Geometry};
 
 /// The size of each of the two generations of verified hash blocks that are kept.
 const GENERATION_BLOCKS_MAX: usize = 512;
@@ -51,11 +51,33 @@ pub(crate) struct VerityTree {
     geometry: Geometry,
     root_hash: Digest,
     verified: Mutex<VerifiedBlocks>,
+    rules: Rules,
+}
+
+/// The rules that wrong bytes violate.
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    data: &'static str,
+    tree: &'static str,
 }
 
 impl VerityTree {
+    /// A dm-verity tree.
     pub(crate) fn new(geometry: Geometry, root_hash: Digest) -> Self {
-        Self { geometry, root_hash, verified: Mutex::default() }
+        let rules = Rules {
+            data: "a block does not have the hash in the dm-verity tree",
+            tree: "a block of the dm-verity tree does not have the hash in its parent",
+        };
+        Self { geometry, root_hash, verified: Mutex::default(), rules }
+    }
+
+    /// The tree beside an image.
+    pub(crate) fn beside(root: &TreeRoot) -> Self {
+        let rules = Rules {
+            data: "a piece of 16 KiB does not have the hash in the hash tree",
+            tree: "a block of the hash tree does not have the hash in its parent",
+        };
+        Self { geometry: Geometry::beside(root.data_len), root_hash: root.root_hash, verified: Mutex::default(), rules }
     }
 
     /// Verifies the hash block next to the root, if the tree has hash blocks.
@@ -82,8 +104,7 @@ impl VerityTree {
                 leaf.as_ref().map_or(self.root_hash, |(_, hashes)| self.hash_in(hashes, number))
             };
             if Digest::salted(&self.geometry.superblock.salt, block) != expected {
-                let rule = "a block does not have the hash in the dm-verity tree";
-                return Err(VerifyError::Wrong { rule, offset: number << block_log2 });
+                return Err(VerifyError::Wrong { rule: self.rules.data, offset: number << block_log2 });
             }
         }
         Ok(())
@@ -98,6 +119,12 @@ impl VerityTree {
         let [first, last] = [range.offset(), range.end() - 1].map(|byte| byte >> log2);
         let hash_block_log2 = self.geometry.superblock.hash_block_log2;
         ByteRange::between(leaves.offset + (first << hash_block_log2), leaves.offset + ((last + 1) << hash_block_log2))
+    }
+
+    /// The topmost hash block; empty if there is none.
+    pub(crate) fn top(&self) -> ByteRange {
+        let place = self.geometry.levels.last().map(|level| level.offset);
+        place.map_or(ByteRange::new(0, 0), |offset| ByteRange::new(offset, self.geometry.hash_block_bytes() as u64))
     }
 
     /// Whether all hash blocks that verify `range` directly are in memory.
@@ -130,8 +157,7 @@ impl VerityTree {
                 return Ok(bytes);
             }
         }
-        let rule = "a block of the dm-verity tree does not have the hash in its parent";
-        Err(VerifyError::Wrong { rule, offset: range.offset() })
+        Err(VerifyError::Wrong { rule: self.rules.tree, offset: range.offset() })
     }
 
     /// The hash of block `number` of the level below, from the hash block that contains it.

@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use floe_image::{ByteRange, ImageSource};
-use floe_remote_cache::{CHUNK_BYTES, CachedSource, Cause, FetchError, FetchFault, RangeFetcher, SourceOptions};
+use floe_remote_cache::{CachedSource, Cause, FetchError, FetchFault, RangeFetcher, SECTION_BYTES, SourceOptions};
 
 use crate::scene::{Kind, Object, Scene};
 
@@ -94,21 +94,21 @@ fn opened(object: &Object, parts: &[Part], scene: &Scene) -> (CachedSource, Arc<
 
 #[test]
 fn verified_chunks_are_read_before_the_rest_has_arrived() {
-    for kind in [Kind::Table, Kind::Verity] {
-        let (object, scene) = (Object::new(kind, 5 * CHUNK_BYTES as usize, 3), Scene::new());
+    for kind in [Kind::Table, Kind::Verity, Kind::Tree] {
+        let (object, scene) = (Object::new(kind, 5 * SECTION_BYTES as usize, 3), Scene::new());
         let parts = [Part::Right, Part::Right, Part::Pause, Part::Right, Part::Right, Part::Right];
         let (source, server, resume) = opened(&object, &parts, &scene);
         source.will_need(0, object.key.data_len());
         let mut second = vec![0; 100];
         // A read that waits could request the chunk before the background thread does.
-        while !source.try_read_at(CHUNK_BYTES + 5, &mut second).expect("inside") {
+        while !source.try_read_at(SECTION_BYTES + 5, &mut second).expect("inside") {
             thread::yield_now();
         }
-        assert_eq!(second, object.data()[CHUNK_BYTES as usize + 5..][..100], "{kind:?}");
+        assert_eq!(second, object.data()[SECTION_BYTES as usize + 5..][..100], "{kind:?}");
         // The third chunk is in flight: its reader waits for the same request.
         let waiting = thread::spawn({
             let source = source.clone();
-            move || source.read_at(2 * CHUNK_BYTES, &mut [0; 10])
+            move || source.read_at(2 * SECTION_BYTES, &mut [0; 10])
         });
         resume.send(()).expect("the request waits");
         waiting.join().expect("no panic").expect("it arrives");
@@ -121,7 +121,7 @@ fn verified_chunks_are_read_before_the_rest_has_arrived() {
 
 #[test]
 fn chunks_without_a_root_wait_for_the_whole_answer() {
-    let (object, scene) = (Object::new(Kind::Location, 3 * CHUNK_BYTES as usize, 3), Scene::new());
+    let (object, scene) = (Object::new(Kind::Location, 3 * SECTION_BYTES as usize, 3), Scene::new());
     let (source, server, _resume) = opened(&object, &[Part::Pause], &scene);
     let mut all = vec![0; object.key.data_len() as usize];
     source.read_at(0, &mut all).expect("read");
@@ -132,7 +132,7 @@ fn chunks_without_a_root_wait_for_the_whole_answer() {
 #[test]
 fn what_is_wrong_or_missing_is_fetched_elsewhere_and_an_outage_fails_the_rest() {
     use Part::{End, Right, Short, Wrong};
-    let chunk = |first: u64, count: u64| ByteRange::new(first * CHUNK_BYTES, count * CHUNK_BYTES);
+    let chunk = |first: u64, count: u64| ByteRange::new(first * SECTION_BYTES, count * SECTION_BYTES);
     for (parts, fetched, readable) in [
         (vec![Right, Wrong, Right, Right], vec![chunk(1, 1)], 4),
         (vec![Right, Short, Right, Right], vec![chunk(1, 1)], 4),
@@ -140,12 +140,12 @@ fn what_is_wrong_or_missing_is_fetched_elsewhere_and_an_outage_fails_the_rest() 
         (vec![Right, End(FetchFault::WrongBytes)], vec![chunk(1, 3)], 4),
         (vec![Right, Right, End(FetchFault::Outage)], vec![], 2),
     ] {
-        let (object, scene) = (Object::new(Kind::Table, 4 * CHUNK_BYTES as usize, 5), Scene::new());
+        let (object, scene) = (Object::new(Kind::Table, 4 * SECTION_BYTES as usize, 5), Scene::new());
         let (source, server, _resume) = opened(&object, &parts, &scene);
         let mut all = vec![0; object.key.data_len() as usize];
         let result = source.read_at(0, &mut all);
         assert_eq!(result.is_ok(), readable == 4, "{parts:?}");
-        let filled = readable * CHUNK_BYTES as usize;
+        let filled = readable * SECTION_BYTES as usize;
         assert!(all[..filled] == object.data()[..filled], "{parts:?}");
         assert!(all[filled..].iter().all(|byte| *byte == 0), "{parts:?}: nothing unverified");
         assert_eq!(*server.whole.lock().expect("no panic"), fetched, "{parts:?}");

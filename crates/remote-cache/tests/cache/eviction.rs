@@ -3,7 +3,7 @@
 use std::{fs::File, os::unix::fs::FileExt, thread, time::Duration};
 
 use floe_image::{ByteRange, ImageSource};
-use floe_remote_cache::{CHUNK_BYTES, CheckReport, Digest, Trust};
+use floe_remote_cache::{CheckReport, Digest, SECTION_BYTES, Trust};
 use floe_testkit::Random;
 
 use crate::scene::{Kind, Object, Scene, Server, open, read_all, read_parts};
@@ -49,7 +49,7 @@ fn a_limit_below_the_working_set_is_kept_and_nothing_wrong_is_read() {
     });
     assert!(evicted > 50, "{evicted} chunks were evicted");
     // Bytes that others reserved during an eviction may exceed the limit: one request per reader.
-    assert!(most <= LIMIT + READERS * CHUNK_BYTES * 2, "{most} bytes at a time");
+    assert!(most <= LIMIT + READERS * SECTION_BYTES * 2, "{most} bytes at a time");
     assert!(scene.notices.lock().expect("no panic").is_empty(), "{:?}", scene.notices);
 }
 
@@ -95,27 +95,27 @@ fn readers_of_chunks_that_go_never_get_zeros() {
 #[test]
 fn pinned_chunks_go_last_and_used_ones_late() {
     const CHUNKS: u64 = 16;
-    let object = Object::new(Kind::Table, (CHUNKS * CHUNK_BYTES) as usize, 33);
+    let object = Object::new(Kind::Table, (CHUNKS * SECTION_BYTES) as usize, 33);
     let (scene, server) = (Scene::new(), Server::of(&object));
     let cache = scene.cache();
     let source = open(&cache, &object, &server).expect("it opens");
-    source.pin(&[ByteRange::new(3 * CHUNK_BYTES + 5, 1), ByteRange::new(9 * CHUNK_BYTES, CHUNK_BYTES + 1)]);
+    source.pin(&[ByteRange::new(3 * SECTION_BYTES + 5, 1), ByteRange::new(9 * SECTION_BYTES, SECTION_BYTES + 1)]);
     assert!(read_all(&source).expect("all of it") == object.data());
     let pinned = |scene: &Scene| scene.cache().list()[0].pinned_chunks;
     assert_eq!(pinned(&scene), 3);
     for goal_chunks in [12, 8, 4] {
-        let (_, after) = cache.prune(goal_chunks * CHUNK_BYTES + 65_536).expect("pruned");
-        assert!(after <= goal_chunks * CHUNK_BYTES + 65_536);
+        let (_, after) = cache.prune(goal_chunks * SECTION_BYTES + 65_536).expect("pruned");
+        assert!(after <= goal_chunks * SECTION_BYTES + 65_536);
         assert_eq!(pinned(&scene), 3, "down to {goal_chunks} chunks");
     }
     // Reads of pinned chunks send no requests.
     server.set_down(true);
     for chunk in [3, 9, 10] {
-        source.read_at(chunk * CHUNK_BYTES + 7, &mut [0; 9]).expect("it is still there");
+        source.read_at(chunk * SECTION_BYTES + 7, &mut [0; 9]).expect("it is still there");
     }
     cache.prune(0).expect("pruned");
     assert_eq!(scene.cache().list()[0].present_chunks, 0, "they are evicted in the end");
-    source.read_at(3 * CHUNK_BYTES, &mut [0]).expect_err("neither in the cache nor on the server");
+    source.read_at(3 * SECTION_BYTES, &mut [0]).expect_err("neither in the cache nor on the server");
 
     // Of two objects, the one in use stays.
     server.set_down(false);
@@ -168,7 +168,7 @@ fn objects_are_listed_checked_and_dropped() {
         check(report.chunks, 0);
         let data =
             File::options().write(true).open(scene.object_directory(&object.key).join("data")).expect("the data");
-        data.write_all_at(b"rotten", 2 * CHUNK_BYTES + 77).expect("written");
+        data.write_all_at(b"rotten", 2 * SECTION_BYTES + 77).expect("written");
         check(report.chunks - 1, 1);
         check(report.chunks - 1, 0);
 
@@ -195,7 +195,7 @@ fn space_of_killed_processes_is_freed() {
     let data = File::options().write(true).open(scene.object_directory(&object.key).join("data")).expect("the data");
     data.write_all_at(object.data(), 0).expect("written");
     // A directory with a description that does not parse.
-    let unknown = scene.directory.path().join("v1/objects/ab").join("ab".repeat(32));
+    let unknown = scene.directory.path().join("v2/objects/ab").join("ab".repeat(32));
     std::fs::create_dir_all(&unknown).expect("made");
     std::fs::write(unknown.join("data"), vec![1; 1 << 20]).expect("written");
     let (before, after) = cache.prune(u64::MAX).expect("pruned");

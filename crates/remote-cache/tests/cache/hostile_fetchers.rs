@@ -38,7 +38,7 @@ fn liar(seed: u64, rate: u64) -> Lie {
 
 #[test]
 fn no_wrong_byte_gets_through() {
-    for kind in [Kind::Verity, Kind::SmallVerity, Kind::Table] {
+    for kind in [Kind::Verity, Kind::SmallVerity, Kind::Tree, Kind::Table] {
         let object = Object::new(kind, 300_000, 3);
         let (mut read, mut failed, mut unopened) = (0, 0, 0);
         for seed in 0..CASES {
@@ -63,7 +63,7 @@ fn no_wrong_byte_gets_through() {
 
 #[test]
 fn a_wrong_answer_is_asked_for_once_more_elsewhere() {
-    for kind in [Kind::Verity, Kind::SmallVerity, Kind::Table] {
+    for kind in [Kind::Verity, Kind::SmallVerity, Kind::Tree, Kind::Table] {
         let object = Object::new(kind, 600_000, 3);
         let server = Server::of(&object);
         let source = open(&Scene::new().cache(), &object, &server).expect("it opens");
@@ -83,7 +83,8 @@ fn a_wrong_answer_is_asked_for_once_more_elsewhere() {
         };
         server.set_lie(Some(Arc::new(wrong_until_elsewhere)));
         assert!(read_all(&source).expect("all of it") == object.data());
-        let chunk = floe_image::ByteRange::new(262_144, 262_144);
+        let chunk_bytes = object.key.chunk_bytes();
+        let chunk = floe_image::ByteRange::new(300_000 / chunk_bytes * chunk_bytes, chunk_bytes);
         assert_eq!(*server.elsewhere.lock().expect("no panic"), [chunk], "{kind:?}");
         assert_eq!(source.counts().verification_failures, 1);
     }
@@ -94,6 +95,7 @@ fn an_error_names_the_url_the_place_and_the_rule() {
     for (kind, offset, rule) in [
         (Kind::Verity, 299_008, "a block does not have the hash in the dm-verity tree"),
         (Kind::SmallVerity, 299_520, "a block does not have the hash in the dm-verity tree"),
+        (Kind::Tree, 294_912, "a piece of 16 KiB does not have the hash in the hash tree"),
         (Kind::Table, 262_144, "a piece of 256 KiB does not have the digest in the digest table"),
     ] {
         let object = Object::new(kind, 600_000, 3);
@@ -107,7 +109,7 @@ fn an_error_names_the_url_the_place_and_the_rule() {
             Ok(wrong.into())
         };
         server.set_lie(Some(Arc::new(lie)));
-        let error = source.read_at(270_000, &mut [0]).expect_err("the chunk is wrong");
+        let error = source.read_at(299_000, &mut [0]).expect_err("the chunk is wrong");
         let expected = format!("https://example.org/image, byte {offset}: {rule} ({})", object.key);
         assert_eq!((error.to_string(), FetchError::fault_of(&error)), (expected, FetchFault::WrongBytes));
         assert_eq!(server.elsewhere.lock().expect("no panic").len(), 1, "one retry");

@@ -129,7 +129,7 @@ fn eight_processes_fetch_each_chunk_once() {
         assert!(child.wait().expect("it ends").success());
     }
     let fetched = logged(folder.path());
-    let counts = fetches_by_chunk(fetched.iter().copied(), object.key.data_len());
+    let counts = fetches_by_chunk(fetched.iter().copied(), &object.key);
     assert_eq!(counts.len() as u64, object.data_chunks());
     assert!(counts.values().all(|count| *count == 1), "{counts:?}");
     let bytes: u64 = fetched.iter().map(|range| range.len()).sum();

@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use floe_image::{ByteRange, ImageSource};
 use floe_remote_cache::{
-    CHUNK_BYTES, CachedSource, Cause, FetchError, FetchFault, ObjectKey, RangeFetcher, SourceOptions,
+    CHUNK_BYTES, CachedSource, Cause, FetchError, FetchFault, ObjectKey, RangeFetcher, SECTION_BYTES, SourceOptions,
 };
 use floe_testkit::{Random, check_rows};
 
@@ -91,7 +91,7 @@ fn only_proven_chunks_are_read_without_waiting() {
     output.fill(0);
     assert!(source.try_read_at(260_000, &mut output).expect("inside"));
     assert_eq!(output, object.data()[260_000..265_000]);
-    assert!(!source.try_read_at(530_000, &mut output).expect("inside"), "the third chunk is absent");
+    assert!(!source.try_read_at(530_000, &mut output).expect("inside"), "the third section is absent");
     let other = open(&scene.cache(), &object, &server).expect("it opens");
     assert!(!other.try_read_at(260_000, &mut output).expect("inside"), "another process has proven nothing yet");
     other.read_at(260_000, &mut [0]).expect("it is proven");
@@ -130,7 +130,7 @@ fn threads_share_one_flight() {
         }
     });
     let fetched = server.fetched.lock().expect("no panic");
-    let counts = fetches_by_chunk(fetched.iter().map(|(range, _)| *range), object.key.data_len());
+    let counts = fetches_by_chunk(fetched.iter().map(|(range, _)| *range), &object.key);
     assert!(counts.values().all(|count| *count == 1), "{counts:?}");
     let tree: Vec<_> = fetched.iter().filter(|(_, cause)| *cause == Cause::Tree).collect();
     let distinct: BTreeSet<u64> = tree.iter().map(|(range, _)| range.offset()).collect();
@@ -147,37 +147,70 @@ fn hints_are_fetched_in_the_background_and_once() {
     source.will_need(4 << 20, u64::MAX);
     source.will_need(u64::MAX, 7);
     let started = Instant::now();
-    while source.counts().bytes.prefetch < (4 << 20) + (256 << 10) {
+    while source.counts().bytes.prefetch < (4 << 20) + CHUNK_BYTES {
         assert!(started.elapsed() < Duration::from_secs(60), "{:?}", source.counts());
         thread::sleep(Duration::from_millis(2));
     }
     assert!(read_all(&source).expect("all of it") == object.data());
     let fetched = server.fetched.lock().expect("no panic");
-    let counts = fetches_by_chunk(fetched.iter().map(|(range, _)| *range), object.key.data_len());
-    assert_eq!((counts.len(), counts.values().max()), (20, Some(&1)));
-    assert_eq!(source.counts().bytes.demand, 3 << 18, "only the reader requested the rest");
+    let counts = fetches_by_chunk(fetched.iter().map(|(range, _)| *range), &object.key);
+    assert_eq!((counts.len(), counts.values().max()), (320, Some(&1)));
+    assert_eq!(source.counts().bytes.demand, (1 << 20) - CHUNK_BYTES, "only the reader requested the rest");
 }
 
 #[test]
 fn sequential_readers_are_fetched_ahead() {
-    let object = Object::new(Kind::Table, 40 * CHUNK_BYTES as usize, 35);
-    let (scene, server) = (Scene::new(), Server::of(&object));
-    let source = open_with(&scene.cache(), &object, &server, SourceOptions::default()).expect("it opens");
-    let read = |chunk: u64| source.read_at(chunk * CHUNK_BYTES, &mut [0; 4096]).expect("read");
-    for chunk in [30, 20, 10] {
-        read(chunk);
+    for kind in Kind::ALL {
+        let object = Object::new(kind, 40 * SECTION_BYTES as usize, 35);
+        let (scene, server) = (Scene::new(), Server::of(&object));
+        let source = open_with(&scene.cache(), &object, &server, SourceOptions::default()).expect("it opens");
+        let read = |section: u64| {
+            source.read_at(section * SECTION_BYTES, &mut vec![0; SECTION_BYTES as usize]).expect("read");
+        };
+        for section in [30, 20, 10] {
+            read(section);
+        }
+        assert_eq!(server.data_bytes(), 3 * SECTION_BYTES, "{kind:?}: jumps fetch what is read");
+        read(0);
+        read(1);
+        // Sections 2 and 3 come without being read.
+        let started = Instant::now();
+        while server.data_bytes() < 7 * SECTION_BYTES {
+            assert!(started.elapsed() < Duration::from_secs(60), "{} bytes", server.data_bytes());
+            thread::yield_now();
+        }
+        assert!(read_all(&source).expect("all of it") == object.data());
+        assert_eq!(server.data_bytes(), 40 * SECTION_BYTES, "{kind:?}: each chunk comes once");
     }
-    assert_eq!(server.data_bytes(), 3 * CHUNK_BYTES, "jumps fetch what is read");
-    read(0);
-    read(1);
-    // Chunks 2 and 3 come without being read.
-    let started = Instant::now();
-    while server.data_bytes() < 7 * CHUNK_BYTES {
-        assert!(started.elapsed() < Duration::from_secs(60), "{} bytes", server.data_bytes());
-        thread::yield_now();
+}
+
+#[test]
+fn scattered_reads_fetch_what_they_need_and_dense_regions_are_completed() {
+    const UNIT: u64 = 16 << 10;
+    for kind in [Kind::Verity, Kind::SmallVerity, Kind::Tree, Kind::Location] {
+        let object = Object::new(kind, 8 << 20, 36);
+        let (scene, server) = (Scene::new(), Server::of(&object));
+        let source = open_with(&scene.cache(), &object, &server, SourceOptions::default()).expect("it opens");
+        let read = |offset: u64| {
+            let mut output = [0; 100];
+            source.read_at(offset, &mut output).expect("read");
+            assert!(output == object.data()[offset as usize..][..100], "{kind:?}, {offset}");
+        };
+        for offset in [5 << 20, (3 << 20) + 50_000, 0, (7 << 20) + 4096, (6 << 20) - 5000] {
+            read(offset);
+        }
+        assert_eq!(server.data_bytes(), 5 * UNIT, "{kind:?}");
+        // Three of four units of a region are read; the rest of it comes by itself.
+        [128, 130, 129].into_iter().for_each(|unit| read(unit * UNIT));
+        let started = Instant::now();
+        while !source.has(ByteRange::new(131 * UNIT, UNIT)) {
+            assert!(started.elapsed() < Duration::from_secs(60), "{kind:?}: {} bytes", server.data_bytes());
+            thread::yield_now();
+        }
+        assert_eq!(server.data_bytes(), 9 * UNIT, "{kind:?}: nothing else");
+        assert!(read_all(&source).expect("all of it") == object.data());
+        assert_eq!(server.data_bytes(), 8 << 20, "{kind:?}: each chunk once");
     }
-    assert!(read_all(&source).expect("all of it") == object.data());
-    assert_eq!(server.data_bytes(), 40 * CHUNK_BYTES, "each chunk comes once");
 }
 
 #[test]

@@ -15,8 +15,8 @@ use std::{
 use bytes::Bytes;
 use floe_image::{ByteRange, ImageSource};
 use floe_remote_cache::{
-    BootId, CHUNK_BYTES, Cache, CacheOptions, CachedSource, Cause, DigestTable, FetchError, FetchFault, Location,
-    ObjectKey, RangeFetcher, SourceOptions, Trust, VerityOptions, append_verity,
+    BootId, Cache, CacheOptions, CachedSource, Cause, Digest, DigestTable, FetchError, FetchFault, HashTreeBuilder,
+    Location, ObjectKey, RangeFetcher, SourceOptions, TreeRoot, Trust, VerityOptions, append_verity,
 };
 use floe_testkit::Random;
 use tempfile::TempDir;
@@ -26,12 +26,13 @@ use tempfile::TempDir;
 pub(crate) enum Kind {
     Verity,
     SmallVerity,
+    Tree,
     Table,
     Location,
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 4] = [Self::Verity, Self::SmallVerity, Self::Table, Self::Location];
+    pub(crate) const ALL: [Self; 5] = [Self::Verity, Self::SmallVerity, Self::Tree, Self::Table, Self::Location];
 }
 
 /// An object and its key.
@@ -55,6 +56,17 @@ impl Object {
                 file.read_exact_at(&mut bytes, 0).expect("read");
                 Trust::Verity(root)
             }
+            Kind::Tree => {
+                let mut builder = HashTreeBuilder::default();
+                builder.update(&bytes);
+                match builder.finish() {
+                    Some(tree) => {
+                        bytes.extend_from_slice(tree.bytes());
+                        Trust::Tree(tree.root())
+                    }
+                    None => Trust::Tree(TreeRoot { root_hash: Digest::of(&bytes), data_len: image_len as u64 }),
+                }
+            }
             Kind::Table => Trust::Table(DigestTable::of(&mut &*bytes).expect("a table").into()),
             Kind::Location => {
                 let url = format!("https://example.org/{seed}");
@@ -71,7 +83,7 @@ impl Object {
     }
 
     pub(crate) fn data_chunks(&self) -> u64 {
-        self.key.data_len().div_ceil(CHUNK_BYTES)
+        self.key.data_len().div_ceil(self.key.chunk_bytes())
     }
 }
 
@@ -168,7 +180,7 @@ impl Scene {
     /// The directory of an object.
     pub(crate) fn object_directory(&self, key: &ObjectKey) -> PathBuf {
         let id = key.id().to_string();
-        self.directory.path().join("v1/objects").join(&id[..2]).join(id)
+        self.directory.path().join("v2/objects").join(&id[..2]).join(id)
     }
 }
 
@@ -239,10 +251,11 @@ pub(crate) fn read_parts(
 }
 
 /// How often each data chunk was fetched, computed from the fetched ranges.
-pub(crate) fn fetches_by_chunk(ranges: impl IntoIterator<Item = ByteRange>, data_len: u64) -> HashMap<u64, usize> {
+pub(crate) fn fetches_by_chunk(ranges: impl IntoIterator<Item = ByteRange>, key: &ObjectKey) -> HashMap<u64, usize> {
+    let (data_len, chunk_bytes) = (key.data_len(), key.chunk_bytes());
     let mut counts = HashMap::new();
     for range in ranges.into_iter().filter(|range| range.offset() < data_len) {
-        for chunk in range.offset() / CHUNK_BYTES..range.end().min(data_len).div_ceil(CHUNK_BYTES) {
+        for chunk in range.offset() / chunk_bytes..range.end().min(data_len).div_ceil(chunk_bytes) {
             *counts.entry(chunk).or_insert(0) += 1;
         }
     }

@@ -23,11 +23,11 @@ fn refused(directory: &Path) -> String {
 fn directories_that_others_may_write_are_refused() {
     for mode in [0o777, 0o720, 0o1702] {
         let folder = tempfile::tempdir().expect("a folder");
-        let version = folder.path().join("v1");
+        let version = folder.path().join("v2");
         fs::create_dir(&version).expect("made");
         fs::set_permissions(&version, fs::Permissions::from_mode(mode)).expect("set");
         let message = refused(folder.path());
-        assert!(message.contains("others may write") && message.contains("v1"), "{mode:o}: {message}");
+        assert!(message.contains("others may write") && message.contains("v2"), "{mode:o}: {message}");
         assert_eq!(fs::read_dir(&version).expect("a folder").count(), 0, "nothing is created there");
     }
 }
@@ -35,7 +35,7 @@ fn directories_that_others_may_write_are_refused() {
 #[test]
 fn directories_of_others_and_links_are_refused() {
     let folder = tempfile::tempdir().expect("a folder");
-    let (version, elsewhere) = (folder.path().join("v1"), folder.path().join("elsewhere"));
+    let (version, elsewhere) = (folder.path().join("v2"), folder.path().join("elsewhere"));
     fs::create_dir(&elsewhere).expect("made");
     symlink(&elsewhere, &version).expect("linked");
     assert!(refused(folder.path()).contains("not a directory"));
@@ -52,7 +52,7 @@ fn the_state_is_no_link() {
     let folder = tempfile::tempdir().expect("a folder");
     let (other, options) = (folder.path().join("other"), CacheOptions::new(folder.path(), Arc::new(|_| {})));
     drop(Cache::open(options.clone()).expect("a cache"));
-    let state = folder.path().join("v1/state");
+    let state = folder.path().join("v2/state");
     fs::remove_file(&state).expect("removed");
     fs::write(&other, "text").expect("written");
     symlink(&other, &state).expect("linked");
@@ -115,7 +115,7 @@ fn no_directory_above_the_cache_belongs_to_another_user() {
         directory(&above, mode);
         directory(&above.join("own"), 0o700);
         chown(&above, Some(NOBODY), None).expect("given away");
-        let message = message(&above.join(below)).expect("its owner can exchange v1");
+        let message = message(&above.join(below)).expect("its owner can exchange v2");
         let named = format!("{}: it belongs to another user (user ID {NOBODY})", above.display());
         assert!(message.starts_with(&named) && !message.contains('\n'), "{mode:o} {below}: {message}");
     }
@@ -179,10 +179,10 @@ fn files_of_another_user_in_the_cache_are_not_read() {
     cache.keep_blob(&digest, b"text");
     assert_eq!(cache.recall("name").as_deref(), Some("first"));
     let name = digest.to_string();
-    let blob = folder.path().join("v1/blobs").join(&name[..2]).join(&name);
+    let blob = folder.path().join("v2/blobs").join(&name[..2]).join(&name);
     chown(&blob, Some(NOBODY), None).expect("given away");
     assert_eq!(cache.blob(&digest, 10), None);
-    fs::set_permissions(folder.path().join("v1/names"), fs::Permissions::from_mode(0o777)).expect("set");
+    fs::set_permissions(folder.path().join("v2/names"), fs::Permissions::from_mode(0o777)).expect("set");
     assert_eq!(cache.recall("name"), None);
 }
 

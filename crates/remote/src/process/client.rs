@@ -198,6 +198,10 @@ impl ImageSource for RemoteProcess {
         self.about.identity()
     }
 
+    fn reads_around(&self) -> bool {
+        true
+    }
+
     fn will_need(&self, offset: u64, len: u64) {
         self.hint(Verb::WillNeed, offset, len);
     }

@@ -1,6 +1,6 @@
 //! Selects manifests from indexes and layers from manifests.
 
-use floe_remote_cache::{Digest, DigestTable, OBJECT_BYTES_MAX, VerityRoot};
+use floe_remote_cache::{Digest, DigestTable, HashTree, OBJECT_BYTES_MAX, TreeRoot, VerityRoot};
 
 use crate::{
     LayerChoice,
@@ -23,6 +23,10 @@ pub const TABLE_ANNOTATION: &str = "dev.floe.digest-table";
 /// The layer annotation with the format of an image. containerd passes annotations with this prefix to snapshotters.
 pub const FORMAT_ANNOTATION: &str = "containerd.io/snapshot/dev.floe.format";
 
+/// The layer annotations with the digest of its hash tree, which is a blob of the same repository, and with the root of the tree.
+pub(crate) const TREE_ANNOTATION: &str = "dev.floe.hash-tree";
+pub(crate) const TREE_ROOT_ANNOTATION: &str = "dev.floe.hash-tree.root";
+
 /// The annotations of a layer that describe its launch bundle: [`LaunchBundle`].
 const BUNDLE_ANNOTATION: &str = "dev.floe.launch-bundle";
 const BUNDLE_RUNS_ANNOTATION: &str = "dev.floe.launch-bundle.runs";
@@ -42,6 +46,8 @@ pub(crate) struct Layer {
     pub(crate) digest: Digest,
     pub(crate) len: u64,
     pub(crate) verity: Option<VerityRoot>,
+    /// The root of its hash tree, and the digest of the blob with the tree.
+    pub(crate) tree: Option<(TreeRoot, Digest)>,
     /// The digest of its digest table.
     pub(crate) table: Option<Digest>,
     /// The blob with the blocks that a launch reads.
@@ -125,8 +131,9 @@ impl Layer {
             return Err(Fault::refused("the manifest places the hash tree past the end of the layer"));
         }
         let table = annotations.get(TABLE_ANNOTATION).map(|text| parse_digest(text)).transpose()?;
+        let tree = tree(annotations, layer.size)?.filter(|_| compression(&media_type).is_none());
         let bundle = bundle(annotations, layer.size);
-        Ok(Self { digest, len: layer.size, verity, table, bundle, media_type })
+        Ok(Self { digest, len: layer.size, verity, tree, table, bundle, media_type })
     }
 
     /// The compression of the layer as a whole, if any: `zstd` or `gzip`.
@@ -167,7 +174,9 @@ fn is_image(layer: &Descriptor) -> bool {
 /// Whether the media type is neither an image's nor an archive's: an artifact that could be either.
 fn is_unknown(layer: &Descriptor) -> bool {
     let media_type = &layer.media_type;
-    !is_image(layer) && !media_type.contains("tar") && *media_type != DigestTable::MEDIA_TYPE
+    !is_image(layer)
+        && !media_type.contains("tar")
+        && ![DigestTable::MEDIA_TYPE, HashTree::MEDIA_TYPE].contains(&&**media_type)
 }
 
 /// Adds the description of a launch bundle.
@@ -182,6 +191,13 @@ fn bundle(annotations: &Annotations, image_len: u64) -> Option<LaunchBundle> {
     let value = |name: &str| annotations.get(name).cloned();
     let [digest, runs, table] = [BUNDLE_ANNOTATION, BUNDLE_RUNS_ANNOTATION, BUNDLE_TABLE_ANNOTATION].map(value);
     LaunchBundle::parse(&BundleText { digest: digest?, runs: runs?, table: table? }, image_len)
+}
+
+/// The hash tree beside a layer of `data_len` bytes.
+fn tree(annotations: &Annotations, data_len: u64) -> Result<Option<(TreeRoot, Digest)>, Fault> {
+    let digest_in = |name: &str| annotations.get(name).map(|text| parse_digest(text)).transpose();
+    let pair = digest_in(TREE_ROOT_ANNOTATION)?.zip(digest_in(TREE_ANNOTATION)?);
+    Ok(pair.map(|(root_hash, blob)| (TreeRoot { root_hash, data_len }, blob)))
 }
 
 fn verity(annotations: &Annotations) -> Result<Option<VerityRoot>, Fault> {
@@ -277,10 +293,15 @@ mod tests {
         let layer = of(&verity("4096")).expect("sound");
         assert_eq!(layer.verity, Some(VerityRoot { root_hash: root('a'), hash_offset: 4096 }));
         assert_eq!(of(&table).expect("sound").table, Some(root('b')));
+        let tree = format!(r#""{TREE_ANNOTATION}":"{}","{TREE_ROOT_ANNOTATION}":"{}""#, hex('c'), hex('d'));
+        let expected = (TreeRoot { root_hash: root('d'), data_len: 5000 }, root('c'));
+        assert_eq!(of(&tree).expect("sound").tree, Some(expected));
+        assert_eq!(of(&format!(r#""{TREE_ANNOTATION}":"{}""#, hex('c'))).expect("sound").tree, None, "without a root");
         for (annotations, expected) in [
             (verity("5001"), "past the end"),
             (verity("-1"), "is not the offset"),
             (table.replace("sha256", "sha512"), "is not a SHA-256"),
+            (tree.replace("sha256", "sha512"), "is not a SHA-256"),
         ] {
             let error = of(&annotations).expect_err(&annotations).message;
             assert!(error.contains(expected), "{annotations}: {error}");

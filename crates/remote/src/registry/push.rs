@@ -1,9 +1,9 @@
-//! Pushes an image: its bytes, a manifest, an index, and as referrers its digest table and its launch bundle.
+//! Pushes an image: its bytes, a manifest, an index, and as referrers its digest table, its hash tree and its launch bundle.
 
 use std::{collections::BTreeMap, fs::File, io, sync::Arc};
 
 use floe_image::ByteRange;
-use floe_remote_cache::{Digest, DigestTable, VerityRoot};
+use floe_remote_cache::{Digest, DigestTable, HashTree, VerityRoot};
 use serde_json::json;
 
 use crate::{
@@ -15,7 +15,10 @@ use crate::{
     registry::{
         document::{Descriptor, Document, INDEX, Index, MANIFEST, Manifest, Platform, machine},
         endpoint::{Endpoint, repository_of},
-        manifest::{EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, SQUASHFS_LAYER, TABLE_ANNOTATION, annotate},
+        manifest::{
+            EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, SQUASHFS_LAYER, TABLE_ANNOTATION, TREE_ANNOTATION,
+            TREE_ROOT_ANNOTATION, annotate,
+        },
         upload::{Content, Upload},
     },
 };
@@ -111,7 +114,7 @@ async fn push(
     companions: &Companions,
     progress: &dyn Fn(u64),
 ) -> Result<Pushed, Fault> {
-    let Companions { digests: FileDigests { whole: digest, table }, bundle } = companions;
+    let Companions { digests: FileDigests { whole: digest, table, tree }, bundle } = companions;
     let endpoint = Endpoint::own(&reference.registry, shared.options.plain_http)?;
     let upload = Upload::new(shared, endpoint, repository_of(reference));
     let len = table.object_len();
@@ -119,6 +122,11 @@ async fn push(
     let table_bytes = table.to_bytes();
     upload.blob(table.digest(), &Content::Bytes(&table_bytes), &|_| ()).await?;
     let mut artifacts = vec![Descriptor::new(DigestTable::MEDIA_TYPE, table.digest(), table_bytes.len() as u64)];
+    if let Some(tree) = tree {
+        let digest = Digest::of(tree.bytes());
+        upload.blob(&digest, &Content::Bytes(tree.bytes()), &|_| ()).await?;
+        artifacts.push(Descriptor::new(HashTree::MEDIA_TYPE, &digest, tree.bytes().len() as u64));
+    }
     if let Some((bundle, bytes)) = bundle {
         upload.blob(&bundle.digest(), &Content::Bytes(bytes), &|_| ()).await?;
         artifacts.push(Descriptor::new(BUNDLE_MEDIA_TYPE, &bundle.digest(), bundle.len()));
@@ -161,7 +169,7 @@ fn config(platform: &Platform, layer: &Digest) -> Result<Made, Fault> {
 }
 
 fn manifest_of(config: Descriptor, image: &ImageToPush<'_>, companions: &Companions) -> Manifest {
-    let Companions { digests: FileDigests { whole: digest, table }, bundle } = companions;
+    let Companions { digests: FileDigests { whole: digest, table, tree }, bundle } = companions;
     let media_type = match image.format {
         PushedFormat::Erofs => EROFS_LAYER,
         PushedFormat::Squashfs => SQUASHFS_LAYER,
@@ -171,6 +179,10 @@ fn manifest_of(config: Descriptor, image: &ImageToPush<'_>, companions: &Compani
         layer.annotations.insert(FORMAT_ANNOTATION.to_owned(), "erofs".to_owned());
     }
     layer.annotations.insert(TABLE_ANNOTATION.to_owned(), format!("sha256:{}", table.digest()));
+    if let Some(tree) = tree {
+        let digests = [(TREE_ANNOTATION, Digest::of(tree.bytes())), (TREE_ROOT_ANNOTATION, tree.root().root_hash)];
+        layer.annotations.extend(digests.map(|(name, digest)| (name.to_owned(), format!("sha256:{digest}"))));
+    }
     if let Some((bundle, _)) = bundle {
         annotate(&mut layer.annotations, bundle);
     }

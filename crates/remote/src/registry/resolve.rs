@@ -177,11 +177,14 @@ impl Repository {
         }
     }
 
-    /// The root of trust of a layer: the hash tree or the table that the manifest names. A table that refers to the manifest is
+    /// The root of trust of a layer: the hash tree behind it or beside it, or the table that the manifest names. A table that refers to the manifest is
     /// no root: the digest of the manifest does not pin the list of referrers, so the registry could choose the table.
     fn trust(&self, layer: &Layer, shared: &Arc<Shared>) -> Trust {
         if let Some(root) = layer.verity {
             return Trust::Verity(root);
+        }
+        if let Some((root, _)) = layer.tree {
+            return Trust::Tree(root);
         }
         let Some(digest) = layer.table else {
             let url = format!("oci://{}/{}@sha256:{}", self.registry, self.name, layer.digest);

@@ -6,6 +6,7 @@ mod support;
 mod cached_names;
 mod environment;
 mod launch;
+mod launch_list;
 mod many_clients;
 mod process;
 mod ranges;

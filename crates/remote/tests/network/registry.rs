@@ -233,6 +233,57 @@ fn the_target_of_a_redirect_cannot_ask_for_credentials() {
 }
 
 #[test]
+fn pieces_of_an_image_with_a_hash_tree_beside_it_are_fetched_and_verified() {
+    let layer = object((5 << 20) + 777, 12);
+    let mut content = Content::default();
+    let (tree, annotations) = content.tree(&layer);
+    content.image("v1", &layer, &annotations);
+    let (bytes, is_lying) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let (sent, lying, blob) = (Arc::clone(&bytes), Arc::clone(&is_lying), format!("sha256:{}", Digest::of(&layer)));
+    let server = Server::start(move |asked| {
+        let mut answer = content.answer(asked);
+        if asked.path.contains("/blobs/") {
+            sent.fetch_add(answer.body.len() as u64, Relaxed);
+        }
+        if lying.load(Relaxed) && asked.path.ends_with(&blob) {
+            answer.body.fill(7);
+        }
+        if lying.load(Relaxed) && asked.path.ends_with(&tree) {
+            answer.body.fill(8);
+        }
+        answer
+    });
+    let url = format!("oci://{}/team/image:v1", server.address);
+    let directory = tempfile::tempdir().expect("a directory");
+    let open = || {
+        let cache_directory = Some(directory.path().to_owned());
+        let options =
+            ImageOptions { remote: options(), cache_directory, require_verified: true, ..ImageOptions::default() };
+        RemoteImage::open(&url, &options, |_| ()).expect("opened")
+    };
+    let read = |image: &RemoteImage, offset: usize, len: usize| {
+        let mut output = vec![0; len];
+        image.read_at(offset as u64, &mut output).map(|()| assert!(output == layer[offset..offset + len], "{offset}"))
+    };
+    let image = open();
+    assert_eq!(image.len(), layer.len() as u64);
+    assert!(image.about().verified_by.as_ref().is_some_and(|root| root.starts_with("tree sha256:")));
+    for offset in [4 << 20, 100_000, (5 << 20) + 770, (2 << 20) - 3] {
+        read(&image, offset, 7).expect("read");
+    }
+    assert!(bytes.load(Relaxed) <= 5 * (32 << 10) + (16 << 10), "{bytes:?} bytes for four places");
+    is_lying.store(true, Relaxed);
+    read(&image, 3 << 20, 7).expect_err("the bytes are wrong");
+    drop(image);
+    is_lying.store(false, Relaxed);
+    let image = open();
+    read(&image, 0, layer.len()).expect("all of it");
+    drop(image);
+    is_lying.store(true, Relaxed);
+    read(&open(), 0, layer.len()).expect("the cache has all of it, and what verifies it");
+}
+
+#[test]
 fn a_table_that_only_refers_to_the_manifest_is_no_root() {
     let (layer, other) = (object(1 << 20, 10), object(1 << 20, 11));
     let mut content = Content::default();

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use floe_remote_cache::{Digest, DigestTable};
+use floe_remote_cache::{Digest, DigestTable, HashTreeBuilder};
 
 use super::{Answer, Asked};
 
@@ -61,6 +61,16 @@ impl Content {
         let table = DigestTable::of(&mut &*layer).expect("read");
         let digest = self.blob(&table.to_bytes());
         self.image(tag, layer, &format!(r#""dev.floe.digest-table":"{digest}""#))
+    }
+
+    /// Adds the hash tree of a layer of more than one piece. Returns its digest and the annotations of the layer.
+    pub(crate) fn tree(&mut self, layer: &[u8]) -> (String, String) {
+        let mut builder = HashTreeBuilder::default();
+        builder.update(layer);
+        let tree = builder.finish().expect("several pieces");
+        let (digest, name) = (self.blob(tree.bytes()), "dev.floe.hash-tree");
+        let annotations = format!(r#""{name}":"{digest}","{name}.root":"sha256:{}""#, tree.root().root_hash);
+        (digest, annotations)
     }
 
     /// Adds the bundle of the blocks that `runs` lists, as pairs of the first block and the number of blocks. Returns its digest
