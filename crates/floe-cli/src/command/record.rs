@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsString,
-    io,
+    fs, io,
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus},
@@ -12,6 +12,7 @@ use std::{
 };
 
 use clap::Args;
+use floe::remote::LaunchList;
 use floe_engine::PrefetchSet;
 use floe_fuse::{Mount, MountHandles, MountHooks, MountSetup, Mountpoint, Readdir};
 use floe_image::ShownName;
@@ -29,6 +30,7 @@ use signal_hook::{
 
 use crate::{
     cancellation::unless_ignored,
+    command::push::launch::launch_ranges,
     fail::{Exit, Fail},
     fake,
     output::ReportFile,
@@ -45,7 +47,8 @@ use crate::{
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe record /mnt/app -- /mnt/app/bin/app --version\n  \
-    floe record /mnt/app --image app.erofs --output app.profile -- /mnt/app/bin/app\n\n\
+    floe record /mnt/app --image app.erofs --output app.profile -- /mnt/app/bin/app\n  \
+    floe record /mnt/app --image app.erofs --launch-list -- /mnt/app/bin/app    # for a web server\n\n\
 Exit codes: those of the command; 1 if it cannot be recorded.")]
 pub(crate) struct Arguments {
     /// The directory on which the image is mounted, or an empty one with --image
@@ -59,6 +62,11 @@ pub(crate) struct Arguments {
     /// The output file for the profile
     #[arg(long, value_name = "FILE", default_value = "floe.profile")]
     output: PathBuf,
+
+    /// Also write IMAGE.launch: the parts of the image that the command reads. If this file is beside the image on a web server
+    /// or in an object store, mounts fetch these parts first
+    #[arg(long)]
+    launch_list: bool,
 
     /// Options of floe mount that the image needs
     #[arg(short = 'o', value_name = "OPTIONS")]
@@ -98,6 +106,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     let image = remote::open_image(&path, &settings.open)?;
     // This comes before the launch, which must not be in vain.
     let output = ReportFile::open(&arguments.output)?;
+    let list = arguments.launch_list.then(|| LaunchListFile::open(&path)).transpose()?;
     let recorder = Arc::new(Recorder::default());
     let sink = Arc::clone(&recorder);
     let mut options = settings.mount;
@@ -124,6 +133,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     let status = status?;
     let profile = recorder.take_profile(&image)?;
     output.write(profile.to_text().as_bytes())?;
+    if let Some(list) = list {
+        list.write(&arguments.output)?;
+    }
     let bytes: u64 = profile.ranges().iter().map(|range| range.range.len()).sum();
     say!(
         "floe: {} ranges with {} KiB and {} names are in {}; floe mkfs --profile places their files first, and floe \
@@ -134,6 +146,31 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
         arguments.output.shown()
     );
     Ok(code_of(status))
+}
+
+/// The list of the parts of an image that a launch reads, beside the image.
+struct LaunchListFile {
+    image: PathBuf,
+    image_len: u64,
+    output: ReportFile,
+}
+
+impl LaunchListFile {
+    fn open(image: &Path) -> Result<Self, Fail> {
+        let failed = |error| Fail::usage(format!("{}: --launch-list needs an image file: {error}", image.shown()));
+        let image_len = fs::metadata(image).map_err(failed)?.len();
+        let mut path = image.as_os_str().to_owned();
+        path.push(LaunchList::SUFFIX);
+        Ok(Self { image: image.to_path_buf(), image_len, output: ReportFile::open(Path::new(&path))? })
+    }
+
+    /// Writes the list for the launch in this profile.
+    fn write(self, profile: &Path) -> Result<(), Fail> {
+        let groups = launch_ranges(&self.image, Some(profile), self.image_len)?;
+        // The others are for programs that read more.
+        let needed = groups.into_iter().next().unwrap_or_default();
+        self.output.write(LaunchList::of(&needed, self.image_len).to_text().as_bytes())
+    }
 }
 
 /// The image that is mounted on a directory, by Floe or by the kernel.

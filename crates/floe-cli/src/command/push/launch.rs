@@ -62,7 +62,7 @@ pub(crate) struct Arguments {
 ///
 /// # Errors
 /// The image cannot be opened, or the profile is invalid.
-pub(super) fn launch_ranges(path: &Path, profile: Option<&Path>, len: u64) -> Result<Vec<Vec<ByteRange>>, Fail> {
+pub(crate) fn launch_ranges(path: &Path, profile: Option<&Path>, len: u64) -> Result<Vec<Vec<ByteRange>>, Fail> {
     let failed = |error: io::Error| Fail::failed(format!("cannot examine {}: {error}", path.shown()));
     let mut command = Command::new(own_program());
     // The program name selects drop-in programs, so it must be `floe`. The environment may contain credentials.
