@@ -5,7 +5,7 @@ use std::{
     num::NonZero,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread,
     time::Duration,
@@ -14,7 +14,7 @@ use std::{
 use floe::{ByteRange, Image, Nid, Reader};
 use floe_engine::AdoptedThread;
 use floe_front::VirtualImage;
-use floe_image::FileType;
+use floe_image::{DeviceId, FileType};
 use floe_keeper::{LaunchWalk, WalkAction, WalkBatch};
 use floe_mkfs::{NameUsage, Profile, ProfileStep};
 
@@ -51,6 +51,9 @@ const BATCH_BYTES: u64 = 1 << 20;
 
 /// The number of batches whose names are looked up while the ranges of earlier ones are stored.
 const BATCHES_AHEAD: usize = 2;
+
+/// The maximum number of threads that look for the files of a launch in a remote image.
+const RESOLVING_THREADS_MAX: usize = 8;
 
 /// The number of threads that store ranges besides that of the replay, for each CPU, and their maximum. Where a replay may not
 /// have a higher priority than other programs, its share of the CPUs grows with its threads.
@@ -94,6 +97,9 @@ impl Replay {
     /// Waits for the launch, and replays it.
     pub(super) fn run(self, profile: &Profile) {
         let files = self.files_of(profile);
+        if self.is_remote() && !self.has_bundle {
+            self.request(profile, &files);
+        }
         let hold = |is_held| self.holds_metadata.iter().for_each(|holds| holds.store(is_held, Relaxed));
         if !self.has_bundle {
             if !self.profile_match.begins_within(LAUNCH_IMMINENT) {
@@ -120,27 +126,54 @@ impl Replay {
 
     /// The inodes and sizes of the files of the profile that the image has.
     fn files_of<'a>(&self, profile: &'a Profile) -> HashMap<&'a [u8], (Nid, u64)> {
-        let mut files = HashMap::new();
-        let mut missing = HashSet::new();
-        for step in profile.steps() {
-            let path = match step {
-                ProfileStep::Range(range) => range.path.as_slice(),
-                ProfileStep::Name(name) if [NameUsage::Found, NameUsage::Link].contains(&name.usage) => &name.path,
-                ProfileStep::Name(_) => continue,
-            };
-            if self.profile_match.is_over() || files.contains_key(path) || !missing.insert(path) {
-                continue;
+        let mut seen = HashSet::new();
+        let paths = profile.steps().filter_map(|step| match step {
+            ProfileStep::Range(range) => Some(range.path.as_slice()),
+            ProfileStep::Name(name) if [NameUsage::Found, NameUsage::Link].contains(&name.usage) => Some(&name.path),
+            ProfileStep::Name(_) => None,
+        });
+        let paths: Vec<&[u8]> = paths.filter(|path| seen.insert(*path)).collect();
+        let next = AtomicUsize::new(0);
+        let resolve = || {
+            let mut files = Vec::new();
+            while let Some(path) = paths.get(next.fetch_add(1, Relaxed)).filter(|_| !self.profile_match.is_over()) {
+                let nid = self.image.resolve_link(path).ok();
+                let attr = nid.and_then(|nid| self.image.file_system().attr(nid).ok());
+                if let Some(attr) = attr.filter(|attr| attr.file_type != FileType::Directory) {
+                    files.push((*path, (attr.nid, attr.size)));
+                    self.profile_match.add(attr.nid);
+                }
             }
-            let Ok(attr) = self.image.resolve_link(path).map(|nid| self.image.file_system().attr(nid)) else {
-                continue;
-            };
-            let Ok(attr) = attr else { continue };
-            if attr.file_type != FileType::Directory {
-                files.insert(path, (attr.nid, attr.size));
-                self.profile_match.add(attr.nid);
-            }
+            files
+        };
+        // Each path waits for a remote source, one directory after the other.
+        let helper_count = if self.is_remote() { RESOLVING_THREADS_MAX.min(paths.len()).saturating_sub(1) } else { 0 };
+        thread::scope(|scope| {
+            let spawn = |_| thread::Builder::new().name("floe-resolve".to_owned()).spawn_scoped(scope, resolve).ok();
+            let helpers: Vec<_> = (0..helper_count).map_while(spawn).collect();
+            let found = resolve();
+            found.into_iter().chain(helpers.into_iter().flat_map(|helper| helper.join().unwrap_or_default())).collect()
+        })
+    }
+
+    /// Requests the stored bytes of the launch from a remote source, which transfers them while the names are looked up.
+    fn request(&self, profile: &Profile, files: &HashMap<&[u8], (Nid, u64)>) {
+        let Ok(source) = self.reader.volume().source(DeviceId(0)) else { return };
+        let mut known: HashMap<Nid, HashSet<u64>> = HashMap::new();
+        let ranges = profile.ranges().iter().filter_map(|range| {
+            let (nid, size) = *files.get(range.path.as_slice())?;
+            let range = range.range.intersection(ByteRange::new(0, size));
+            let units = new_units(range, size, CHUNK_BYTES, known.entry(nid).or_default());
+            Some(units.into_iter().map(move |unit| (nid, unit)))
+        });
+        let ranges: Vec<FileRange> = ranges.flatten().collect();
+        for run in self.image.stored_runs(&ranges, 0) {
+            source.will_need(run.offset(), run.len());
         }
-        files
+    }
+
+    fn is_remote(&self) -> bool {
+        self.holds_metadata.is_some()
     }
 
     fn replay(&self, profile: &Profile, files: &HashMap<&[u8], (Nid, u64)>) -> Result<(), Ending> {
