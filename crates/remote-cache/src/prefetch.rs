@@ -117,7 +117,8 @@ impl Prefetch {
         }
     }
 
-    /// The chunks to request for a reader that waits for `wanted`: these, or the unit of the link around them. If most of a region around them is present, the rest of it is likely to be read, and is queued.
+    /// The chunks to request for a reader that waits for `wanted`: the unit of the link around them, or the half units if they
+    /// are in several units. If most of a region around them is present, the rest of it is likely to be read, and is queued.
     pub(crate) fn reach(&self, wanted: Range<ChunkIndex>) -> Range<ChunkIndex> {
         let object = &self.hints.object;
         let chunks_in = |bytes: u64| (bytes / object.layout.chunk_bytes()).max(1);
@@ -127,7 +128,7 @@ impl Prefetch {
         };
         let unit = chunks_in(object.fetcher.unit_bytes());
         let is_in_unit = wanted.start / unit == (wanted.end - 1) / unit;
-        let unit_around = if is_in_unit { around(unit) } else { wanted.clone() };
+        let unit_around = around(if is_in_unit { unit } else { (unit / 2).max(1) });
         let Some(stored) = object.stored.as_ref().filter(|_| self.readers.is_some() && self.is_fetching()) else {
             return unit_around;
         };

@@ -30,11 +30,11 @@ const FORGETTING: f64 = 1.01;
 pub(crate) const REQUEST_BYTES_MIN: u64 = 256 << 10;
 
 /// The size in bytes to which requests of readers that wait are rounded: at least, at most, and before the host is measured.
-const UNIT_BYTES: (u64, u64) = (16 << 10, 64 << 10);
+const UNIT_BYTES: (u64, u64) = (16 << 10, 512 << 10);
 pub(crate) const UNIT_BYTES_AT_FIRST: u64 = 32 << 10;
 
 /// The intended ratio of the wait for the first byte to the transfer of a unit.
-const WAIT_TO_UNIT: f64 = 16.0;
+const WAIT_TO_UNIT: f64 = 6.0;
 
 /// The intended ratio of transfer time to the wait for the first byte: a fifth of the time is waiting.
 const TRANSFER_TO_WAIT: f64 = 4.0;
@@ -323,11 +323,13 @@ mod tests {
 
     #[test]
     fn units_are_small_beside_the_wait() {
-        for (first_byte_ms, transfer_ms, expected) in [(1, 80, 16 << 10), (40, 80, 32 << 10), (80, 8, 64 << 10)] {
+        for (first_byte_ms, transfer_ms, expected_kib) in
+            [(1, 80, 16), (21, 80, 32), (81, 80, 128), (21, 8, 256), (81, 8, 512)]
+        {
             let limit = HostLimit::new(16.0);
             assert_eq!(limit.unit_bytes(), None);
             limit.went_well(Duration::from_millis(first_byte_ms), Duration::from_millis(transfer_ms), 1 << 20);
-            assert_eq!(limit.unit_bytes(), Some(expected), "{first_byte_ms} {transfer_ms}");
+            assert_eq!(limit.unit_bytes(), Some(expected_kib << 10), "{first_byte_ms} {transfer_ms}");
         }
     }
 
