@@ -197,15 +197,41 @@ impl StoredObject {
         (is_read && self.look(index).as_ref() == Some(entry)).then(|| bytes.into())
     }
 
-    /// Proves a chunk that was verified during the current boot, by its checksum, and returns its bytes.
+    /// Proves a chunk that was verified during the current boot, by its checksum, and returns its bytes. Proves its neighbours in
+    /// the section with it, so that later readers find them proven and need not wait.
     pub(crate) fn prove(&self, index: ChunkIndex) -> Option<Bytes> {
-        let entry = self.look(index).filter(|entry| self.is_of_this_boot(entry))?;
-        let bytes = self.read_whole(index, &entry)?;
-        if !entry.fits(&bytes) {
+        let section = self.layout.chunks_of(self.layout.section_of(index));
+        let before = self.entries(section.clone());
+        let entry_in = |entries: &[Option<MapEntry>], chunk: ChunkIndex| {
+            let entry = (*entries.get(usize::try_from(chunk - section.start).ok()?)?)?;
+            self.is_of_this_boot(&entry).then_some(entry)
+        };
+        entry_in(&before, index)?;
+        let is_open = |chunk: &ChunkIndex| {
+            entry_in(&before, *chunk).is_some_and(|entry| !self.proven.is_proven(*chunk, entry.stamp_ns))
+        };
+        let start = (section.start..index).rev().take_while(is_open).last().unwrap_or(index);
+        let end = (index + 1..section.end).take_while(is_open).last().unwrap_or(index) + 1;
+        let run = self.layout.run(start..end);
+        let mut bytes = vec![0; usize::try_from(run.len()).ok()?];
+        if !read_all(&self.data, run.offset(), &mut bytes, Wait::Allowed) {
             return None;
         }
-        self.proven.prove(index, entry.stamp_ns);
-        Some(bytes)
+        let (bytes, after) = (Bytes::from(bytes), self.entries(section.clone()));
+        let mut proven = None;
+        for chunk in start..end {
+            let range = self.layout.range(chunk);
+            let from = usize::try_from(range.offset() - run.offset()).ok()?;
+            let part = bytes.slice(from..from + usize::try_from(range.len()).ok()?);
+            let entry = entry_in(&before, chunk).filter(|entry| entry_in(&after, chunk) == Some(*entry));
+            if let Some(entry) = entry.filter(|entry| entry.fits(&part)) {
+                self.proven.prove(chunk, entry.stamp_ns);
+                if chunk == index {
+                    proven = Some(part);
+                }
+            }
+        }
+        proven
     }
 
     /// Locks consecutive chunks if the locks of all of them are free.

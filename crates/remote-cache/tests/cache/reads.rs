@@ -99,6 +99,21 @@ fn only_proven_chunks_are_read_without_waiting() {
 }
 
 #[test]
+fn present_chunks_of_a_section_are_proven_together() {
+    let object = Object::new(Kind::Verity, 600_000, 1);
+    let (scene, server) = (Scene::new(), Server::of(&object));
+    let source = open(&scene.cache(), &object, &server).expect("it opens");
+    source.read_at(0, &mut vec![0; 300_000]).expect("it is fetched");
+    let other = open(&scene.cache(), &object, &server).expect("it opens");
+    let mut output = [0; 100];
+    assert!(!other.try_read_at(200_000, &mut output).expect("inside"), "another process has proven nothing yet");
+    other.read_at(5, &mut [0]).expect("the first chunk is proven");
+    assert!(other.try_read_at(200_000, &mut output).expect("inside"));
+    assert_eq!(output, object.data()[200_000..200_100]);
+    assert!(!other.try_read_at(280_000, &mut output).expect("inside"), "the next section is not");
+}
+
+#[test]
 fn one_request_fetches_adjacent_missing_chunks() {
     let object = Object::new(Kind::Table, 2 << 20, 1);
     let (scene, server) = (Scene::new(), Server::of(&object));
