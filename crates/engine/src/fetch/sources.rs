@@ -162,7 +162,7 @@ impl Sources {
         let (source, wanted) = (self.source(device)?, ByteRange::new(offset, output.len() as u64));
         let read = match blocking {
             Blocking::Allowed => {
-                let miss = self.prefetch.note_miss(purpose, device, wanted, !source.reads_around());
+                let miss = self.prefetch.note_miss(purpose, device, wanted, source.reads_around());
                 if let Some(window) = miss.window {
                     source.will_need(window.offset(), window.len());
                 }

@@ -254,15 +254,16 @@ impl Controller {
         }
     }
 
-    /// Notes that a read of a source was not in memory, before it waits. `may_ask` tells whether windows are requested from the
-    /// source.
-    pub(crate) fn note_miss(&self, purpose: Purpose, device: DeviceId, wanted: ByteRange, may_ask: bool) -> Miss {
+    /// Notes that a read of a source was not in memory, before it waits. A source that `reads_around` by itself is asked only for
+    /// windows of metadata, which are small beside the image, and which further names will need.
+    pub(crate) fn note_miss(&self, purpose: Purpose, device: DeviceId, wanted: ByteRange, reads_around: bool) -> Miss {
         let Some((window, range)) = self.window_around(device, wanted) else {
             return Miss { window: None, was_asked: false };
         };
         let density = self.density(purpose);
         let is_dense = density.near_share() >= DENSE_SHARE_MIN;
         let was_asked = density.note(window).was_asked;
+        let may_ask = !reads_around || purpose == Purpose::Metadata;
         let is_asked = may_ask && is_dense && !was_asked && self.fault_around_bytes.load(Relaxed) > 0;
         if is_asked {
             density.note_asked(window);

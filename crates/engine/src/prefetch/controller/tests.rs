@@ -81,7 +81,7 @@ fn the_budget_bounds_unused_prefetched_bytes() {
 /// Makes reads of 4 KiB miss at this distance, and returns the windows that are requested.
 fn missed(controller: &Controller, step: u64, waited: Duration) -> Vec<ByteRange> {
     let miss = |index: u64| {
-        let miss = controller.note_miss(Purpose::Data, DeviceId(0), ByteRange::new(index * step, 4096), true);
+        let miss = controller.note_miss(Purpose::Data, DeviceId(0), ByteRange::new(index * step, 4096), false);
         controller.note_waited(miss, 4096, waited);
         miss.window
     };
@@ -122,13 +122,14 @@ fn a_far_source_gets_windows_of_mebibytes() {
     assert!(
         large(11, 128 * KIB).is_some_and(|ahead| ahead.range.offset() == 128 * KIB) && large(12, 64 * KIB).is_none()
     );
-    let asked = |may_ask| {
+    let asked = |purpose, reads_around| {
         (0..10).any(|index| {
             let wanted = ByteRange::new((1 << 35) + index * (8 << 20), 4096);
-            controller.note_miss(Purpose::Data, DeviceId(0), wanted, may_ask).window.is_some()
+            controller.note_miss(purpose, DeviceId(0), wanted, reads_around).window.is_some()
         })
     };
-    assert!(!asked(false) && asked(true), "a source that reads around by itself is not asked for windows");
+    assert!(!asked(Purpose::Data, true), "a source that reads around by itself is not asked for windows");
+    assert!(asked(Purpose::Data, false) && asked(Purpose::Metadata, true));
     // Over a disk, windows soon have the sizes for a disk again.
     missed(&controller, 512 << 10, Duration::from_micros(150));
     assert!(!controller.is_far());
