@@ -1,9 +1,11 @@
 //! Launches from images in a registry.
 
 mod link;
+mod loader;
 mod needed;
 mod place;
 mod program;
+mod registry;
 mod scattered;
 mod server;
 
@@ -19,7 +21,7 @@ use floe_testkit::{
     corpus::{Format, Materialised},
 };
 
-use self::{link::Link, place::Place, program::Program, scattered::Scattered};
+use self::{link::Link, loader::Loader, place::Place, program::Program, scattered::Scattered};
 use super::{
     contender::first_line, report::Report, results::Results, session::Session, setting::Contest, workload::Measurement,
 };
@@ -40,6 +42,8 @@ pub(crate) struct Arguments {
     workload: Workload,
     #[command(flatten)]
     scattered: Scattered,
+    #[command(flatten)]
+    loader: Loader,
     /// The program to launch
     #[arg(long, value_enum, default_value = "python")]
     program: Program,
@@ -73,6 +77,8 @@ enum Workload {
     Launch,
     /// A launch and small files at random places, out of an image on a web server
     Scattered,
+    /// Two epochs of a shuffled loader of small files, out of an image in a registry
+    Loader,
 }
 
 /// The contenders, in the order of the table.
@@ -81,8 +87,10 @@ const CONTENDERS: [&str; 7] =
 
 /// Runs the benchmark and prints the results.
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
-    if arguments.workload == Workload::Scattered {
-        return scattered::run(arguments);
+    match arguments.workload {
+        Workload::Scattered => return scattered::run(arguments),
+        Workload::Loader => return loader::run(arguments),
+        Workload::Launch => {}
     }
     let floe = arguments.contest.floe()?;
     let place = Place::prepare(&floe, arguments.program, &arguments.tree, &arguments.contest)?;
@@ -98,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
                 for name in CONTENDERS.iter().filter(takes) {
                     eprintln!("round {}: {row}: {name}", round + 1);
                     let round_trip = Duration::from_millis(*round_trip);
-                    let link = Link::new(place.registry, round_trip, *mbit as f64, arguments.trace)?;
+                    let link = Link::new(place.registry.address, round_trip, *mbit as f64, arguments.trace)?;
                     let trial =
                         Trial { place: &place, link: &link, base: arguments.base.as_deref(), whole: arguments.whole };
                     match trial.run(name) {

@@ -43,12 +43,23 @@ struct State {
 }
 
 /// Counts of the traffic.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Passed {
     pub(super) requests: u64,
     /// Bytes to the clients, including the heads of answers.
     pub(super) bytes: u64,
     pub(super) connections: u64,
+}
+
+impl Passed {
+    /// The traffic since an earlier count.
+    pub(super) const fn since(self, earlier: Self) -> Self {
+        Self {
+            requests: self.requests - earlier.requests,
+            bytes: self.bytes - earlier.bytes,
+            connections: self.connections - earlier.connections,
+        }
+    }
 }
 
 type Piece = (Instant, Vec<u8>);

@@ -3,27 +3,19 @@
 use std::{
     fs::{self, File},
     io::{self, Read},
-    net::{SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
+    process::{Command, Stdio},
 };
 
 use floe_testkit::{manifest::sha256_hex, target_dir};
 
-use super::{super::setting::Contest, needed::needed_bytes, program::Program};
+use super::{super::setting::Contest, needed::needed_bytes, program::Program, registry::Registry};
 use crate::task_error::{During, Outcome, TaskError};
 
-/// How long the registry may take to listen.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Two images of one tree, one of them with a launch profile, in a registry on this machine. Dropping this ends the
-/// registry.
+/// Two images of one tree, one of them with a launch profile, in a registry on this machine.
 pub(super) struct Place {
     pub(super) floe: PathBuf,
-    /// The address of the registry.
-    pub(super) registry: SocketAddr,
+    pub(super) registry: Registry,
     /// The image without a profile.
     pub(super) plain: PathBuf,
     /// Its SHA-256, in hexadecimal digits.
@@ -32,14 +24,12 @@ pub(super) struct Place {
     program: Program,
     /// The number of bytes of the image that a launch needs.
     pub(super) needed_bytes: u64,
-    store: tempfile::TempDir,
-    server: Child,
 }
 
 impl Place {
     /// Builds the images, once for all runs, and pushes them.
     pub(super) fn prepare(floe: &Path, program: Program, tree: &[PathBuf], contest: &Contest) -> Outcome<Self> {
-        let registry = contest.peer("docker-registry").map_err(TaskError::new)?;
+        let registry = Registry::serve(contest)?;
         let mut members = program.members();
         members.extend(tree.iter().cloned());
         members.sort();
@@ -69,25 +59,17 @@ impl Place {
         if !launch.exists() {
             make(floe, &members, &[Path::new("--profile"), &profile], &launch)?;
         }
-        let store = tempfile::tempdir_in(&folder)?;
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let server = serve(&registry, store.path(), address)?;
         let needed_bytes = needed_bytes(&launch, &profile)?;
         let digest = sha256_of(&plain)?;
-        let place =
-            Self { floe: floe.to_owned(), registry: address, plain, digest, program, needed_bytes, store, server };
-        for (image, tag) in [(&place.plain, "plain"), (&launch, "launch")] {
-            eprintln!("pushing {} …", image.display());
-            succeed(
-                Command::new(floe).args(["push", "--quiet"]).arg(image).arg(format!("oci://{address}/image:{tag}")),
-            )?;
+        for (image, tag) in [(&plain, "plain"), (&launch, "launch")] {
+            registry.push(floe, image, tag)?;
         }
-        Ok(place)
+        Ok(Self { floe: floe.to_owned(), registry, plain, digest, program, needed_bytes })
     }
 
     /// A directory for the files of a run.
     pub(super) fn folder(&self) -> &Path {
-        self.store.path()
+        self.registry.folder()
     }
 
     /// The length of the image.
@@ -120,13 +102,6 @@ impl Place {
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
-    }
-}
-
 fn make(floe: &Path, members: &[PathBuf], options: &[&Path], image: &Path) -> Outcome {
     eprintln!("making {} …", image.display());
     let mut tar = Command::new("tar");
@@ -140,26 +115,6 @@ fn make(floe: &Path, members: &[PathBuf], options: &[&Path], image: &Path) -> Ou
     let made = succeed(&mut mkfs);
     tar.wait()?;
     made
-}
-
-fn serve(registry: &Path, store: &Path, address: SocketAddr) -> Outcome<Child> {
-    let configuration = format!(
-        "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: '{address}'}}\n",
-        store.display()
-    );
-    let file = store.join("config.yml");
-    fs::write(&file, configuration)?;
-    let mut command = Command::new(registry);
-    command.arg("serve").arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let server = command.spawn().during(registry.display())?;
-    let started = Instant::now();
-    while TcpStream::connect(address).is_err() {
-        if started.elapsed() > PATIENCE {
-            return Err(TaskError::new(format!("{} does not listen", registry.display())));
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(server)
 }
 
 fn sha256_of(path: &Path) -> Outcome<String> {

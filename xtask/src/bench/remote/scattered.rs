@@ -14,13 +14,31 @@ use super::{
     link::{Link, Passed},
     needed::needed_steps,
     place::succeed,
+    registry::Registry,
     server::WebServer,
 };
 use crate::task_error::{During, Outcome, TaskError};
 
 /// The contenders, in the order of the table.
-const CONTENDERS: [&str; 7] =
-    ["floe", "floe-base", "floe-profile", "floe-base-profile", "floe-kernel", "floe-kernel-profile", "limit"];
+const CONTENDERS: [&str; 11] = [
+    "floe",
+    "floe-base",
+    "floe-profile",
+    "floe-base-profile",
+    "floe-kernel",
+    "floe-base-kernel",
+    "floe-kernel-profile",
+    "floe-base-kernel-profile",
+    LISTED,
+    REGISTRY,
+    "limit",
+];
+
+/// The image with a launch list beside it.
+const LISTED: &str = "floe-listed";
+
+/// The image comes from a registry, and every byte is verified.
+const REGISTRY: &str = "floe-registry";
 
 /// The limit with a profile: all bytes in one request.
 const LIMIT_PROFILE: &str = "limit-profile";
@@ -31,9 +49,9 @@ const SEED: u64 = 46;
 /// Options of the workload.
 #[derive(clap::Args)]
 pub(super) struct Scattered {
-    /// Scattered: an image of a tree with the program. May be repeated
+    /// Scattered, loader: an image of a tree with the program. May be repeated
     #[arg(long, value_name = "FILE")]
-    image: Vec<PathBuf>,
+    pub(super) image: Vec<PathBuf>,
     /// Scattered: the program in the image, and its arguments
     #[arg(long, value_name = "COMMAND", default_value = "usr/bin/python3 --version")]
     launch: String,
@@ -54,7 +72,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome {
     }
     let mut reports = Vec::new();
     for image in images {
-        let task = Task::prepare(&floe, image, &arguments.scattered)?;
+        let task = Task::prepare(&floe, image, arguments)?;
         reports.push(task.measured(arguments)?);
     }
     Report::print(&reports, &arguments.contest)
@@ -72,19 +90,24 @@ struct Task {
     steps: Vec<u64>,
     folder: tempfile::TempDir,
     server: WebServer,
+    /// The same image in a registry, if that is measured.
+    registry: Option<Registry>,
 }
 
 impl Task {
     /// Chooses the files and records a profile, over a mount of the image on this machine.
-    fn prepare(floe: &Path, image: &Path, options: &Scattered) -> Outcome<Self> {
+    fn prepare(floe: &Path, image: &Path, arguments: &Arguments) -> Outcome<Self> {
+        let options = &arguments.scattered;
         let image = fs::canonicalize(image).during(image.display())?;
         let folder = tempfile::tempdir()?;
-        symlink(&image, folder.path().join("image"))?;
+        for name in ["image", LISTED] {
+            symlink(&image, folder.path().join(name))?;
+        }
         let launch: Vec<String> = options.launch.split_whitespace().map(str::to_owned).collect();
         let mut mount = Command::new(floe);
         mount.arg("mount").arg(&image);
         let session = Session::by(mount, "floe")?;
-        let files = chosen_files(&session.path(), options)?;
+        let files = chosen_files(&session.path(), options.files, options.file_bytes_max)?;
         drop(session);
         let profile = folder.path().join("profile");
         let directory = tempfile::tempdir()?;
@@ -94,13 +117,18 @@ impl Task {
             .collect();
         fs::write(folder.path().join("list"), list)?;
         let mut record = Command::new(floe);
-        record.arg("record").arg(directory.path()).arg("--image").arg(&image).arg("--output").arg(&profile).arg("--");
+        record.arg("record").arg(directory.path()).arg("--image").arg(folder.path().join(LISTED));
+        record.arg("--launch-list").arg("--output").arg(&profile).arg("--");
         record.args(["sh", "-c", "list=$1; shift; \"$@\" && xargs -0 -a \"$list\" cat >/dev/null", "sh"]);
         record.arg(folder.path().join("list")).arg(directory.path().join(&launch[0])).args(&launch[1..]);
         succeed(&mut record)?;
         let steps = needed_steps(&image, &profile)?;
         let server = WebServer::new(folder.path())?;
-        Ok(Self { floe: floe.to_owned(), image, launch, files, profile, steps, folder, server })
+        let registry = arguments.contest.takes(REGISTRY).then(|| Registry::serve(&arguments.contest)).transpose()?;
+        if let Some(registry) = &registry {
+            registry.push(floe, &image, "plain")?;
+        }
+        Ok(Self { floe: floe.to_owned(), image, launch, files, profile, steps, folder, server, registry })
     }
 
     fn measured(&self, arguments: &Arguments) -> Outcome<Report> {
@@ -119,7 +147,9 @@ impl Task {
                     for name in &contenders {
                         eprintln!("round {}: {row}: {name}", round + 1);
                         let round_trip = Duration::from_millis(*round_trip);
-                        let link = Link::new(self.server.address(), round_trip, *mbit as f64, arguments.trace)?;
+                        let registry = self.registry.as_ref().filter(|_| *name == REGISTRY);
+                        let server = registry.map_or(self.server.address(), |registry| registry.address);
+                        let link = Link::new(server, round_trip, *mbit as f64, arguments.trace)?;
                         match self.run(name, &link, arguments) {
                             Ok(measurements) => results.add(&row, name, measurements),
                             Err(error) => results.add_failure(format!("{row}: {name}: {error}")),
@@ -155,7 +185,12 @@ impl Task {
         if name.ends_with("profile") {
             command.arg("-o").arg(format!("profile={}", self.profile.display()));
         }
-        command.arg(format!("http://{}/image", link.address()));
+        if name == REGISTRY {
+            command.arg("--require-verified").arg(format!("oci://{}/image:plain", link.address()));
+        } else {
+            let name = if name == LISTED { LISTED } else { "image" };
+            command.arg(format!("http://{}/{name}", link.address()));
+        }
         let started = Instant::now();
         let session = Session::by(command, "floe")?;
         self.read(&session.path())?;
@@ -185,7 +220,7 @@ impl Task {
     }
 }
 
-fn measurements(elapsed: Duration, passed: Passed) -> Vec<Measurement> {
+pub(super) fn measurements(elapsed: Duration, passed: Passed) -> Vec<Measurement> {
     vec![
         Measurement::less("s", elapsed.as_secs_f64()),
         Measurement::less("requests", passed.requests as f64),
@@ -193,8 +228,8 @@ fn measurements(elapsed: Duration, passed: Passed) -> Vec<Measurement> {
     ]
 }
 
-/// Files below the maximum size, at random places of a tree. The choice depends on the tree alone.
-fn chosen_files(root: &Path, options: &Scattered) -> Outcome<Vec<PathBuf>> {
+/// At most `count` files below a size, at random places of a tree. The choice depends on the tree alone.
+pub(super) fn chosen_files(root: &Path, count: usize, file_bytes_max: u64) -> Outcome<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut open = vec![root.to_path_buf()];
     while let Some(directory) = open.pop() {
@@ -203,14 +238,14 @@ fn chosen_files(root: &Path, options: &Scattered) -> Outcome<Vec<PathBuf>> {
             let file_type = entry.file_type()?;
             if file_type.is_dir() {
                 open.push(entry.path());
-            } else if file_type.is_file() && (1..options.file_bytes_max).contains(&entry.metadata()?.len()) {
+            } else if file_type.is_file() && (1..file_bytes_max).contains(&entry.metadata()?.len()) {
                 files.extend(entry.path().strip_prefix(root).map(Path::to_path_buf));
             }
         }
     }
     files.sort();
     let mut random = floe_testkit::Random::new(SEED);
-    let count = options.files.min(files.len());
+    let count = count.min(files.len());
     let chosen = (0..count).map(|_| {
         let place = usize::try_from(random.below(files.len() as u64)).unwrap_or(0);
         files.swap_remove(place)
