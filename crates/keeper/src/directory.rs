@@ -9,6 +9,8 @@ use std::{
 
 use rustix::fs::{CWD, Mode, OFlags, open, openat, readlinkat};
 
+use crate::mount_id_sys::is_mount_root;
+
 /// A directory to mount on, open since its path was resolved. The owner of a directory above can give the path another
 /// meaning at any time, but what is mounted lands in this directory.
 #[derive(Debug)]
@@ -66,6 +68,12 @@ impl Directory {
         let parent = openat(&self.file, c"..", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let name = self.path.file_name().ok_or(io::ErrorKind::InvalidInput)?.to_owned();
         Ok(NameInParent { parent, name })
+    }
+
+    /// Whether something is mounted on the directory, or may be. Does not wait for the program that serves a mount.
+    pub fn may_be_mountpoint(&self) -> bool {
+        let name = self.name_in_parent().ok();
+        name.and_then(|name| is_mount_root(name.parent(), name.name())).unwrap_or(true)
     }
 
     /// Another descriptor of the same directory.

@@ -135,3 +135,39 @@ fn mount_directly(directory: &Directory, device: &OwnedFd, options: &KernelOptio
         Ok(())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use floe_testkit::{
+        KernelMount,
+        corpus::Corpus,
+        skip::{Need, ready},
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_place_has_the_numbers_of_the_mount_table() {
+        if !ready(&[Need::Root, Need::Fuse, Need::KernelErofs]) {
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a directory");
+        let directory = Directory::open(folder.path()).expect("it is there");
+        assert!(!directory.may_be_mountpoint() && Place::on(&directory).mount_id().is_none());
+        let served = Mounted::on(&directory, &KernelOptions::default()).expect("a mount");
+        let table = MountTable::read().expect("a table");
+        let entry = table.on(directory.path()).expect("it is there");
+        assert_eq!((served.place.mount_id(), served.place.device()), (Some(entry.id), Some(entry.device)));
+        assert!(directory.may_be_mountpoint());
+        served.place.unmount(Detach::Never).expect("not in use");
+        assert!(!directory.may_be_mountpoint());
+
+        let corpus = Corpus::fixtures();
+        let image = corpus.materialise(&corpus.image("erofs-plain-meta"));
+        let own = KernelMount::new(&image).expect("a mount");
+        let directory = Directory::open(&own.path()).expect("it is there");
+        let place = Place::on(&directory);
+        assert!(place.mount_id().is_none() && place.device().is_some(), "no program serves it: {place:?}");
+        assert!(directory.may_be_mountpoint());
+    }
+}

@@ -147,12 +147,13 @@ impl Place {
 
     /// The place of the topmost mount on a name, which a program must serve.
     fn at(name: &NameInParent, directory: PathBuf) -> Self {
-        let mount_id = mount_id(name.parent(), name.name());
-        let table = MountTable::read().unwrap_or_default();
-        let entry = mount_id.and_then(|mount_id| table.with_id(mount_id)).filter(|entry| entry.is_served());
         let unique_mount_id = UniqueMountId::of(name.parent(), name.name());
-        let device = entry.map(|entry| entry.device).or_else(|| device_of(name));
-        Self { directory, parent: inode_of(name), mount_id: entry.map(|entry| entry.id), device, unique_mount_id }
+        // Reading the table takes milliseconds if there are a thousand mounts.
+        let known = unique_mount_id.and_then(UniqueMountId::facts);
+        let served = known.filter(|facts| facts.is_served).map(|facts| (facts.id, facts.device));
+        let served = if known.is_some() { served } else { served_in_table(name) };
+        let (mount_id, device) = served.unzip();
+        Self { directory, parent: inode_of(name), mount_id, device: device.or_else(|| device_of(name)), unique_mount_id }
     }
 
     /// The path of the directory when the mount was made.
@@ -274,6 +275,13 @@ pub(crate) fn flags(detach: Detach) -> UnmountFlags {
         Detach::Never => UnmountFlags::NOFOLLOW,
         Detach::Lazily => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
     }
+}
+
+/// The mount ID and the device number of the topmost mount on a name, if the table says that a program serves it.
+fn served_in_table(name: &NameInParent) -> Option<(u32, (u32, u32))> {
+    let mount_id = mount_id(name.parent(), name.name())?;
+    let table = MountTable::read().ok()?;
+    table.with_id(mount_id).filter(|entry| entry.is_served()).map(|entry| (entry.id, entry.device))
 }
 
 /// The identity of the directory with a name.

@@ -109,12 +109,12 @@ impl MountTable {
 impl MountEntry {
     /// Whether it is a FUSE mount of any program.
     pub fn is_fuse(&self) -> bool {
-        self.file_system == "fuse" || self.file_system.starts_with("fuse.")
+        is_fuse(&self.file_system)
     }
 
     /// Whether it is the kernel's EROFS in front of a file that Floe serves.
     pub fn is_front(&self) -> bool {
-        self.file_system == "erofs" && self.source.as_bytes().starts_with(FRONT_PREFIX.as_bytes())
+        is_front(&self.file_system, &self.source)
     }
 
     /// The path of the image: the source, without the prefix that fronts have.
@@ -158,6 +158,16 @@ impl MountEntry {
             Self { id, device, mountpoint, file_system, source, user_id, flags, lets_others_in, checks_permissions };
         Some(Self { user_id: user_id.or(entry.is_front().then_some(0)), ..entry })
     }
+}
+
+/// Whether this is the kind of a FUSE mount of any program.
+pub(crate) fn is_fuse(file_system: &str) -> bool {
+    file_system == "fuse" || file_system.starts_with("fuse.")
+}
+
+/// Whether a mount of this kind, from this source, is the kernel's EROFS in front of a file that Floe serves.
+pub(crate) fn is_front(file_system: &str, source: &OsStr) -> bool {
+    file_system == "erofs" && source.as_bytes().starts_with(FRONT_PREFIX.as_bytes())
 }
 
 /// A field with its octal escapes (`\040`) undone.

@@ -16,5 +16,5 @@ pub use message::{Answer, Question};
 pub(crate) use message::{
     DESCRIPTORS_MAX, read_answer, read_answer_with_descriptors, read_question, write_line, write_line_with,
 };
-pub(crate) use server::{Server, Service, UnnamedSocket};
+pub(crate) use server::{Server, Service, UnnamedSocket, remove_leftovers};
 pub use serving_process::{Endpoint, ProcessEnd, ServingProcess};

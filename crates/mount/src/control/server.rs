@@ -1,6 +1,7 @@
 //! The server side of the control socket. It removes the sockets that killed mounts left behind.
 
 use std::{
+    collections::HashSet,
     fs::{self, Permissions},
     hash::{BuildHasher, Hasher, RandomState},
     io,
@@ -69,10 +70,19 @@ impl UnnamedSocket {
     /// # Errors
     /// No directory is suitable for the socket.
     pub(crate) fn new() -> io::Result<Self> {
+        let made = Self::beside_others();
+        remove_leftovers();
+        made
+    }
+
+    /// Creates a socket, and looks at no other one: the time does not depend on the number of mounts.
+    ///
+    /// # Errors
+    /// As for [`UnnamedSocket::new`].
+    pub(crate) fn beside_others() -> io::Result<Self> {
         let directory = socket_path::for_new(geteuid().as_raw())?;
         // A process with the same number may be in another process namespace.
         let path = directory.join(socket_path::name_of_new(RandomState::new().build_hasher().finish()));
-        remove(geteuid().as_raw());
         let listener = UnixListener::bind(&path)?;
         let metadata = fs::symlink_metadata(&path)?;
         let server = Server { path, inode: (metadata.dev(), metadata.ino()) };
@@ -168,13 +178,16 @@ pub(super) fn converse(connection: UnixStream, service: &Arc<dyn Service>, right
 const TRANSIENT_AGE_MIN: Duration = Duration::from_secs(60);
 
 /// Removes the sockets of this user whose mount is gone and on which no process listens.
-fn remove(user_id: u32) {
+pub(crate) fn remove_leftovers() {
+    let user_id = geteuid().as_raw();
     let Ok(table) = MountTable::read() else { return };
+    let served: HashSet<_> =
+        table.entries().iter().filter(|entry| entry.is_served()).map(|entry| entry.device).collect();
     for path in socket_path::paths_in(&socket_path::of_this_user(user_id), user_id) {
         let Some(name) = path.file_name() else { continue };
         let is_candidate = match socket_path::device(name) {
             // Connecting to the socket of an existing mount would wake its process.
-            Some(device) => !table.entries().iter().any(|entry| entry.is_served() && entry.device == device),
+            Some(device) => !served.contains(&device),
             None => socket_path::is_transient(name) && is_old(&path),
         };
         if is_candidate {

@@ -22,7 +22,7 @@ use super::{
     socket::ServiceSocket,
     users::UserLimits,
 };
-use crate::{Remarks, failure::Failure};
+use crate::{Remarks, control, failure::Failure};
 
 /// The broker of the service: one thread that waits for clients, domains and mounts, and short-lived threads for what may wait.
 pub struct Broker {
@@ -54,6 +54,8 @@ impl Broker {
     ) -> Result<Self, Failure> {
         let (users_socket, limits) = users.map(|(socket, limits)| (Arc::new(socket), limits)).unzip();
         let priority = settings_of_service(options)?.open.engine.priority;
+        // Only here: each mount would look at the sockets of all others.
+        control::remove_leftovers();
         let failed = |error: rustix::io::Errno| Failure::failed(format!("cannot start the service: {error}"));
         let directory = socket.path().map(|path| DomainDirectory::open(&path));
         let (directory, obstacle) = match directory.transpose() {

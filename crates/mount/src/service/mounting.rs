@@ -121,7 +121,7 @@ impl Ledger {
         let options = &settings.mount.kernel;
         let unmounting = place.clone();
         let kept = || -> std::io::Result<(KeptImage, KeeperSocket, Attaching)> {
-            let (state, control) = (StateFile::create()?.into(), control::UnnamedSocket::new()?);
+            let (state, control) = (StateFile::create()?.into(), control::UnnamedSocket::beside_others()?);
             let (control_name, control) = match is_of_client {
                 // A client can state any number.
                 true => control.into_parts(),
