@@ -98,5 +98,7 @@ mod superblock;
 mod view;
 mod virtual_image;
 
-pub use kept::{Algorithms, Identity, ImageFile, KeptImage, NotKept, Pace, empty_image, keep};
+pub use kept::{
+    Algorithms, Identity, ImageFile, KeptImage, KernelRights, NotKept, Pace, check_soundness, empty_image, keep,
+};
 pub use virtual_image::{DataInImage, FrontPart, Origin, VirtualImage};

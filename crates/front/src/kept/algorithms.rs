@@ -20,9 +20,24 @@ impl Algorithms {
     /// LZ4 alone: all kernels with compressed files have it.
     pub const LZ4: Self = Self(1 << COMPRESSION_LZ4);
 
+    /// The set as a number, for another process.
+    pub fn to_number(self) -> u16 {
+        self.0
+    }
+
+    /// The set with this number.
+    pub fn from_number(number: u16) -> Self {
+        Self(number)
+    }
+
     /// Whether there are none.
     pub fn is_empty(self) -> bool {
         self.0 == 0
+    }
+
+    /// Whether all of the `others` are among them.
+    pub(super) fn contain(self, others: Self) -> bool {
+        others.0 & !self.0 == 0
     }
 
     pub(super) fn has(self, number: u8) -> bool {

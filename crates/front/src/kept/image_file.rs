@@ -68,7 +68,7 @@ impl ImageFile {
     }
 
     /// What the kernel may decode.
-    pub(super) fn algorithms(&self) -> Algorithms {
+    pub fn algorithms(&self) -> Algorithms {
         self.algorithms
     }
 

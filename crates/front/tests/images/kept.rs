@@ -11,7 +11,9 @@ use std::{
     },
 };
 
-use floe_front::{Algorithms, DataInImage, Identity, ImageFile, KeptImage, NotKept, VirtualImage, keep};
+use floe_front::{
+    Algorithms, DataInImage, Identity, ImageFile, KeptImage, KernelRights, NotKept, VirtualImage, check_soundness, keep,
+};
 use floe_image::{ByteRange, FileSystem, Nid};
 use floe_testkit::{
     check_rows,
@@ -193,6 +195,51 @@ fn the_kernel_shows_the_same_of_both() {
     );
     check_count(&count, &images);
     assert_eq!(log.map(|log| kernel_complaints(&log)).unwrap_or_default(), Vec::<String>::new());
+}
+
+/// What Floe renders passes the check without which the kernel does not mount what another user's process has rendered.
+#[test]
+fn kept_images_are_sound() {
+    let corpus = Corpus::locate_or_fixtures();
+    let (images, count, decoded) = (images(&corpus), AtomicUsize::new(0), AtomicUsize::new(0));
+    check_rows(
+        &images,
+        |image| image.name.clone(),
+        |image| {
+            let folder = tempfile::tempdir().expect("a directory");
+            let check = || -> floe_image::Result<Vec<String>> {
+                let front = Front::of_record(&corpus, image)?;
+                let image_file = image_file(&corpus, image, folder.path());
+                let original_len = fs::metadata(&image_file).expect("ours").len();
+                let mut told = Vec::new();
+                for (name, device) in [("without", None), ("with", Some(image_file.as_path()))] {
+                    let Ok(kept) = kept(&front, &folder.path().join(name), device) else { continue };
+                    count.fetch_add(1, Relaxed);
+                    // Without anything to decode, the original is a device only if it has plain data.
+                    let behind = Front::of_kept(sources_of(&corpus, image), image.format, &kept)?;
+                    let in_image = behind.image.data_in_image();
+                    let all =
+                        KernelRights { original_len: device.map(|_| original_len), algorithms: Algorithms::FASTER };
+                    if let Err(error) = check_soundness(&kept, all) {
+                        told.push(format!("{name}: {error}"));
+                    }
+                    let none = KernelRights { algorithms: Algorithms::default(), ..all };
+                    if check_soundness(&kept, none).is_ok() == (in_image == DataInImage::Compressed) {
+                        told.push(format!("{name}: {in_image:?} without the right to decode"));
+                    }
+                    decoded.fetch_add(usize::from(in_image == DataInImage::Compressed), Relaxed);
+                    let short = KernelRights { original_len: device.map(|_| 4096), ..all };
+                    if in_image != DataInImage::None && original_len > 8192 && check_soundness(&kept, short).is_ok() {
+                        told.push(format!("{name}: data behind the end of the original"));
+                    }
+                }
+                Ok(told)
+            };
+            check().unwrap_or_else(|error| vec![error.to_string()])
+        },
+    );
+    check_count(&count, &images);
+    assert!(decoded.into_inner() > 0);
 }
 
 /// Another process can serve a front over kept metadata: addresses do not depend on what was read before, in which order.
