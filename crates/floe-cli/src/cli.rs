@@ -10,7 +10,7 @@ use std::{
 
 use clap::{CommandFactory, Parser, Subcommand, error::ErrorKind};
 use floe_image::ShownName;
-use floe_mount::service::DOMAIN_COMMAND;
+use floe_mount::service::{CHECK_COMMAND, DOMAIN_COMMAND};
 
 use crate::{
     cancellation, command, confinement, drop_in,
@@ -57,6 +57,9 @@ enum Command {
     /// Read images for the service (internal)
     #[command(hide = true, name = DOMAIN_COMMAND)]
     ServeForBroker,
+    /// Check the metadata of a front for the service (internal)
+    #[command(hide = true, name = CHECK_COMMAND)]
+    CheckForBroker,
     /// Trace a launch's reads (internal)
     #[command(hide = true, name = command::push::launch::LAUNCH_RANGES_COMMAND)]
     FindLaunch(command::push::launch::Arguments),
@@ -116,6 +119,7 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Serve(arguments) => command::serve::run(&arguments),
         Command::Snapshotter(arguments) => command::snapshotter::run(&arguments),
         Command::ServeForBroker => command::serve::run_domain(),
+        Command::CheckForBroker => command::serve::run_check(),
         Command::Fetch => remote::fetch(),
         Command::FindLaunch(arguments) => command::push::launch::run(&arguments),
         Command::Exporter(arguments) => command::exporter::run(&arguments),

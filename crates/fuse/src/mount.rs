@@ -14,12 +14,13 @@ pub(crate) mod unmounter;
 use std::{
     io,
     num::NonZero,
+    os::fd::OwnedFd,
     path::PathBuf,
     sync::{Arc, atomic::Ordering::Relaxed, mpsc::Receiver},
 };
 
 use floe_engine::{Reader, Sink};
-use floe_keeper::{Detach, Mounted, set_readahead};
+use floe_keeper::{Detach, FrontTransfer, Mounted, set_readahead};
 use floe_sync::Mutex;
 
 use self::{
@@ -64,7 +65,7 @@ pub struct Mount {
     readahead: Option<io::Error>,
     counts: RequestCounts,
     deadlines: Arc<Deadlines>,
-    /// None for a front, over io_uring, and if another program mounts.
+    /// None over io_uring, for a front whose connection no other process keeps, and if another program mounts.
     handover: Option<Handover>,
     transport: Transport,
     /// For a mount that was taken over, until it is served.
@@ -87,6 +88,17 @@ pub enum MountStart {
         directory: PathBuf,
         /// The image behind the front.
         image: Arc<dyn FrontImage>,
+        /// The connection of the hidden mount, if the keeper has already made it.
+        hidden: Option<OwnedFd>,
+    },
+    /// The connection of the hidden mount behind a front that is mounted, which another process has served.
+    InheritedFront {
+        /// The connection, and the place of the front.
+        inherited: Inherited,
+        /// The image behind the front.
+        image: Arc<dyn FrontImage>,
+        /// The transfer into the front, if the keeper reads ahead there.
+        transfer: Option<FrontTransfer>,
     },
 }
 
@@ -110,10 +122,13 @@ impl Mount {
     /// Mounting fails, the root of the image cannot be read, or no threads can be started. Nothing stays mounted but an inherited
     /// mount. For a front, also if there is no keeper or the kernel cannot mount it ([`MountError::Front`]).
     pub fn new(reader: Reader, start: impl Into<MountStart>, setup: impl Into<MountSetup>) -> Result<Self, MountError> {
-        let (start, setup) = (start.into(), setup.into());
+        let (mut start, setup) = (start.into(), setup.into());
         let MountSetup { options, handles, .. } = &setup;
-        let behind = match &start {
-            MountStart::Front { image, .. } => Some(BehindFront::new(Arc::clone(image))),
+        let behind = match &mut start {
+            MountStart::Front { image, .. } => Some(BehindFront::new(Arc::clone(image), None)),
+            MountStart::InheritedFront { image, transfer, .. } => {
+                Some(BehindFront::new(Arc::clone(image), transfer.take()))
+            }
             MountStart::Mountpoint(_) | MountStart::Made(_) | MountStart::Inherited(_) => None,
         };
         let mut serving = behind.as_ref().map_or_else(|| setup.clone(), |behind| behind.setup(&setup, &reader));
@@ -122,8 +137,10 @@ impl Mount {
         serving.options.kernel.checks_permissions &= !is_passed;
         let (is_new, is_inherited) = (
             matches!(start, MountStart::Mountpoint(_) | MountStart::Made(_)),
-            matches!(start, MountStart::Inherited(_)),
+            matches!(start, MountStart::Inherited(_) | MountStart::InheritedFront { .. }),
         );
+        // The keeper has the connection, too.
+        let is_hidden_kept = matches!(start, MountStart::Front { hidden: Some(_), .. });
         let pool_threads = handles.sessions.as_ref().map(|sessions| sessions.pool().thread_count_max());
         let thread_count = pool_threads.unwrap_or(NonZero::get(options.threads));
         let deadlines = Arc::new(Deadlines::new(options.deadline, thread_count));
@@ -134,7 +151,7 @@ impl Mount {
 
         let Connected { link, place, auto_unmount, front_directory } = connect(start, &setup)?;
         let paused = is_inherited.then(|| link.paused());
-        let has_directory = place.is_some();
+        let can_have_next = place.is_some() || is_hidden_kept;
         let connection = Arc::new(Connection::new(link.channel.clone()));
         let mut unmounter = Unmounter::new(place, Arc::downgrade(&connection), handles.keeper.clone());
         let page_cache = |pages| -> Box<dyn Sink> {
@@ -149,23 +166,23 @@ impl Mount {
         }
         let mut running = running?;
 
-        let is_kept = has_directory && !matches!(running.transport, Transport::Rings(_));
-        let handover = is_kept.then(|| running.handover(auto_unmount, &unmounter));
         let mut readahead = None;
         if let (Some(behind), Some(directory), Some(keeper)) = (&behind, front_directory, &handles.keeper) {
             let (place, transfer) = keeper
                 .mount_front(&directory, behind.options(volume.look_at_cpus()))
                 .map_err(|failure| MountError::of(&directory, failure))?;
-            if let Some(transfer) = transfer {
-                prefetch_thread.store(transfer.thread(), Relaxed);
-                behind.set_transfer(transfer);
-            }
+            transfer.into_iter().for_each(|transfer| behind.set_transfer(transfer));
             unmounter = unmounter.of(place);
             let not_for_fronts = |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's EROFS in front decides");
             readahead = options.kernel.readahead_bytes.map(not_for_fronts);
         } else if is_new {
             readahead = apply_readahead(&setup, &unmounter).err();
         }
+        if let Some(thread) = behind.as_ref().and_then(BehindFront::thread) {
+            prefetch_thread.store(thread, Relaxed);
+        }
+        let can_have_next = can_have_next && !matches!(running.transport, Transport::Rings(_));
+        let handover = can_have_next.then(|| running.handover(auto_unmount, &unmounter));
         let Running { ended, sender, transport, .. } = running;
         let ended = Mutex::new(ended);
         Ok(Self { unmounter, ended, sender, readahead, counts, deadlines, handover, transport, paused })
@@ -209,8 +226,8 @@ impl Mount {
         &self.transport
     }
 
-    /// Returns a handle that hands this mount over to another process. `None` for a front, over io_uring, and if another
-    /// program mounts.
+    /// Returns a handle that hands this mount over to another process. `None` over io_uring, for a front whose hidden mount no other
+    /// process has made, and if another program mounts.
     pub fn handover(&self) -> Option<Handover> {
         self.handover.clone()
     }

@@ -46,11 +46,17 @@ impl Abort {
         Ok(Self { file: file? })
     }
 
+    /// Aborts the connection.
+    pub(crate) fn now(&mut self) {
+        // It may have ended.
+        let _ = self.file.write_all(b"1");
+    }
+
     /// Waits for the end of the parent's main thread, and aborts the connection if the parent does not end soon after it.
     pub(crate) fn when_stuck(mut self, parent: &Parent) {
         parent.wait_for_main_thread();
         if !parent.ends_within(END_TIME_MAX) {
-            let _ = self.file.write_all(b"1");
+            self.now();
         }
     }
 }

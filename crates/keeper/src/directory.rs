@@ -77,7 +77,10 @@ impl Directory {
     }
 
     /// Another descriptor of the same directory.
-    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn try_clone(&self) -> io::Result<Self> {
         Ok(Self { path: self.path.clone(), file: self.file.try_clone()? })
     }
 }

@@ -22,6 +22,7 @@ use rustix::{
 use crate::{
     directory::Directory,
     front_transfer::{FrontReadahead, FrontTransfer, front_transfer},
+    mount_id_sys::device_of,
     options::{KernelFlags, KernelOptions},
     place::Place,
     private_namespace_sys::in_private_namespace,
@@ -70,16 +71,35 @@ pub struct KeptFiles<'a> {
 
 /// A FUSE mount outside the directory tree. It ends when this is dropped, unless the front uses it.
 #[derive(Debug)]
-pub(crate) struct HiddenMount {
+pub struct HiddenMount {
     mount: OwnedFd,
 }
 
+/// The kernel's EROFS in front of a hidden mount, attached to no directory yet. Until it is, nobody can change it but by its
+/// descriptor, for example to map the owners of its files (mount_setattr(2)).
+#[derive(Debug)]
+pub struct DetachedFront {
+    mount: OwnedFd,
+    /// The file in the hidden mount that it reads.
+    image: OwnedFd,
+}
+
 impl HiddenMount {
+    /// Creates the mount. Returns the descriptor of its connection, too.
+    ///
+    /// # Errors
+    /// `/dev/fuse` cannot be opened, or as for [`HiddenMount::new`].
+    pub fn open() -> io::Result<(OwnedFd, Self)> {
+        let device = floe_fuse_wire::open()?;
+        let mount = Self::new(device.as_fd())?;
+        Ok((device, mount))
+    }
+
     /// Creates the mount for an open `/dev/fuse`, after a check that this process can mount the kernel's EROFS.
     ///
     /// # Errors
     /// This process may not mount, or the kernel has no EROFS or no FUSE.
-    pub(crate) fn new(device: BorrowedFd<'_>) -> io::Result<Self> {
+    pub fn new(device: BorrowedFd<'_>) -> io::Result<Self> {
         check_erofs()?;
         let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
         let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -102,31 +122,28 @@ impl HiddenMount {
         Ok(Self { mount })
     }
 
-    /// Mounts the kernel's EROFS from the file in the hidden mount, or from a kept image, on `directory`. The hidden mount
-    /// must be served already. Returns the place of the front, and both ends of the transfer of file data into it. The
-    /// calling process must not be the one that serves the hidden mount.
+    /// The device number of the mount, if the kernel tells it without asking the process that serves it.
+    pub(crate) fn device(&self) -> Option<(u32, u32)> {
+        device_of(self.mount.as_fd())
+    }
+
+    /// Mounts the kernel's EROFS from the file in the hidden mount, or from a kept image, attached to no directory. The hidden mount
+    /// must be served already, and the calling process must not be the one that serves it.
     ///
     /// # Errors
     /// The kernel refuses.
-    pub(crate) fn put_front(
+    pub fn detached_front(
         self,
-        directory: &Directory,
         options: &KernelOptions,
         front_options: FrontOptions,
         kept: Option<KeptFiles<'_>>,
-    ) -> io::Result<(Place, Option<(FrontTransfer, FrontReadahead)>)> {
+    ) -> io::Result<DetachedFront> {
         may_wait_for_mount();
-        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
         // A mount of another namespace cannot be cloned in the private one.
-        let cloned = |file: BorrowedFd<'_>| open_tree(file, "", flags);
         let original = kept.and_then(|kept| kept.original).map(cloned).transpose()?;
         let kept = kept.map(|kept| cloned(kept.metadata)).transpose()?.map(|metadata| (metadata, original));
-        let (front, image) = in_private_namespace(|| self.front(options, front_options, kept))?;
-        let clone = open_tree(&front, "", flags).ok();
-        let transfer = front_transfer(clone.as_ref(), image);
-        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        move_mount(&front, "", directory, "", flags)?;
-        Ok((Place::on(directory), transfer.ok()))
+        let (mount, image) = in_private_namespace(|| self.front(options, front_options, kept))?;
+        Ok(DetachedFront { mount, image })
     }
 
     /// Creates the front, not yet attached to a directory, and opens the file that it is mounted from.
@@ -198,6 +215,34 @@ impl HiddenMount {
         fsconfig_create(&context).map_err(|error| explained(context.as_fd(), error))?;
         Ok((fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(options.flags))?, image))
     }
+}
+
+impl DetachedFront {
+    /// Attaches it to a directory. Returns its place, and both ends of the transfer of file data into it, if that is possible.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub(crate) fn attach(self, directory: &Directory) -> io::Result<(Place, Option<(FrontTransfer, FrontReadahead)>)> {
+        may_wait_for_mount();
+        let Self { mount, image } = self;
+        let clone = cloned(mount.as_fd()).ok();
+        let transfer = front_transfer(clone.as_ref(), image);
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        move_mount(&mount, "", directory, "", flags)?;
+        Ok((Place::on(directory), transfer.ok()))
+    }
+}
+
+impl AsFd for DetachedFront {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.mount.as_fd()
+    }
+}
+
+/// A private clone of a mount, or of one file as a mount.
+fn cloned(file: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    open_tree(file, "", flags)
 }
 
 /// Whether the kernel's EROFS mounts this kept image: not all file systems have files that it can read, and this process may

@@ -12,7 +12,8 @@ use std::{
     fs::File,
     io,
     num::NonZero,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
 };
 
 use floe_image::ByteRange;
@@ -20,14 +21,14 @@ use floe_ipc::{encoded, receive, send};
 use floe_sync::Mutex;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    fs::{Advice, AtFlags, StatxFlags, fadvise, statx},
+    fs::{Advice, fadvise},
     io::Errno,
     net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair},
 };
 
 use crate::{
     front_files_sys::FrontFiles,
-    mount_id_sys::DONT_SYNC,
+    mount_id_sys::device_of,
     place::Place,
     schedule::{KeeperThread, Schedule},
     serving_thread::may_wait_for_mount,
@@ -54,7 +55,7 @@ const SECOND_COPIES_BYTES_MAX: u64 = 8 << 20;
 const SECOND_COPIES_MAX: usize = 1 << 14;
 
 /// The time without a record after which all second copies are dropped.
-const QUIET: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+pub(crate) const QUIET: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// A range of a file of a front.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,9 +93,9 @@ struct Waiting {
 pub(crate) struct FrontReadahead {
     socket: OwnedFd,
     /// `None` if nothing is to be read ahead.
-    files: Option<FrontFiles>,
+    files: Option<Arc<FrontFiles>>,
     /// The hidden file.
-    image: OwnedFd,
+    image: Arc<OwnedFd>,
 }
 
 encoded! {
@@ -113,6 +114,21 @@ encoded! {
     }
 }
 
+/// What the execution of messages leaves for the next ones.
+#[derive(Default)]
+pub(crate) struct Progress {
+    /// The file that was read last.
+    open: Option<(u64, OwnedFd)>,
+    copies: SecondCopies,
+}
+
+impl Progress {
+    /// Whether there are second copies.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.copies.bytes > 0
+    }
+}
+
 /// The ranges of the hidden file that have a second copy, the oldest first.
 #[derive(Default)]
 struct SecondCopies {
@@ -126,14 +142,18 @@ struct SecondCopies {
 /// # Errors
 /// There is no socket.
 pub(crate) fn front_transfer(clone: Option<&OwnedFd>, image: OwnedFd) -> io::Result<(FrontTransfer, FrontReadahead)> {
-    let files = clone.and_then(|clone| FrontFiles::new(clone.as_fd()).ok());
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    Ok((FrontTransfer::new(ours, 0), FrontReadahead { socket: theirs, files, image }))
+    let files = clone.and_then(|clone| FrontFiles::new(clone.as_fd()).ok()).map(Arc::new);
+    let (ours, theirs) = pair()?;
+    Ok((FrontTransfer::new(ours, 0), FrontReadahead { socket: theirs, files, image: Arc::new(image) }))
+}
+
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
 impl FrontTransfer {
-    /// `thread` is the id of the thread that reads ahead; 0 if nothing is read ahead.
-    pub(crate) fn new(socket: OwnedFd, thread: u32) -> Self {
+    /// The sending end over a socket of a keeper. `thread` is the id of the thread that reads ahead; 0 if nothing is read ahead.
+    pub fn new(socket: OwnedFd, thread: u32) -> Self {
         Self { socket, thread, waiting: Mutex::default() }
     }
 
@@ -142,7 +162,8 @@ impl FrontTransfer {
         self.thread
     }
 
-    pub(crate) fn into_socket(self) -> OwnedFd {
+    /// The socket, for the process that fills the page cache.
+    pub fn into_socket(self) -> OwnedFd {
         self.socket
     }
 
@@ -249,8 +270,46 @@ impl FrontReadahead {
 
     /// The device number of the hidden mount, if the kernel tells it without asking the process that serves it.
     pub(crate) fn hidden_device(&self) -> Option<(u32, u32)> {
-        let stat = statx(&self.image, "", AtFlags::EMPTY_PATH | DONT_SYNC, StatxFlags::empty()).ok()?;
-        Some((stat.stx_dev_major, stat.stx_dev_minor))
+        device_of(self.image.as_fd())
+    }
+
+    /// Both ends of a transfer into the same front, for the process that takes the place of the one at the other end.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub(crate) fn renewed(&self) -> io::Result<(FrontTransfer, Self)> {
+        let (ours, theirs) = pair()?;
+        let (files, image) = (self.files.clone(), Arc::clone(&self.image));
+        Ok((FrontTransfer::new(ours, 0), Self { socket: theirs, files, image }))
+    }
+
+    /// The socket that is readable when there is a message.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Executes the next message, if there is one. Calls `set_urgency` before, if the message states one.
+    ///
+    /// # Errors
+    /// The other end is closed, or breaks the protocol.
+    pub(crate) fn take_message(&self, progress: &mut Progress, set_urgency: impl FnOnce(bool)) -> io::Result<()> {
+        match receive::<Vec<Record>>(&self.socket, RecvFlags::DONTWAIT) {
+            Ok(Some((records, _))) => {
+                if let Some(is_urgent) = records.iter().rev().find_map(Record::urgency) {
+                    set_urgency(is_urgent);
+                }
+                self.execute(&records, progress);
+                Ok(())
+            }
+            Ok(None) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Drops all second copies.
+    pub(crate) fn drop_all_copies(&self, progress: &mut Progress) {
+        self.drop_copies(&mut progress.copies, 0);
     }
 
     /// Executes messages, which read ranges in the front and drop second copies, until the other end is closed or the
@@ -261,30 +320,25 @@ impl FrontReadahead {
     pub(crate) fn run(self, mount: &Place, mut is_urgent: bool, schedule: &Schedule) {
         may_wait_for_mount();
         let Ok(table) = File::open(TABLE_PATH) else { return };
-        let mut open: Option<(u64, OwnedFd)> = None;
-        let mut copies = SecondCopies::default();
+        let mut progress = Progress::default();
         while mount.is_mounted() {
             loop {
                 let mut waiting =
                     [PollFd::new(&self.socket, PollFlags::IN), PollFd::new(&table, PollFlags::PRI | PollFlags::ERR)];
-                match poll(&mut waiting, (copies.bytes > 0).then_some(&QUIET)) {
-                    Ok(0) => self.drop_copies(&mut copies, 0),
+                match poll(&mut waiting, progress.has_copies().then_some(&QUIET)) {
+                    Ok(0) => self.drop_all_copies(&mut progress),
                     Ok(_) | Err(Errno::INTR) => {}
                     Err(_) => return,
                 }
                 let [has_message, has_other_mounts] = waiting.map(|waiting| !waiting.revents().is_empty());
                 if has_message {
-                    match receive::<Vec<Record>>(&self.socket, RecvFlags::DONTWAIT) {
-                        Ok(Some((records, _))) => {
-                            let urgency = records.iter().rev().find_map(Record::urgency);
-                            if urgency.is_some_and(|urgency| urgency != is_urgent) {
-                                is_urgent = !is_urgent;
-                                schedule(KeeperThread::Readahead { is_urgent }, None);
-                            }
-                            self.execute(&records, &mut open, &mut copies);
+                    let set_urgency = |urgency: bool| {
+                        if std::mem::replace(&mut is_urgent, urgency) != urgency {
+                            schedule(KeeperThread::Readahead { is_urgent: urgency }, None);
                         }
-                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                        Ok(None) | Err(_) => return,
+                    };
+                    if self.take_message(&mut progress, set_urgency).is_err() {
+                        return;
                     }
                 }
                 if has_other_mounts {
@@ -294,8 +348,9 @@ impl FrontReadahead {
         }
     }
 
-    /// Executes the records of a message. `open` is the file that was read last.
-    fn execute(&self, records: &[Record], open: &mut Option<(u64, OwnedFd)>, copies: &mut SecondCopies) {
+    /// Executes the records of a message.
+    fn execute(&self, records: &[Record], progress: &mut Progress) {
+        let Progress { open, copies } = progress;
         for record in records {
             match *record {
                 Record::Copy { nid, range, image_offset } => {

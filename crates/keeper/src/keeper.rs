@@ -2,6 +2,7 @@
 
 mod incoming;
 mod kept_mount;
+mod pending_front;
 mod service;
 mod standby;
 
@@ -24,8 +25,11 @@ use rustix::{
     process::{Pid, WaitOptions, getpid, waitpid},
 };
 
-pub use self::kept_mount::{KeeperSocket, KeptMount};
 use self::service::Service;
+pub use self::{
+    kept_mount::{KeeperSocket, KeptAnswer, KeptMount},
+    pending_front::{FrontOrder, MadeFront, PendingFront},
+};
 use crate::{
     directory::Directory,
     failure::{MountFailure, UnmountError, UnmountReason},
@@ -201,10 +205,10 @@ impl Keeper {
         may_wait_for_mount();
         let (answer, descriptors) = self.ask(Request::MountFront { options }).map_err(MountFailure::front)?;
         match answer {
-            Answer::InFront { mount_id, thread } => {
+            Answer::InFront { place, thread } => {
                 let transfer = descriptors.into_iter().next();
                 let transfer = transfer.map(|socket| FrontTransfer::new(socket, thread.unwrap_or(0)));
-                Ok((Place::with_id(mount_id, directory), transfer))
+                Ok((Place::from_numbers(place, directory.to_owned()), transfer))
             }
             Answer::MountFailed { failure } => Err(failure),
             answer => Err(MountFailure::front(answer.into_error())),

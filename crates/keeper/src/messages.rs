@@ -60,8 +60,8 @@ encoded! {
         5 => Hidden { rings_are_permitted: bool },
         /// The front was mounted. The socket of the thread that reads ahead comes as ancillary data.
         6 => InFront {
-            /// The mount ID in mountinfo; `None` without /proc.
-            mount_id: Option<u32>,
+            /// Its place.
+            place: PlaceNumbers,
             /// The id of the thread that reads ahead, if there is one.
             thread: Option<u32>,
         },
@@ -147,7 +147,10 @@ mod tests {
         let other = || io::Error::other("a text, \u{fc}ber\u{fc}");
         check([Answer::Done, Answer::Failed { error: error() }, Answer::Failed { error: other() }]);
         check([None, Some(0), Some(u32::MAX)].map(|mount_id| Answer::Mounted { mount_id, rings_are_permitted: true }));
-        check([None, Some(7)].map(|thread| Answer::InFront { mount_id: Some(3), thread }));
+        check(
+            [None, Some(7)]
+                .map(|thread| Answer::InFront { place: std::array::from_fn(|index| u64::MAX >> index), thread }),
+        );
         check([false, true].map(|rings_are_permitted| Answer::Hidden { rings_are_permitted }));
         check([false, true].map(|is_administrator| Answer::Administrator { is_administrator }));
         check([Answer::Walking { thread: 5 }, Answer::Users { text: String::new() }]);

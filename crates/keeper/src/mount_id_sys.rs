@@ -175,13 +175,7 @@ impl UniqueMountId {
         // SAFETY: the kernel reads the request, which has the layout and the length that it states, and writes at most the
         // stated number of bytes to the reply, which consists of plain numbers.
         let result = unsafe {
-            libc::syscall(
-                SYS_STATMOUNT,
-                &raw const request,
-                &raw mut *reply,
-                size_of::<Reply>(),
-                0 as libc::c_uint,
-            )
+            libc::syscall(SYS_STATMOUNT, &raw const request, &raw mut *reply, size_of::<Reply>(), 0 as libc::c_uint)
         };
         if result == 0 { Ok(reply) } else { Err(io::Error::last_os_error()) }
     }
@@ -205,6 +199,12 @@ pub(crate) fn mount_id(parent: BorrowedFd<'_>, name: &Path) -> Option<u32> {
         let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
         facts.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
     })
+}
+
+/// The device number of an open file, as far as the kernel knows it without asking the program that serves the mount.
+pub(crate) fn device_of(file: BorrowedFd<'_>) -> Option<(u32, u32)> {
+    let stat = statx(file, c"", AtFlags::EMPTY_PATH | DONT_SYNC, StatxFlags::empty()).ok()?;
+    Some((stat.stx_dev_major, stat.stx_dev_minor))
 }
 
 fn stat(parent: BorrowedFd<'_>, name: &Path, wanted: StatxFlags) -> rustix::io::Result<Statx> {

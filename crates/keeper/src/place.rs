@@ -141,6 +141,13 @@ impl Place {
         }
     }
 
+    /// The place of a mount that is still to be made on a directory: nothing is mounted there, and nothing can be unmounted.
+    pub(crate) fn nowhere(directory: PathBuf) -> Self {
+        // The kernel gives neither number to a mount.
+        let (mount_id, unique_mount_id) = (Some(u32::MAX), Some(UniqueMountId::from_number(u64::MAX)));
+        Self { mount_id, unique_mount_id, ..Self::unknown(directory) }
+    }
+
     fn unknown(directory: PathBuf) -> Self {
         Self { directory, parent: None, mount_id: None, device: None, unique_mount_id: None }
     }
@@ -153,7 +160,13 @@ impl Place {
         let served = known.filter(|facts| facts.is_served).map(|facts| (facts.id, facts.device));
         let served = if known.is_some() { served } else { served_in_table(name) };
         let (mount_id, device) = served.unzip();
-        Self { directory, parent: inode_of(name), mount_id, device: device.or_else(|| device_of(name)), unique_mount_id }
+        Self {
+            directory,
+            parent: inode_of(name),
+            mount_id,
+            device: device.or_else(|| device_of(name)),
+            unique_mount_id,
+        }
     }
 
     /// The path of the directory when the mount was made.

@@ -1,6 +1,12 @@
 //! The front of a mount: the kernel's EROFS, or FUSE alone.
 
-use std::{fmt, path::Path, str::FromStr, sync::Arc};
+use std::{
+    fmt,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+};
 
 use floe::{Image, Reader};
 use floe_engine::Blocking;
@@ -22,6 +28,21 @@ pub enum Front {
     Kernel,
     /// FUSE alone.
     Fuse,
+}
+
+/// The connection of a hidden mount that the service has made, and the kept metadata for its front.
+pub(crate) struct Hidden {
+    pub(crate) device: OwnedFd,
+    /// The directory of the front.
+    pub(crate) directory: PathBuf,
+    pub(crate) kept: KeptImage,
+}
+
+/// What a front reads.
+pub(crate) struct Behind {
+    pub(crate) reader: Reader,
+    pub(crate) image: Arc<dyn FrontImage>,
+    pub(crate) virtual_image: Arc<VirtualImage>,
 }
 
 /// A mounted image.
@@ -115,18 +136,37 @@ impl Front {
         Ok(Fronted { mount, reader, virtual_image: None, report: FrontReport::fuse(&obstacle) })
     }
 
-    /// Serves a mount that the service has made, through FUSE.
+    /// Serves a FUSE mount that the service has made. `obstacle` tells why that is no front.
     ///
     /// # Errors
     /// The image cannot be served.
-    pub(crate) fn of_made(self, image: &Image, made: Box<Mounted>, setup: MountSetup) -> Result<Fronted, MountError> {
+    pub(crate) fn of_made(
+        self,
+        image: &Image,
+        made: Box<Mounted>,
+        obstacle: String,
+        setup: MountSetup,
+    ) -> Result<Fronted, MountError> {
         let obstacle = match self {
             Self::Fuse => Obstacle::Requested,
-            Self::Auto | Self::Kernel => Obstacle::Options("the service mounts through FUSE"),
+            Self::Auto | Self::Kernel => Obstacle::Refused(obstacle),
         };
         let reader = image.reader().clone();
         let mount = Mount::new(reader.clone(), MountStart::Made(made), setup)?;
         Ok(Fronted { mount, reader, virtual_image: None, report: FrontReport::fuse(&obstacle) })
+    }
+
+    /// Serves what is behind a front that the service is to mount.
+    ///
+    /// # Errors
+    /// The kept metadata cannot be read, or the service cannot mount the front.
+    pub(crate) fn of_hidden(self, image: &Image, hidden: Hidden, setup: MountSetup) -> Result<Fronted, MountError> {
+        let Hidden { device, directory, kept } = hidden;
+        let (reader, rendered) = virtual_image(image, &setup.options, Some(&kept)).map_err(MountError::Image)?;
+        let start = MountStart::Front { directory, image: behind(&rendered), hidden: Some(device) };
+        let mount = Mount::new(reader.clone(), start, setup)?;
+        let report = FrontReport::kernel(self, &rendered.0);
+        Ok(Fronted { mount, reader, virtual_image: Some(Arc::clone(&rendered.0)), report })
     }
 
     /// Mounts the kernel's EROFS from the metadata that an earlier mount kept. `None` if that is not possible.
@@ -147,8 +187,21 @@ fn in_front(
     setup: &MountSetup,
     rendered: &Arc<Rendered>,
 ) -> Result<Mount, MountError> {
-    let image: Arc<dyn FrontImage> = Arc::clone(rendered) as Arc<dyn FrontImage>;
-    Mount::new(reader.clone(), MountStart::Front { directory: directory.to_owned(), image }, setup.clone())
+    let start = MountStart::Front { directory: directory.to_owned(), image: behind(rendered), hidden: None };
+    Mount::new(reader.clone(), start, setup.clone())
+}
+
+/// What the front of a mount that another process has served reads, from the kept metadata.
+///
+/// # Errors
+/// The kept metadata cannot be read.
+pub(crate) fn behind_kept(image: &Image, options: &MountOptions, kept: &KeptImage) -> Result<Behind, MountError> {
+    let (reader, rendered) = virtual_image(image, options, Some(kept)).map_err(MountError::Image)?;
+    Ok(Behind { reader, image: behind(&rendered), virtual_image: Arc::clone(&rendered.0) })
+}
+
+fn behind(rendered: &Arc<Rendered>) -> Arc<dyn FrontImage> {
+    Arc::clone(rendered) as Arc<dyn FrontImage>
 }
 
 /// Creates the virtual image that the kernel mounts, and its reader.

@@ -15,5 +15,5 @@ pub use invocation::Invocation;
 pub(crate) use invocation::SealedInvocation;
 pub use service_manager::ServiceManager;
 pub(crate) use state::{State, StateFile};
-pub(crate) use taken::Taken;
+pub(crate) use taken::{Taken, TakenFront};
 pub use taken::{is_upgrade, start_successor};

@@ -1,10 +1,11 @@
 //! The kept metadata of a front, in the cache directory.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read, Seek},
     ops::ControlFlow,
     os::{
-        fd::AsFd,
+        fd::{AsFd, AsRawFd},
         unix::fs::{FileExt, MetadataExt},
     },
     path::{Path, PathBuf},
@@ -47,7 +48,7 @@ const NAME: &str = "metadata";
 const END_BYTES: u64 = 128 << 10;
 
 /// The maximum size of the kept metadata of one image. Each mount reads all of it.
-const BYTES_MAX: u64 = 128 << 20;
+pub(crate) const BYTES_MAX: u64 = 128 << 20;
 
 /// The maximum size of the kept metadata of all images. The least recently used are removed.
 const ALL_BYTES_MAX: u64 = 1 << 30;
@@ -91,7 +92,7 @@ const END_TIME_MAX: Duration = Duration::from_millis(100);
 const EMPTY_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// The lowest priority of time-shared threads.
-const NICE_MAX: i32 = 19;
+pub(crate) const NICE_MAX: i32 = 19;
 
 /// The place of the kept metadata of an image: `fronts/IDENTITY/metadata` in the cache directory.
 ///
@@ -107,6 +108,8 @@ pub(crate) struct KeptFront {
     kept: Option<KeptImage>,
     /// Whether the kernel mounts it.
     is_mountable: bool,
+    /// The image, if its path leads through its descriptor.
+    _opened: Option<fs::File>,
 }
 
 /// Changes with each change of a file.
@@ -131,27 +134,37 @@ impl KeptFront {
     /// Finds or creates the place for an image, and verifies what is there. `None` if nothing is to be kept, or the image or the
     /// directory do not permit it. A mount with an `idle` time must see all reads.
     pub(crate) fn find(image: &Path, idle: Option<Duration>, settings: &Settings, log: &MountLog) -> Option<Self> {
-        let open = &settings.open;
-        let is_whole_file = open.offset == Offset::None && open.devices.is_empty() && open.device_directory.is_none();
-        if settings.renders_front
-            || settings.front == Front::Fuse
-            || settings.subdirectory.is_some()
-            || !is_whole_file
-            || remote::is_url(image)
-            || !geteuid().is_root()
-            // Exceeding the limit is a signal.
-            || getrlimit(Resource::Fsize).current.is_some_and(|limit| limit < BYTES_MAX)
-            || age_min().is_none()
-        {
+        if !may_be_kept(image, settings) {
             return None;
         }
         let refused =
             |error: io::Error| log.event(&format!("the metadata of the kernel's EROFS in front is not kept: {error}"));
-        Self::place(image, idle, settings).map_err(refused).ok()?
+        let image = image.canonicalize();
+        image.and_then(|image| Self::place(image, None, idle, settings)).map_err(refused).ok()?
     }
 
-    fn place(image: &Path, idle: Option<Duration>, settings: &Settings) -> io::Result<Option<Self>> {
-        let image = image.canonicalize()?;
+    /// As [`KeptFront::find`], for an image that another process has opened, which messages call `shown`.
+    ///
+    /// # Errors
+    /// The image cannot be read, or the cache directory is not one that only this user can change.
+    pub(crate) fn of_open(shown: &Path, image: fs::File, settings: &Settings) -> io::Result<Option<Self>> {
+        if !may_be_kept(shown, settings) {
+            return Ok(None);
+        }
+        if settings.front == Front::Kernel
+            && Stamp::of_file(&image.metadata()?).is_some_and(|stamp| !stamp.is_settled())
+        {
+            thread::sleep(STAMP_AGE_MIN);
+        }
+        Self::place(format!("/proc/self/fd/{}", image.as_raw_fd()).into(), Some(image), None, settings)
+    }
+
+    fn place(
+        image: PathBuf,
+        opened: Option<fs::File>,
+        idle: Option<Duration>,
+        settings: &Settings,
+    ) -> io::Result<Option<Self>> {
         let stamp = Stamp::of(&image)?;
         let Some(stamp) = stamp.filter(Stamp::is_settled) else { return Ok(None) };
         let mut image_file = image_file(&image, &stamp, settings).filter(|_| idle.is_none());
@@ -172,7 +185,50 @@ impl KeptFront {
                 image_file = image_file.map(|file| file.decoding(kernel_algorithms(&image, &directory)));
             }
         }
-        Ok(Some(Self { directory, identity, image, stamp, image_file, kept, is_mountable }))
+        Ok(Some(Self { directory, identity, image, stamp, image_file, kept, is_mountable, _opened: opened }))
+    }
+
+    /// The identity of the image and its options.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// What the kernel may decode in the image; `None` if it reads nothing there by itself.
+    pub(crate) fn algorithms(&self) -> Option<Algorithms> {
+        self.image_file.as_ref().map(ImageFile::algorithms)
+    }
+
+    /// A file without a name on the file system of the cache, for a process that renders the metadata.
+    ///
+    /// # Errors
+    /// It cannot be created.
+    pub(crate) fn file_to_render(&self) -> io::Result<fs::File> {
+        let (name, file) = self.directory.new_file()?;
+        self.directory.remove_file(&name)?;
+        Ok(file)
+    }
+
+    /// Keeps a copy of what another process has rendered. That process cannot change the copy.
+    ///
+    /// # Errors
+    /// It is not whole, the image has changed meanwhile, or the copy cannot be written.
+    pub(crate) fn keep_copy(&mut self, rendered: &fs::File) -> io::Result<()> {
+        let (unfinished, mut copy) = self.directory.new_file()?;
+        let mut kept = || -> io::Result<KeptImage> {
+            let mut rendered = rendered;
+            rendered.rewind()?;
+            io::copy(&mut rendered.take(BYTES_MAX), &mut copy)?;
+            let kept = KeptImage::verify(self.directory.read_file(&unfinished)?, &self.identity)?;
+            if !self.is_unchanged() {
+                return Err(io::Error::other("the image has changed"));
+            }
+            self.directory.rename(&unfinished, &self.directory, NAME)?;
+            Ok(kept)
+        };
+        let kept = kept().inspect_err(|_| drop(self.directory.remove_file(&unfinished)))?;
+        self.is_mountable = can_mount_kept(kept.file().as_fd());
+        self.kept = Some(kept);
+        Ok(())
     }
 
     /// The kept image for the kernel, and its device.
@@ -294,6 +350,21 @@ impl Stamp {
     }
 }
 
+/// Whether the metadata of this image can be kept for mounts with these settings.
+fn may_be_kept(image: &Path, settings: &Settings) -> bool {
+    let open = &settings.open;
+    let is_whole_file = open.offset == Offset::None && open.devices.is_empty() && open.device_directory.is_none();
+    !settings.renders_front
+        && settings.front != Front::Fuse
+        && settings.subdirectory.is_none()
+        && is_whole_file
+        && !remote::is_url(image)
+        && geteuid().is_root()
+        // Exceeding the limit is a signal.
+        && getrlimit(Resource::Fsize).current.is_none_or(|limit| limit >= BYTES_MAX)
+        && age_min().is_some()
+}
+
 /// Waits until a mount has shown that keeping its metadata is worth the work, and rests. False if it ends before.
 fn is_worth_it(inode_count: u64, image: &VirtualImage, requests: &RequestCounts, woken: &Receiver<()>) -> bool {
     let has_ended = |time| woken.recv_timeout(time) == Err(RecvTimeoutError::Disconnected);
@@ -320,7 +391,7 @@ fn is_worth_it(inode_count: u64, image: &VirtualImage, requests: &RequestCounts,
 }
 
 /// How old a mount must be; `None` if nothing is to be kept. Tests set it, in debug builds.
-fn age_min() -> Option<Duration> {
+pub(crate) fn age_min() -> Option<Duration> {
     match std::env::var("FLOE_TEST_KEEP_AFTER_MS") {
         Ok(text) if cfg!(debug_assertions) => text.parse().ok().map(Duration::from_millis),
         _ => Some(AGE_MIN),

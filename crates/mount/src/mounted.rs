@@ -78,11 +78,11 @@ impl Confined {
         let mountpoint = target.shown().to_owned();
         let (fronted, tuned) = match target {
             Target::Taken(taken) => {
-                let (reader, report) = (image.reader().clone(), taken.state.front.clone());
                 let tuned = taken.state.tuned.clone();
-                (Fronted { mount: taken.mount(&image, setup)?, reader, virtual_image: None, report }, tuned)
+                (taken.mount(&image, setup)?, tuned)
             }
-            Target::Made(made) => (settings.front.of_made(&image, made, setup)?, Vec::new()),
+            Target::Made(made, obstacle) => (settings.front.of_made(&image, made, obstacle, setup)?, Vec::new()),
+            Target::Hidden(hidden) => (settings.front.of_hidden(&image, *hidden, setup)?, Vec::new()),
             Target::New(mountpoint, _) => (
                 settings.front.mount(&image, mountpoint, setup, kept_front.as_ref().and_then(KeptFront::kept))?,
                 Vec::new(),

@@ -10,6 +10,7 @@ use floe_keeper::{Directory, Mounted};
 
 use crate::{
     failure::Failure,
+    front::Hidden,
     handover::{ServiceManager, Taken},
     transport::Continuity,
 };
@@ -18,8 +19,10 @@ use crate::{
 pub(crate) enum Target {
     /// A mountpoint without a mount of this program, and its path for users.
     New(Mountpoint, PathBuf),
-    /// A mount that the service has made.
-    Made(Box<Mounted>),
+    /// A FUSE mount that the service has made, and why that is no front.
+    Made(Box<Mounted>, String),
+    /// The connection behind a front that the service is to mount.
+    Hidden(Box<Hidden>),
     /// The mount of another process. It may have no server until this process has taken it over, so nothing may access it
     /// before.
     Taken(Box<Taken>),
@@ -47,7 +50,8 @@ impl Target {
     pub(crate) fn shown(&self) -> &Path {
         match self {
             Self::New(_, shown) => shown,
-            Self::Made(mounted) => mounted.place.directory(),
+            Self::Made(mounted, _) => mounted.place.directory(),
+            Self::Hidden(hidden) => &hidden.directory,
             Self::Taken(taken) => taken.directory(),
         }
     }
@@ -63,7 +67,7 @@ impl Target {
     /// The mount that is taken over.
     pub(crate) fn taken(&self) -> Option<&Taken> {
         match self {
-            Self::New(..) | Self::Made(_) => None,
+            Self::New(..) | Self::Made(..) | Self::Hidden(_) => None,
             Self::Taken(taken) => Some(taken),
         }
     }
@@ -71,7 +75,7 @@ impl Target {
     /// Takes the memory file with the state of the mount that is taken over.
     pub(crate) fn take_state_file(&mut self) -> Option<File> {
         match self {
-            Self::New(..) | Self::Made(_) => None,
+            Self::New(..) | Self::Made(..) | Self::Hidden(_) => None,
             Self::Taken(taken) => taken.take_state_file(),
         }
     }
@@ -80,7 +84,7 @@ impl Target {
     pub(crate) fn continuity(&self, manager: Option<&ServiceManager>) -> Continuity {
         match (self, manager) {
             (Self::Taken(_), _) => Continuity::TakenOver,
-            (Self::Made(_), _) => Continuity::Kept,
+            (Self::Made(..) | Self::Hidden(_), _) => Continuity::Kept,
             (Self::New(..), Some(_)) => Continuity::Managed,
             (Self::New(..), None) => Continuity::Unneeded,
         }

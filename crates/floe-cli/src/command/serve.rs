@@ -1,12 +1,19 @@
 //! `floe serve`: the service, which mounts many images.
 
-use std::{io, os::fd::AsFd, path::PathBuf, process, sync::Arc, thread};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
+    process,
+    sync::Arc,
+    thread,
+};
 
 use floe_image::{ShownName, start_error};
 use floe_ipc::{USERS_SOCKET, socket_path};
 use floe_mount::{
     handover::ServiceManager,
-    service::{Broker, ServiceSocket, Stopper, UserLimits, serve_for_broker},
+    service::{Broker, ServiceSocket, Stopper, UserLimits, check_for_broker, serve_for_broker},
 };
 use floe_sandbox::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -105,11 +112,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
 /// # Errors
 /// It cannot be confined, or the service breaks the protocol.
 pub(crate) fn run_domain() -> Result<u8, Fail> {
-    let socket = io::stdin().as_fd().try_clone_to_owned();
-    let socket = socket.map_err(|error| Fail::failed(format!("this command is internal to floe: {error}")))?;
-    serve_for_broker(socket)?;
+    serve_for_broker(socket_of_broker()?)?;
     // Returning from `main` would not end threads that wait for a source.
     process::exit(Exit::Done.code().into())
+}
+
+/// Runs the process that checks the metadata of a front for the service at the other end of standard input.
+///
+/// # Errors
+/// It cannot be confined, or the service breaks the protocol.
+pub(crate) fn run_check() -> Result<u8, Fail> {
+    check_for_broker(socket_of_broker()?)?;
+    Ok(Exit::Done.code())
+}
+
+fn socket_of_broker() -> Result<OwnedFd, Fail> {
+    let socket = io::stdin().as_fd().try_clone_to_owned();
+    socket.map_err(|error| Fail::failed(format!("this command is internal to floe: {error}")))
 }
 
 /// Stops the broker on the first signal, and ends the process on the second.

@@ -33,6 +33,7 @@ mod too_few_processes;
 mod service {
     mod adoption;
     mod ends;
+    mod fronts;
     mod hostile;
     mod hostile_users;
     mod images;

@@ -16,6 +16,7 @@ pub(crate) struct Service {
     child: Option<Child>,
     pid: Pid,
     folder: tempfile::TempDir,
+    variables: &'static [(&'static str, &'static str)],
     /// All domains that were seen, to be killed.
     domains: Vec<u32>,
 }
@@ -28,8 +29,21 @@ impl Service {
 
     /// As [`Service::start`], in a directory with something in it.
     pub(crate) fn start_in(folder: tempfile::TempDir, arguments: &[&str]) -> Self {
-        let child = broker(folder.path(), arguments);
-        Self { pid: Pid::from_child(&child), child: Some(child), folder, domains: Vec::new() }
+        Self::started(folder, arguments, &[])
+    }
+
+    /// As [`Service::start`], with these environment variables.
+    pub(crate) fn start_with(variables: &'static [(&'static str, &'static str)]) -> Self {
+        Self::started(tempfile::tempdir().expect("a directory"), &[], variables)
+    }
+
+    fn started(
+        folder: tempfile::TempDir,
+        arguments: &[&str],
+        variables: &'static [(&'static str, &'static str)],
+    ) -> Self {
+        let child = broker(folder.path(), arguments, variables);
+        Self { pid: Pid::from_child(&child), child: Some(child), folder, variables, domains: Vec::new() }
     }
 
     /// Kills the broker, and starts another one.
@@ -42,7 +56,7 @@ impl Service {
 
     /// Starts another broker, after the end of the first one.
     pub(crate) fn restart(&mut self) {
-        let child = broker(self.folder.path(), &[]);
+        let child = broker(self.folder.path(), &[], self.variables);
         (self.pid, self.child) = (Pid::from_child(&child), Some(child));
     }
 
@@ -160,8 +174,9 @@ impl Drop for Service {
 }
 
 /// Starts a broker, and waits until it listens.
-fn broker(folder: &Path, arguments: &[&str]) -> Child {
+fn broker(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Child {
     let mut command = floe_with_messages_in(&folder.join("messages"));
+    command.envs(variables.iter().copied());
     command.arg("serve").arg("--socket").arg(folder.join("service")).args(arguments);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the program starts");
     let stdout = child.stdout.take().expect("it is piped");

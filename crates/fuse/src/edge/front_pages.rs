@@ -50,8 +50,14 @@ pub(crate) struct BehindFront {
 }
 
 impl BehindFront {
-    pub(crate) fn new(image: Arc<dyn FrontImage>) -> Self {
-        Self { image, transfer: Arc::default() }
+    /// With a `transfer`, the front is mounted already.
+    pub(crate) fn new(image: Arc<dyn FrontImage>, transfer: Option<FrontTransfer>) -> Self {
+        Self { image, transfer: Arc::new(transfer.map_or_else(OnceLock::new, OnceLock::from)) }
+    }
+
+    /// The id of the thread that reads ahead in the front, if it is mounted.
+    pub(crate) fn thread(&self) -> Option<u32> {
+        self.transfer.get().map(FrontTransfer::thread)
     }
 
     /// How the front is mounted.

@@ -89,7 +89,8 @@ pub(super) fn connect(start: MountStart, setup: &MountSetup) -> Result<Connected
             let Mounted { device, auto_unmount, place } = *mounted;
             Ok(Connected { place: Some(place), auto_unmount, ..new(device) })
         }
-        MountStart::Inherited(Inherited { devices, auto_unmount, directory, place, terms }) => {
+        MountStart::Inherited(inherited) | MountStart::InheritedFront { inherited, .. } => {
+            let Inherited { devices, auto_unmount, directory, place, terms } = inherited;
             let place = match &handles.keeper {
                 _ if place.is_some() => place.unwrap_or_else(|| Place::with_id(None, &directory)),
                 Some(keeper) => {
@@ -100,6 +101,10 @@ pub(super) fn connect(start: MountStart, setup: &MountSetup) -> Result<Connected
             let link = Link::inherited(devices, terms.agreement(), options)?;
             let auto_unmount = auto_unmount.map(AutoUnmount::new);
             Ok(Connected { link, place: Some(place), auto_unmount, front_directory: None })
+        }
+        MountStart::Front { directory, hidden: Some(device), .. } => {
+            permit_rings(false);
+            Ok(Connected { front_directory: Some(directory), ..new(device) })
         }
         MountStart::Front { directory, .. } => {
             let no_keeper = || MountError::Front("it needs a keeper, a process that mounts it".to_owned().into());

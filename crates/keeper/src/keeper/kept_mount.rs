@@ -9,8 +9,14 @@ use std::{
 use floe_ipc::{receive_alone, send};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 
-use super::{Keeper, service::Service};
-use crate::{options::KernelOptions, place::Place, schedule::Schedule, settings::KeeperSettings};
+use super::{
+    Keeper,
+    pending_front::{FrontOrder, MadeFront, PendingFront},
+    service::Service,
+};
+use crate::{
+    abort::Abort, messages::Request, options::KernelOptions, place::Place, schedule::Schedule, settings::KeeperSettings,
+};
 
 /// A mount that a process has made and keeps for another one, which serves it. Many of them need no process and no thread of their
 /// own: [`KeptMount::answer`] is called when the [socket](KeptMount::socket) is readable. The other process has a [`Keeper`] for
@@ -22,6 +28,32 @@ pub struct KeptMount {
     options: KernelOptions,
     schedule: Schedule,
     may_walk: bool,
+    /// The front that is to be mounted.
+    front: Option<PendingFront>,
+    /// Aborts the hidden connection of a front that is never mounted: the other process may not serve it.
+    unmounted: Option<AbortOnDrop>,
+}
+
+/// What came of a request of the process that serves a mount.
+#[derive(Debug)]
+pub enum KeptAnswer {
+    /// It has its answer.
+    Answered,
+    /// It asks for the front, which must be mounted on another thread: the kernel asks that process.
+    Front(FrontOrder),
+    /// The process has ended or breaks the protocol.
+    Ended,
+}
+
+/// Aborts a connection when it is dropped.
+struct AbortOnDrop(Option<Abort>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        if let Some(abort) = &mut self.0 {
+            abort.now();
+        }
+    }
 }
 
 /// The socket of a [`Keeper`], for the process that serves the mount.
@@ -41,7 +73,34 @@ impl KeptMount {
     ) -> io::Result<(Self, KeeperSocket)> {
         let (ours, theirs) = pair()?;
         let service = Service::of_kept(place.clone());
-        Ok((Self { service, socket: ours, place, options, schedule, may_walk }, KeeperSocket(theirs)))
+        let kept = Self { service, socket: ours, place, options, schedule, may_walk, front: None, unmounted: None };
+        Ok((kept, KeeperSocket(theirs)))
+    }
+
+    /// Keeps a front that is still to be mounted: the other process serves the hidden mount, and then asks for the front. Until
+    /// that is [mounted](KeptMount::note_front), nothing is at the place.
+    ///
+    /// # Errors
+    /// There are no descriptors left, or this process could not abort the connection.
+    pub fn of_front(
+        front: PendingFront,
+        options: KernelOptions,
+        schedule: Schedule,
+        may_walk: bool,
+    ) -> io::Result<(Self, KeeperSocket)> {
+        let unmounted = AbortOnDrop(Some(Abort::open(front.hidden_device().ok_or(io::ErrorKind::Unsupported)?)?));
+        let place = Place::nowhere(front.directory().to_owned());
+        let (kept, socket) = Self::new(place, options, schedule, may_walk)?;
+        Ok((Self { front: Some(front), unmounted: Some(unmounted), ..kept }, socket))
+    }
+
+    /// Notes that the front is mounted.
+    pub fn note_front(&mut self, made: &MadeFront) {
+        self.place = made.place().clone();
+        self.service = Service::of_kept(self.place.clone());
+        if let Some(mut unmounted) = self.unmounted.take() {
+            unmounted.0 = None;
+        }
     }
 
     /// Keeps the same mount for a process that takes the place of the other one.
@@ -65,10 +124,18 @@ impl KeptMount {
         self.socket.as_fd()
     }
 
-    /// Answers one request. Returns `false` if the other process has ended or breaks the protocol: it is then not to be called again
-    /// before [`KeptMount::renew`].
-    pub fn answer(&mut self) -> bool {
-        let Ok(Some(request)) = receive_alone(&self.socket, RecvFlags::DONTWAIT) else { return false };
+    /// Answers one request. After [`KeptAnswer::Ended`], it is not to be called again before [`KeptMount::renew`].
+    pub fn answer(&mut self) -> KeptAnswer {
+        let Ok(Some(request)) = receive_alone(&self.socket, RecvFlags::DONTWAIT) else { return KeptAnswer::Ended };
+        if let Request::MountFront { options } = request
+            && options.is_kept
+            && let Some(front) = self.front.take()
+        {
+            return match self.socket.try_clone() {
+                Ok(socket) => KeptAnswer::Front(FrontOrder::new(front, options, self.options.clone(), socket)),
+                Err(_) => KeptAnswer::Ended,
+            };
+        }
         let settings = KeeperSettings {
             directory: Some(self.place.directory()),
             mountpoint: None,
@@ -87,7 +154,10 @@ impl KeptMount {
         let (answer, descriptors) = self.service.answer(request, settings);
         let descriptors: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
         // A process that does not read its answers does not stop the service.
-        send(&self.socket, &answer, &descriptors, SendFlags::DONTWAIT).is_ok()
+        match send(&self.socket, &answer, &descriptors, SendFlags::DONTWAIT) {
+            Ok(()) => KeptAnswer::Answered,
+            Err(_) => KeptAnswer::Ended,
+        }
     }
 }
 
@@ -145,7 +215,7 @@ mod tests {
             while !asking.is_finished() {
                 let mut ready = [PollFd::from_borrowed_fd(kept.socket(), PollFlags::IN)];
                 poll(&mut ready, None).expect("a request, or the end");
-                if !kept.answer() {
+                if matches!(kept.answer(), KeptAnswer::Ended) {
                     break;
                 }
             }

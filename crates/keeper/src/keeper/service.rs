@@ -4,7 +4,7 @@ use std::{
     fs, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::{Arc, mpsc},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -31,7 +31,7 @@ use crate::{
     place::{Detach, Place},
     relay::Relay,
     ring_permission::RingPermission,
-    schedule::{KeeperThread, Schedule},
+    schedule::{KeeperThread, start_thread},
     settings::KeeperSettings,
     table::MountTable,
 };
@@ -253,13 +253,14 @@ impl Service {
         let parts = self.mountpoint.as_ref().zip(self.hidden.take()).filter(|_| self.mounted.is_none());
         let Some((mountpoint, hidden)) = parts else { return (Answer::refused(libc::EBUSY), Vec::new()) };
         let kept = settings.kept_front.filter(|_| options.is_kept);
-        let (place, transfer) = match hidden.put_front(mountpoint, settings.options, options, kept) {
-            Ok(front) => front,
+        let front = hidden.detached_front(settings.options, options, kept);
+        let (place, transfer) = match front.and_then(|front| front.attach(mountpoint)) {
+            Ok(attached) => attached,
             Err(error) => return (Answer::MountFailed { failure: MountFailure::front(error) }, Vec::new()),
         };
         self.mountpoint = None;
         (self.is_front, self.is_unconfirmed) = (true, true);
-        let mount_id = place.mount_id();
+        let numbers = place.to_numbers();
         self.note_mount(place.clone());
         // Without it, a store to the hidden file could keep a killed process from ending.
         let transfer = transfer.filter(|(_, readahead)| self.abort_when_stuck(readahead.hidden_device()));
@@ -267,11 +268,11 @@ impl Service {
             let is_urgent = options.cpus_are_short;
             let (kind, schedule) = (KeeperThread::Readahead { is_urgent }, Arc::clone(settings.schedule));
             let work = move || readahead.run(&place, is_urgent, &schedule);
-            let thread = start(FrontReadahead::THREAD, kind, settings.schedule, work).ok()?;
+            let thread = start_thread(FrontReadahead::THREAD, kind, settings.schedule, work).ok()?;
             Some((thread, transfer.into_socket()))
         });
         let (thread, socket) = started.unzip();
-        (Answer::InFront { mount_id, thread }, socket.into_iter().collect())
+        (Answer::InFront { place: numbers, thread }, socket.into_iter().collect())
     }
 
     /// Starts a walker. Returns the sending end of its socket and the id of its thread.
@@ -279,7 +280,7 @@ impl Service {
         let mount = self.mounted.clone().filter(|_| self.walk.is_none()).ok_or(io::ErrorKind::NotConnected)?;
         let (socket, walker) = LaunchWalker::new(mount)?;
         let pause = walker.pause();
-        let thread = start(LaunchWalker::THREAD, KeeperThread::Walk, settings.schedule, || walker.run())?;
+        let thread = start_thread(LaunchWalker::THREAD, KeeperThread::Walk, settings.schedule, || walker.run())?;
         // If no thread can be started, a later request may ask again.
         self.walk = Some(pause);
         Ok((socket, thread))
@@ -317,19 +318,6 @@ impl Service {
     }
 }
 
-/// Starts a thread that does `work`, and returns its id.
-fn start(name: &str, kind: KeeperThread, schedule: &Schedule, work: impl FnOnce() + Send + 'static) -> io::Result<u32> {
-    let (sender, receiver) = mpsc::sync_channel(1);
-    let own = Arc::clone(schedule);
-    let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-        let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs());
-        own(kind, None);
-        work();
-    })?;
-    schedule(kind, Some(&thread));
-    receiver.recv().map_err(io::Error::other)
-}
-
 /// Unmounts a mount, unless another one covers it.
 fn unmount(mounted: &Place, detach: Detach) -> Result<(), UnmountError> {
     mounted.check_unmountable()?;
@@ -359,7 +347,7 @@ fn stays_dead(mounted: &Place) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::KernelOptions;
+    use crate::{options::KernelOptions, schedule::Schedule};
 
     /// A change of the settings of a row.
     type Change = fn(&mut KeeperSettings<'_>);

@@ -95,14 +95,12 @@ impl UnnamedSocket {
     /// # Errors
     /// The socket cannot be renamed.
     pub(crate) fn named(self, device: (u32, u32)) -> io::Result<(Server, UnixListener)> {
-        let Self { mut server, listener } = self;
-        let path = server.path.with_file_name(socket_path::name(device));
-        fs::rename(&server.path, &path)?;
-        server.path = path;
+        let (mut server, listener) = self.into_parts();
+        server.name_after(device)?;
         Ok((server, listener))
     }
 
-    /// The socket under its first name.
+    /// The socket under its first name, and what listens there.
     pub(crate) fn into_parts(self) -> (Server, UnixListener) {
         (self.server, self.listener)
     }
@@ -122,6 +120,17 @@ impl Server {
     /// Its path, and its device and inode numbers.
     pub(crate) fn name(&self) -> (&Path, (u64, u64)) {
         (&self.path, self.inode)
+    }
+
+    /// As [`UnnamedSocket::named`].
+    ///
+    /// # Errors
+    /// The socket cannot be renamed.
+    pub(crate) fn name_after(&mut self, device: (u32, u32)) -> io::Result<()> {
+        let path = self.path.with_file_name(socket_path::name(device));
+        fs::rename(&self.path, &path)?;
+        self.path = path;
+        Ok(())
     }
 }
 

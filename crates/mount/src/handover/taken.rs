@@ -13,9 +13,10 @@ use std::{
 };
 
 use floe::Image;
-use floe_fuse::{Inherited, Mount, MountSetup, passed_descriptors};
+use floe_front::KeptImage;
+use floe_fuse::{Inherited, Mount, MountSetup, MountStart, passed_descriptors};
 use floe_image::ShownName;
-use floe_keeper::{MountTable, Place};
+use floe_keeper::{FrontTransfer, MountTable, Place};
 
 use super::{
     Invocation, ServiceManager, State, StateFile,
@@ -26,6 +27,7 @@ use crate::{
     control::{Answer, Client, Question, read_answer, read_answer_with_descriptors, write_line},
     daemon,
     failure::Failure,
+    front::{Behind, Fronted, behind_kept},
 };
 
 /// The environment variable that tells a process to take over a mount from the process that serves it. Its value is the device
@@ -42,6 +44,16 @@ pub(crate) struct Taken {
     state_file: Option<File>,
     /// The connection to the process that serves it, unless that process has crashed.
     from: Option<UnixStream>,
+    /// What is in front of it, if the connection is that of a hidden mount.
+    front: Option<TakenFront>,
+}
+
+/// A front that another process has served.
+pub(crate) struct TakenFront {
+    /// Its metadata.
+    pub(crate) kept: KeptImage,
+    /// The transfer into it, if the service reads ahead there.
+    pub(crate) transfer: Option<FrontTransfer>,
 }
 
 /// Whether this process was started by `floe upgrade`.
@@ -90,13 +102,18 @@ impl Taken {
     ///
     /// # Errors
     /// The memory file has no valid state.
-    pub(crate) fn of_kept(device: OwnedFd, state_file: File, place: Place) -> io::Result<Self> {
+    pub(crate) fn of_kept(
+        device: OwnedFd,
+        state_file: File,
+        place: Place,
+        front: Option<TakenFront>,
+    ) -> io::Result<Self> {
         let state = StateFile::read(&state_file)?;
         if !state.is_understood() {
             return Err(io::Error::other("its state is of another version of Floe"));
         }
         let mut taken = Self::new(state, vec![device], None, Some(state_file), None);
-        taken.inherited.place = Some(place);
+        (taken.inherited.place, taken.front) = (Some(place), front);
         Ok(taken)
     }
 
@@ -148,7 +165,13 @@ impl Taken {
         from: Option<UnixStream>,
     ) -> Self {
         let (directory, terms) = (PathBuf::from(&state.directory), state.terms());
-        Self { state, inherited: Inherited { devices, auto_unmount, directory, place: None, terms }, state_file, from }
+        Self {
+            state,
+            inherited: Inherited { devices, auto_unmount, directory, place: None, terms },
+            state_file,
+            from,
+            front: None,
+        }
     }
 
     /// The same mount with the path that leads to it now, as a directory above may have another name; `None` if another mount is
@@ -173,7 +196,7 @@ impl Taken {
     ///
     /// # Errors
     /// The image has changed, or the other process does not stop. That process continues to serve the mount.
-    pub(crate) fn mount(self, image: &Image, setup: MountSetup) -> Result<Mount, Failure> {
+    pub(crate) fn mount(self, image: &Image, setup: MountSetup) -> Result<Fronted, Failure> {
         let directory = self.directory().to_owned();
         let shown = directory.shown();
         let identity =
@@ -183,7 +206,16 @@ impl Taken {
                 "the image has changed since it was mounted on {shown}: run floe umount {shown}, and mount it again"
             )));
         }
-        let paused = Mount::new(image.reader().clone(), self.inherited, setup)?;
+        let report = self.state.front.clone();
+        let (start, reader, virtual_image) = match self.front {
+            None => (MountStart::Inherited(self.inherited), image.reader().clone(), None),
+            Some(TakenFront { kept, transfer }) => {
+                let Behind { reader, image, virtual_image } = behind_kept(image, &setup.options, &kept)?;
+                let start = MountStart::InheritedFront { inherited: self.inherited, image, transfer };
+                (start, reader, Some(virtual_image))
+            }
+        };
+        let paused = Mount::new(reader.clone(), start, setup)?;
         let failed = |error: io::Error| Failure::failed(format!("cannot take over {shown}: {error}"));
         if let Some(connection) = self.from {
             write_line(&connection, &Question::Stop).map_err(failed)?;
@@ -194,7 +226,8 @@ impl Taken {
             }
             write_line(&connection, &Question::Serves).map_err(failed)?;
         }
-        paused.serve().map_err(failed)
+        let mount = paused.serve().map_err(failed)?;
+        Ok(Fronted { mount, reader, virtual_image, report })
     }
 }
 

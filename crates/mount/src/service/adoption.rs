@@ -165,6 +165,7 @@ impl Ledger {
                 request: record.request,
                 files,
                 format,
+                obstacle: String::new(),
                 remarks: Vec::new(),
                 end_waiters: Vec::new(),
                 control_name: control::Server::of_named(path(&record.control), (device, inode)),
@@ -234,13 +235,12 @@ impl Introduction {
 impl Kept {
     fn of(number: u64, format: String, is_served: bool, descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         let wrong = |what: String| io::Error::other(what);
-        let device_count = descriptors.len().saturating_sub(KeptFiles::COUNT);
-        let files = KeptFiles::of(descriptors, device_count);
-        let files = files.ok_or_else(|| wrong("descriptors are missing (ulimit -n)".to_owned()))?;
-        let sealed = SealedFile::of(files.record.try_clone()?);
+        let missing = || wrong("descriptors are missing (ulimit -n)".to_owned());
+        let sealed = SealedFile::of(descriptors.get(KeptFiles::RECORD).ok_or_else(missing)?.try_clone()?);
         let sealed = sealed.map_err(|_| wrong("its record is not one of a service".to_owned()))?;
         let record = Record::read_from(&sealed).map_err(|error| wrong(format!("its record is damaged: {error}")))?;
-        if record.number != number || number > NUMBER_MAX || record.request.devices.len() != device_count {
+        let files = KeptFiles::of(descriptors, record.request.devices.len()).ok_or_else(missing)?;
+        if record.number != number || number > NUMBER_MAX || record.is_front != files.metadata.is_some() {
             return Err(wrong("its record is that of another mount".to_owned()));
         }
         check_types(&files).map_err(wrong)?;
@@ -269,7 +269,7 @@ fn of_answer(error: io::Error) -> io::Error {
 
 /// Checks the types of a mount's descriptors.
 fn check_types(files: &KeptFiles) -> Result<(), String> {
-    let KeptFiles { device, state, control, record: _, image, devices } = files;
+    let KeptFiles { device, state, control, record: _, image, devices, metadata } = files;
     let type_of = |file: &OwnedFd| fstat(file).map(|stat| (FileType::from_raw_mode(stat.st_mode), stat.st_rdev));
     let is_device = |(file_type, number): (FileType, u64)| {
         file_type == FileType::CharacterDevice && (major(number), minor(number)) == FUSE_DEVICE
@@ -283,7 +283,7 @@ fn check_types(files: &KeptFiles) -> Result<(), String> {
     if socket_acceptconn(control) != Ok(true) {
         return Err("its control socket does not listen".to_owned());
     }
-    [image].into_iter().chain(devices).try_for_each(check_file)
+    [image].into_iter().chain(devices).chain(metadata).try_for_each(check_file)
 }
 
 #[cfg(test)]
@@ -311,7 +311,8 @@ mod tests {
             target: floe_ipc::protocol::MountTarget::Directory,
         };
         let (directory, control) = (b"/mnt".to_vec(), b"/run/floe/0-7.sock".to_vec());
-        let record = Record { number, request, directory, place: [1; 7], control, control_inode: [1, 2] };
+        let record =
+            Record { number, request, directory, place: [1; 7], control, control_inode: [1, 2], is_front: false };
         record.seal().expect("memory").into()
     }
 

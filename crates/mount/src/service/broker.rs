@@ -104,6 +104,7 @@ impl Broker {
                     Watched::Domain(number) => self.ledger.take_reports(number),
                     Watched::DomainEnd(number) => self.ledger.note_death(number),
                     Watched::Mount(number) => self.ledger.answer_keeper(number),
+                    Watched::Table => self.ledger.fronts.note_changes(),
                     Watched::Stop => {
                         if let Some(left) = self.left.lock().take() {
                             self.ledger.leave_mounts();

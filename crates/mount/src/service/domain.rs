@@ -10,10 +10,11 @@ use std::{
 };
 
 use floe::{Engine, Image, ImageFiles, NamedFiles, OpenError, OpenOptions};
+use floe_front::KeptImage;
 use floe_fuse::{MountError, Sessions};
 use floe_image::Error;
 use floe_ipc::{protocol::RefusalKind, receive};
-use floe_keeper::{Keeper, KeeperSocket, Mounted as MadeMount, Place};
+use floe_keeper::{FrontTransfer, Keeper, KeeperSocket, Mounted as MadeMount, Place};
 use floe_sandbox::{Enforced, Sandbox};
 use floe_sync::Mutex;
 use rustix::{net::RecvFlags, process::setsid};
@@ -21,8 +22,9 @@ use rustix::{net::RecvFlags, process::setsid};
 use super::{
     broker_link::BrokerLink,
     kept_image::KeptFiles,
-    messages::{Attachment, Order, Report},
+    messages::{Attachment, Order, Rendering, Report},
     record::path,
+    rendering::render,
     settings::{settings_of_request, settings_of_service},
 };
 use crate::{
@@ -30,7 +32,8 @@ use crate::{
     confined::below,
     control::Listeners,
     failure::Failure,
-    handover::Taken,
+    front::Hidden,
+    handover::{Taken, TakenFront},
     held::Held,
     launch::{LaunchPlan, ProfileChoice},
     log::MountLog,
@@ -53,6 +56,8 @@ struct Domain {
     /// Takes the numbers of mounts that have ended.
     ends: mpsc::Sender<u64>,
     mounts: Mutex<HashMap<u64, Entry>>,
+    /// Locked while metadata is rendered for later mounts.
+    rendering_later: Mutex<()>,
 }
 
 /// A mount of a domain.
@@ -107,7 +112,16 @@ pub fn serve_for_broker(socket: OwnedFd) -> Result<(), Failure> {
     let sessions = Sessions::start(&engine, settings.mount.threads, settings.mount.busy_polling).map_err(no_threads)?;
     let listeners = Listeners::start().map_err(no_threads)?;
     let (ends, ended) = mpsc::channel();
-    let domain = Arc::new(Domain { broker, engine, sessions, enforced, listeners, ends, mounts: Mutex::default() });
+    let domain = Arc::new(Domain {
+        broker,
+        engine,
+        sessions,
+        enforced,
+        listeners,
+        ends,
+        mounts: Mutex::default(),
+        rendering_later: Mutex::default(),
+    });
     let closing = Arc::clone(&domain);
     let work = move || ended.iter().for_each(|number| closing.close_later(number));
     thread::Builder::new().name("floe-ends".to_owned()).spawn(work).map_err(no_threads)?;
@@ -121,6 +135,8 @@ pub fn serve_for_broker(socket: OwnedFd) -> Result<(), Failure> {
                     let connection = descriptors.into_iter().next();
                     connection.into_iter().for_each(|it| domain.listeners.converse(number, it.into()));
                 }
+                Order::Render { rendering } => domain.render_later(rendering, descriptors),
+                Order::Record { number } => domain.renew_record(number, descriptors),
                 Order::End => return Ok(()),
                 Order::Begin { .. } | Order::Adopt { .. } => break,
             }
@@ -148,7 +164,10 @@ impl Domain {
     /// Serves a mount, on a thread of its own until the image is open: its source may be slow.
     fn attach_later(self: &Arc<Self>, attachment: Attachment, mut descriptors: Vec<OwnedFd>) {
         let number = attachment.number;
-        let keeper = (!descriptors.is_empty()).then(|| descriptors.remove(0));
+        let mut first = || (!descriptors.is_empty()).then(|| descriptors.remove(0));
+        let keeper = first();
+        let thread = attachment.front.as_ref().and_then(|front| front.thread);
+        let transfer = thread.and_then(|thread| Some(FrontTransfer::new(first()?, thread)));
         let files = KeptFiles::of(descriptors, attachment.request.devices.len());
         let copies = files.as_ref().and_then(|files| files.try_clone().ok());
         let Some(((keeper, files), copies)) = keeper.zip(files).zip(copies) else {
@@ -159,15 +178,35 @@ impl Domain {
         let (state, format) = (State::Attaching { has_ended: false }, attachment.format.clone());
         self.mounts.lock().insert(number, Entry { state, format, keeper: Arc::clone(&keeper), files });
         let domain = Arc::clone(self);
-        let work = move || domain.attach(&attachment, copies, keeper);
+        let work = move || domain.attach(&attachment, copies, keeper, transfer);
         if let Err(error) = thread::Builder::new().name("floe-attach".to_owned()).spawn(work) {
             self.fail(number, &Failure::failed(format!("no thread can be started: {error}")));
         }
     }
 
-    fn attach(self: &Arc<Self>, attachment: &Attachment, files: KeptFiles, keeper: Arc<Keeper>) {
+    /// Renders metadata, on a thread of its own.
+    fn render_later(self: &Arc<Self>, rendering: Rendering, descriptors: Vec<OwnedFd>) {
+        let number = rendering.number;
+        let domain = Arc::clone(self);
+        let work = move || {
+            // A mount through FUSE tells what is wrong with the image.
+            let is_done = render(&domain.engine, &domain.rendering_later, &rendering, descriptors).unwrap_or(false);
+            domain.broker.tell(&Report::Rendered { number, is_done });
+        };
+        if thread::Builder::new().name("floe-keep".to_owned()).spawn(work).is_err() {
+            self.broker.tell(&Report::Rendered { number, is_done: false });
+        }
+    }
+
+    fn attach(
+        self: &Arc<Self>,
+        attachment: &Attachment,
+        files: KeptFiles,
+        keeper: Arc<Keeper>,
+        transfer: Option<FrontTransfer>,
+    ) {
         let number = attachment.number;
-        let mounted = match self.mount(attachment, files, keeper) {
+        let mounted = match self.mount(attachment, files, keeper, transfer) {
             Ok(mounted) => mounted,
             Err(failure) => return self.fail(number, &failure),
         };
@@ -191,17 +230,34 @@ impl Domain {
         }
     }
 
-    /// Serves a mount.
+    /// Another record is the one for the next broker.
+    fn renew_record(&self, number: u64, descriptors: Vec<OwnedFd>) {
+        let mut mounts = self.mounts.lock();
+        if let Some((entry, record)) = mounts.get_mut(&number).zip(descriptors.into_iter().next()) {
+            entry.files.record = record;
+        }
+    }
+
+    /// Serves a mount. `transfer` leads into its front, if that is mounted.
     fn mount(
         self: &Arc<Self>,
         attachment: &Attachment,
         files: KeptFiles,
         keeper: Arc<Keeper>,
+        transfer: Option<FrontTransfer>,
     ) -> Result<Mounted, Failure> {
         let Attachment { number, request, place, .. } = attachment;
         let (image_path, directory) = (path(&request.image), path(&attachment.directory));
-        let KeptFiles { device, state, control, image, devices, .. } = files;
+        let KeptFiles { device, state, control, image, devices, metadata, .. } = files;
         let (state_file, is_continued) = (File::from(state), !attachment.format.is_empty());
+        let front = match metadata {
+            None => None,
+            Some(metadata) => {
+                let kept = KeptImage::verified_elsewhere(File::from(metadata));
+                let failed = |error| Failure::failed(format!("cannot read the kept metadata of the front: {error}"));
+                Some(TakenFront { kept: kept.map_err(failed)?, transfer })
+            }
+        };
         let settings = settings_of_request(request)?;
         let settings = match is_continued {
             // A launch is over by then.
@@ -210,16 +266,21 @@ impl Domain {
         };
         let place = Place::from_numbers(*place, directory.clone());
         let log = Arc::new(MountLog::of_remarks(&image_path, &directory, self.remarks(*number)));
-        let (target, state_file) = match is_continued {
-            true => {
+        let (target, state_file) = match (is_continued, front) {
+            (true, front) => {
                 let failed = |error: io::Error| Failure::failed(format!("the record of the mount is damaged: {error}"));
-                let mut taken = Taken::of_kept(device, state_file, place).map_err(failed)?;
+                let mut taken = Taken::of_kept(device, state_file, place, front).map_err(failed)?;
                 let state_file = taken.take_state_file();
                 (Target::Taken(Box::new(taken)), state_file)
             }
-            false => {
+            (false, Some(front)) => {
+                let hidden = Hidden { device, directory, kept: front.kept };
+                (Target::Hidden(Box::new(hidden)), Some(state_file))
+            }
+            (false, None) => {
                 let made = MadeMount { device, auto_unmount: None, place };
-                (Target::Made(Box::new(made)), Some(state_file))
+                let target = Target::Made(Box::new(made), attachment.obstacle.clone());
+                (target, Some(state_file))
             }
         };
         let held = Held {

@@ -12,7 +12,11 @@ use std::{
 use floe_ipc::protocol::{MountRequest, ServedMount};
 use floe_keeper::{KeptMount, Place};
 
-use super::{messages::Attachment, refusal::Refusal, users::Owner};
+use super::{
+    messages::{AttachedFront, Attachment},
+    refusal::Refusal,
+    users::Owner,
+};
 use crate::control;
 
 /// A mount, with all that a domain needs to serve it.
@@ -26,6 +30,8 @@ pub(super) struct KeptImage {
     pub(super) files: KeptFiles,
     /// The format of the image; empty until a domain has opened it.
     pub(super) format: String,
+    /// Why it has no front.
+    pub(super) obstacle: String,
     /// Remarks while it is attached, for its client.
     pub(super) remarks: Vec<String>,
     /// Told when the mount has ended, and whether the image is closed.
@@ -48,6 +54,8 @@ pub(super) struct KeptFiles {
     pub(super) record: OwnedFd,
     pub(super) image: OwnedFd,
     pub(super) devices: Vec<OwnedFd>,
+    /// The kept metadata of its front, if that is the kernel's EROFS.
+    pub(super) metadata: Option<OwnedFd>,
 }
 
 /// The receiver of a domain's answer, when it is to serve a mount.
@@ -67,8 +75,9 @@ impl KeptImage {
     /// The message that makes a domain serve it.
     pub(super) fn attachment(&self, number: u64) -> Attachment {
         let directory = self.place().directory().as_os_str().as_bytes().to_vec();
-        let (request, place) = (self.request.clone(), self.place().to_numbers());
-        Attachment { number, request, directory, place, format: self.format.clone() }
+        let front = self.files.metadata.is_some().then_some(AttachedFront { thread: None });
+        let (request, place, obstacle) = (self.request.clone(), self.place().to_numbers(), self.obstacle.clone());
+        Attachment { number, request, directory, place, format: self.format.clone(), front, obstacle }
     }
 
     /// Where it is.
@@ -97,18 +106,20 @@ impl KeptImage {
 }
 
 impl KeptFiles {
-    /// The number of descriptors without those of the extra devices.
-    pub(super) const COUNT: usize = 5;
-
     /// The files of a message, in the order of [`KeptFiles::descriptors`]. Returns `None` if there are not as many as an image with
-    /// this number of devices has.
+    /// this number of devices has, with a front or without.
     pub(super) fn of(descriptors: Vec<OwnedFd>, device_count: usize) -> Option<Self> {
         let mut descriptors = descriptors.into_iter();
         let [device, state, control, record, image] = std::array::from_fn(|_| descriptors.next());
-        let devices: Vec<OwnedFd> = descriptors.collect();
-        let files = Self { device: device?, state: state?, control: control?, record: record?, image: image?, devices };
-        (files.devices.len() == device_count).then_some(files)
+        let mut devices: Vec<OwnedFd> = descriptors.collect();
+        let metadata = if devices.len() == device_count + 1 { devices.pop() } else { None };
+        let is_whole = devices.len() == device_count;
+        let (control, record, image) = (control?, record?, image?);
+        is_whole.then_some(Self { device: device?, state: state?, control, record, image, devices, metadata })
     }
+
+    /// The place of the [record](super::record::Record) among the descriptors.
+    pub(super) const RECORD: usize = 3;
 
     /// Copies of the descriptors.
     ///
@@ -122,12 +133,14 @@ impl KeptFiles {
             record: self.record.try_clone()?,
             image: self.image.try_clone()?,
             devices: self.devices.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?,
+            metadata: self.metadata.as_ref().map(OwnedFd::try_clone).transpose()?,
         })
     }
 
     /// The descriptors in their order.
     pub(super) fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        let Self { device, state, control, record, image, devices } = self;
-        [device, state, control, record, image].into_iter().chain(devices).map(AsFd::as_fd).collect()
+        let Self { device, state, control, record, image, devices, metadata } = self;
+        let others = devices.iter().chain(metadata);
+        [device, state, control, record, image].into_iter().chain(others).map(AsFd::as_fd).collect()
     }
 }

@@ -13,7 +13,7 @@ use std::{
 
 use floe_engine::Priority;
 use floe_image::ShownName;
-use floe_keeper::{Detach, Place, UnmountError, UnmountReason};
+use floe_keeper::{Detach, KeptAnswer, Place, UnmountError, UnmountReason};
 use floe_sync::Mutex;
 use rustix::{
     buffer::spare_capacity,
@@ -24,6 +24,7 @@ use rustix::{
 use super::{
     domain_directory::DomainDirectory,
     domain_process::DomainProcess,
+    fronts::Fronts,
     kept_image::{KeptFiles, KeptImage, Stage},
     messages::{Order, Report},
     users::{Owner, UserLimits},
@@ -48,6 +49,7 @@ pub(super) struct Ledger {
     pub(super) users: Option<UserLimits>,
     /// Where the next broker finds the domains; `None` if it cannot.
     pub(super) directory: Option<DomainDirectory>,
+    pub(super) fronts: Fronts,
     epoll: OwnedFd,
 }
 
@@ -85,6 +87,8 @@ pub(super) enum Watched {
     Domain(u64),
     DomainEnd(u64),
     Mount(u64),
+    /// The mount table.
+    Table,
 }
 
 impl Domain {
@@ -122,6 +126,7 @@ impl Ledger {
             is_stopping: AtomicBool::new(false),
             users,
             directory,
+            fronts: Fronts::default(),
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
         })
     }
@@ -139,6 +144,11 @@ impl Ledger {
     /// Reports events of a descriptor from now on.
     pub(super) fn watch(&self, descriptor: impl AsFd, watched: Watched) -> rustix::io::Result<()> {
         epoll::add(&self.epoll, descriptor, watched.data(), EventFlags::IN)
+    }
+
+    /// Reports changes of the mount table from now on. `table` is an open file of it.
+    pub(super) fn watch_changes(&self, table: impl AsFd) -> rustix::io::Result<()> {
+        epoll::add(&self.epoll, table, Watched::Table.data(), EventFlags::PRI)
     }
 
     /// Reports the next event of a descriptor, and then no more until [`Ledger::watch_again`].
@@ -195,6 +205,10 @@ impl Ledger {
         let mut state = self.state.lock();
         let number = match &report {
             Report::Ready | Report::Adopting { .. } | Report::Kept { .. } => return,
+            Report::Rendered { number, is_done } => {
+                drop(state);
+                return self.fronts.note_rendered(domain, *number, *is_done);
+            }
             Report::Attached { number, .. }
             | Report::Failed { number, .. }
             | Report::Remark { number, .. }
@@ -203,7 +217,7 @@ impl Ledger {
         let Some(kept) = state.mounts.get_mut(&number).filter(|kept| kept.domain == domain) else { return };
         let kept_owner = kept.owner;
         match report {
-            Report::Ready | Report::Adopting { .. } | Report::Kept { .. } => {}
+            Report::Ready | Report::Adopting { .. } | Report::Kept { .. } | Report::Rendered { .. } => {}
             Report::Attached { format, .. } => {
                 if let Stage::Attaching(waiter) = std::mem::replace(&mut kept.stage, Stage::Served) {
                     kept.format = format;
@@ -300,6 +314,7 @@ impl Ledger {
         drop(state);
         self.unwatch(domain.process.socket());
         self.unwatch(domain.process.end());
+        self.fronts.note_end(number);
         if domain.has_unmanaged {
             // It waits for the next broker, at its socket.
             return;
@@ -323,12 +338,16 @@ impl Ledger {
     }
 
     /// Answers a request of the process that serves a mount.
-    pub(super) fn answer_keeper(&self, number: u64) {
+    pub(super) fn answer_keeper(self: &Arc<Self>, number: u64) {
         let mut state = self.state.lock();
-        if let Some(kept) = state.mounts.get_mut(&number)
-            && !kept.keeper.answer()
-        {
-            self.unwatch(kept.keeper.socket());
+        let Some(kept) = state.mounts.get_mut(&number) else { return };
+        match kept.keeper.answer() {
+            KeptAnswer::Answered => {}
+            KeptAnswer::Front(order) => {
+                drop(state);
+                self.put_front(number, order);
+            }
+            KeptAnswer::Ended => self.unwatch(kept.keeper.socket()),
         }
     }
 
@@ -368,7 +387,7 @@ const OF_USER_PRINTED_MAX: u32 = 100;
 
 impl Watched {
     /// The kinds, by their numbers.
-    const KINDS: [fn(u64) -> Self; 7] = [
+    const KINDS: [fn(u64) -> Self; 8] = [
         |_| Self::Listener,
         |_| Self::Stop,
         Self::Client,
@@ -376,6 +395,7 @@ impl Watched {
         Self::DomainEnd,
         Self::Mount,
         |_| Self::UsersListener,
+        |_| Self::Table,
     ];
 
     fn data(self) -> EventData {
@@ -387,6 +407,7 @@ impl Watched {
             Self::DomainEnd(number) => (4, number),
             Self::Mount(number) => (5, number),
             Self::UsersListener => (6, 0),
+            Self::Table => (7, 0),
         };
         EventData::new_u64(number * Self::KINDS.len() as u64 + kind)
     }
@@ -412,6 +433,7 @@ mod tests {
             Watched::Domain(7),
             Watched::DomainEnd(u64::MAX >> 4),
             Watched::Mount(0),
+            Watched::Table,
         ] {
             assert_eq!(Watched::of(watched.data()), watched);
         }

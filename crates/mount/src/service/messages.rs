@@ -43,6 +43,13 @@ encoded! {
             /// The number of the mount.
             number: u64,
         },
+        /// Render the metadata of an image for its front. Beside the message come the descriptors of the image and of an empty file.
+        7 => Render { rendering: Rendering },
+        /// A front is mounted: its record is beside the message.
+        8 => Record {
+            /// The number of the mount.
+            number: u64,
+        },
     }
 }
 
@@ -60,6 +67,49 @@ encoded! {
         pub place: PlaceNumbers,
         /// The format of the image, if another process has served it before; otherwise empty.
         pub format: String,
+        /// Its front, if that is the kernel's EROFS. The connection is then that of the hidden mount.
+        pub front: Option<AttachedFront>,
+        /// Why it has none, in one line.
+        pub obstacle: String,
+    }
+}
+
+encoded! {
+    /// The front of a mount. The descriptor of the kept metadata follows those of the devices.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub(super) struct AttachedFront {
+        /// The thread that reads ahead there, if the front is mounted. The socket to it is beside the message, after that of the keeper.
+        pub thread: Option<u32>,
+    }
+}
+
+encoded! {
+    /// Metadata of a front to be rendered.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub(super) struct Rendering {
+        /// The number of the rendering.
+        pub number: u64,
+        /// The request of its mount.
+        pub request: MountRequest,
+        /// The identity of the image with these options.
+        pub identity: Vec<u8>,
+        /// What the kernel may decode in the image; `None` if it reads nothing there by itself.
+        pub algorithms: Option<u32>,
+        /// When it is rendered.
+        pub haste: Haste,
+    }
+}
+
+encoded! {
+    /// When metadata is rendered.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(super) enum Haste {
+        /// A mount waits for it.
+        1 => Now,
+        /// A mount waits for it, if that takes no longer than a mount.
+        2 => NowIfQuick,
+        /// For a later mount, at low priority.
+        3 => Later,
     }
 }
 
@@ -115,6 +165,13 @@ encoded! {
             /// Whether it is served already.
             is_served: bool,
         },
+        /// The metadata of a front is rendered, or will not be.
+        8 => Rendered {
+            /// The number of the rendering.
+            number: u64,
+            /// Whether it is.
+            is_done: bool,
+        },
     }
 }
 
@@ -147,7 +204,19 @@ mod tests {
             directory: b"/mnt".to_vec(),
             place: std::array::from_fn(|index| u64::MAX >> index),
             format: "EROFS".to_owned(),
+            front: Some(AttachedFront { thread: Some(7) }),
+            obstacle: "none".to_owned(),
         };
+        let rendering = |haste| Rendering {
+            number: 4,
+            request: MountRequest { image: b"/a".to_vec(), devices: Vec::new(), options: String::new() },
+            identity: vec![7; 32],
+            algorithms: Some(9),
+            haste,
+        };
+        for haste in [Haste::Now, Haste::NowIfQuick, Haste::Later] {
+            check(&Order::Render { rendering: rendering(haste) });
+        }
         for order in [
             Order::Begin { options: "cache=1M".to_owned(), user: None },
             Order::Begin {
@@ -159,6 +228,7 @@ mod tests {
             Order::Adopt { version: VERSION },
             Order::Keeper { number: 3 },
             Order::Converse { number: 3 },
+            Order::Record { number: 3 },
         ] {
             check(&order);
         }
@@ -171,6 +241,7 @@ mod tests {
             Report::Ended { number: 1, is_released: false },
             Report::Adopting { version: VERSION, count: 2 },
             Report::Kept { number: 1, format: text(), is_served: true },
+            Report::Rendered { number: 2, is_done: true },
         ] {
             check(&report);
         }

@@ -63,19 +63,24 @@ impl Ledger {
         if self.is_stopping.load(Relaxed) {
             return Err((RefusalKind::Failed, "the service is being stopped".to_owned()));
         }
-        let image = path(&request.image);
         let files = RequestFiles::check(&request, descriptors)?;
         let mut settings = settings_of_request(&request).map_err(refusal)?;
-        let target = self.target_for(caller, files.target, &mut settings)?;
-        let number = self.next_number();
+        let RequestFiles { image, devices, target } = files;
+        let target = self.target_for(caller, target, &mut settings)?;
         let domain = self.domain_for_new(caller.owner)?;
-        let made = target.make(&settings.mount.kernel).and_then(|(made, to_attach)| {
-            let files = (files.image, files.devices);
-            let waiter = self.keep(number, (domain, caller.owner), request, made, files, &settings)?;
-            Ok((waiter, to_attach))
-        });
+        let mounted = self.mount_in((domain, caller.owner), request, (image, devices), target, &settings);
         self.release(domain);
-        let (waiter, to_attach) = made?;
+        mounted
+    }
+
+    /// Waits until a domain serves a mount, and attaches it. Otherwise, nothing stays mounted.
+    pub(super) fn wait_for_mount(
+        self: &Arc<Self>,
+        number: u64,
+        image: &Path,
+        waiter: &Attaching,
+        to_attach: Option<ToAttach<'_>>,
+    ) -> Result<(ServedMount, Vec<String>), Refusal> {
         let refused = match waiter.recv_timeout(ATTACH_TIME_MAX) {
             Ok(Ok(())) => match to_attach.map_or(Ok(()), ToAttach::attach) {
                 Ok(()) => return self.mounted(number),
@@ -107,13 +112,13 @@ impl Ledger {
         }
     }
 
-    /// Keeps a mount, and asks a domain to serve it. Returns the receiver of its answer.
-    fn keep(
+    /// Keeps a mount that is no front because of an `obstacle`, and asks a domain to serve it. Returns the receiver of its answer.
+    pub(super) fn keep(
         self: &Arc<Self>,
         number: u64,
         (domain, owner): (u64, Owner),
         request: MountRequest,
-        made: Made,
+        (made, obstacle): (Made, String),
         (image, devices): (OwnedFd, Vec<OwnedFd>),
         settings: &Settings,
     ) -> Result<Attaching, Refusal> {
@@ -127,12 +132,12 @@ impl Ledger {
                 true => control.into_parts(),
                 false => control.named(place.device().ok_or(std::io::ErrorKind::Unsupported)?)?,
             };
-            let record = record_of(number, &request, &place, &control_name).seal()?.into();
+            let record = record_of(number, &request, &place, &control_name, false).seal()?.into();
             // Names are looked up with the rights of this process.
             let may_walk = owner == Owner::Service && settings.profile != ProfileChoice::Off;
             let (keeper, socket) = KeptMount::new(place, options.clone(), schedule_of(self.priority), may_walk)?;
             let (sender, waiter) = mpsc::channel();
-            let files = KeptFiles { device, state, control: control.into(), record, image, devices };
+            let files = KeptFiles { device, state, control: control.into(), record, image, devices, metadata: None };
             let kept = KeptImage {
                 domain,
                 owner,
@@ -141,6 +146,7 @@ impl Ledger {
                 request,
                 files,
                 format: String::new(),
+                obstacle,
                 remarks: Vec::new(),
                 end_waiters: Vec::new(),
                 control_name,
@@ -166,13 +172,21 @@ impl Ledger {
     /// The mount or its domain is gone, or there are no descriptors left.
     pub(super) fn attach(&self, number: u64, keeper: &KeeperSocket) -> std::io::Result<()> {
         let gone = || std::io::Error::from(std::io::ErrorKind::BrokenPipe);
-        let (process, attachment, files) = {
+        let (process, mut attachment, files) = {
             let state = self.state.lock();
             let kept = state.mounts.get(&number).ok_or_else(gone)?;
             let domain = state.domains.get(&kept.domain).ok_or_else(gone)?;
             (Arc::clone(&domain.process), kept.attachment(number), kept.files.try_clone()?)
         };
-        let descriptors: Vec<_> = [keeper.as_fd()].into_iter().chain(files.descriptors()).collect();
+        // Only a front that another domain has served is mounted already.
+        let is_continued = !attachment.format.is_empty();
+        let renewed = attachment.front.as_mut().filter(|_| is_continued).and_then(|front| {
+            let (transfer, thread) = self.fronts.renew(number)?;
+            front.thread = Some(thread);
+            Some(transfer.into_socket())
+        });
+        let first = [keeper.as_fd()].into_iter().chain(renewed.as_ref().map(AsFd::as_fd));
+        let descriptors: Vec<_> = first.chain(files.descriptors()).collect();
         process.tell(&Order::Attach { attachment }, &descriptors)
     }
 
@@ -313,7 +327,13 @@ impl RequestFiles {
 }
 
 /// What the next broker must know about a mount.
-fn record_of(number: u64, request: &MountRequest, place: &Place, control: &control::Server) -> Record {
+pub(super) fn record_of(
+    number: u64,
+    request: &MountRequest,
+    place: &Place,
+    control: &control::Server,
+    is_front: bool,
+) -> Record {
     let (control, (device, inode)) = control.name();
     let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
     Record {
@@ -323,6 +343,7 @@ fn record_of(number: u64, request: &MountRequest, place: &Place, control: &contr
         place: place.to_numbers(),
         control: bytes(control),
         control_inode: [device, inode],
+        is_front,
     }
 }
 

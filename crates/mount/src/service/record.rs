@@ -30,6 +30,8 @@ encoded! {
         pub control: Vec<u8>,
         /// The device and inode numbers of that socket.
         pub control_inode: [u64; 2],
+        /// Whether it is behind the kernel's EROFS.
+        pub is_front: bool,
     }
 }
 
@@ -88,6 +90,7 @@ mod tests {
             place: std::array::from_fn(|index| index as u64),
             control: b"/run/floe/0-7.sock".to_vec(),
             control_inode: [1, 2],
+            is_front: true,
         };
         let file = record.seal().expect("memory");
         assert_eq!(Record::read_from(&file).expect("a record"), record);

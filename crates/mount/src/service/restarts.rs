@@ -39,6 +39,7 @@ impl Ledger {
         self.unwatch(domain.process.socket());
         self.unwatch(domain.process.end());
         self.remove_name(number);
+        self.fronts.note_end(number);
         let (ledger, for_failure) = (Arc::clone(self), orphans.clone());
         let work = move || ledger.restart(&domain, orphans, was_opening);
         if let Err(error) = thread::Builder::new().name("floe-restart".to_owned()).spawn(work) {

@@ -12,7 +12,6 @@ use super::record::path;
 
 use crate::{
     failure::Failure,
-    front::Front,
     launch::ProfileChoice,
     options::{Settings, Strictness},
     remote,
@@ -108,7 +107,6 @@ pub fn check_mount(image: &Path, settings: &Settings) -> Result<(), Failure> {
         ProfileChoice::Image | ProfileChoice::Off => {}
     }
     for (is_set, what) in [
-        (settings.front == Front::Kernel, "front=kernel"),
         (settings.transport == TransportChoice::Uring, "transport=uring"),
         (settings.decode_marks.is_some(), "decode-marks="),
         (mount.kernel.auto_unmount, "auto-unmount"),
@@ -132,7 +130,7 @@ mod tests {
             ("/a", "", true),
             ("/a", "ro,nodev,suid=on,uid=7,offset=4096,subdir=usr,front=fuse,profile=off,read-ahead=1M", true),
             ("/a", "front=auto,transport=auto,access=private,fsname=x,prefetch=none", true),
-            ("/a", "front=kernel", false),
+            ("/a", "front=kernel", true),
             ("/a", "transport=uring", false),
             ("/a", "profile=learn", false),
             ("/a", "profile=/x", false),

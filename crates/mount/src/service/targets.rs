@@ -101,10 +101,7 @@ impl<'caller> Target<'caller> {
         match self {
             Self::Directory(directory) => {
                 let shown = directory.path().to_owned();
-                let mountpoint = match Mountpoint::of_open(directory, &shown).map_err(|error| refusal(error.into()))? {
-                    Mountpoint::Directory(directory) => directory,
-                    Mountpoint::Descriptor(_) => return Err((RefusalKind::Usage, "it is no directory".to_owned())),
-                };
+                let mountpoint = mountpoint_of(directory)?;
                 let made = Mounted::on(&mountpoint, options)
                     .map_err(|failure| refusal(MountError::of(&shown, failure).into()))?;
                 let Mounted { device, place, .. } = made;
@@ -203,6 +200,15 @@ impl Ledger {
             (Owner::User(_), Some(limits)) => limits.options(&self.options),
             _ => self.options.clone(),
         }
+    }
+}
+
+/// Checks that a directory can be mounted on.
+pub(super) fn mountpoint_of(directory: Directory) -> Result<Directory, Refusal> {
+    let shown = directory.path().to_owned();
+    match Mountpoint::of_open(directory, &shown).map_err(|error| refusal(error.into()))? {
+        Mountpoint::Directory(directory) => Ok(directory),
+        Mountpoint::Descriptor(_) => Err((RefusalKind::Usage, "it is no directory".to_owned())),
     }
 }
 

@@ -134,7 +134,11 @@ fn wrong_requests_are_refused_and_leave_nothing() {
         ("a long path", mount_request(&[b'a'; 5000], 0, b""), vec![image(), directory()]),
         ("an unknown option", mount_request(b"/image", 0, b"no-such-option"), vec![image(), directory()]),
         ("a file of the service", mount_request(b"/image", 0, b"profile=/etc/passwd"), vec![image(), directory()]),
-        ("the kernel's EROFS", mount_request(b"/image", 0, b"front=kernel"), vec![image(), directory()]),
+        (
+            "a front for one user",
+            mount_request(b"/image", 0, b"front=kernel,access=private"),
+            vec![image(), directory()],
+        ),
         ("another unmount", [&[3][..], &[0; 8], &[1]].concat(), vec![]),
     ];
     let raw = Raw::greeted(&service);

@@ -30,7 +30,7 @@ fn can_mount() -> bool {
 }
 
 /// The names of the threads of a process.
-fn threads_of(process: Pid) -> Vec<String> {
+pub(super) fn threads_of(process: Pid) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).expect("it runs");
     let names = tasks.flatten().map(|task| fs::read_to_string(task.path().join("comm")).unwrap_or_default());
     let mut names: Vec<String> = names.map(|name| name.trim().to_owned()).collect();
@@ -91,7 +91,7 @@ fn images_of_one_service_are_read_exactly() {
 }
 
 /// An image of its own, so that no other mount shares its content.
-fn small_image(folder: &Path, index: usize, format: &str) -> PathBuf {
+pub(super) fn small_image(folder: &Path, index: usize, format: &str) -> PathBuf {
     let (tree, image) = (folder.join(format!("tree-{index}")), folder.join(format!("image-{index}")));
     fs::create_dir(&tree).expect("ours");
     fs::write(tree.join("name"), format!("image {index}\n").repeat(1000)).expect("ours");
@@ -193,8 +193,7 @@ fn options_are_those_of_a_mount() {
     let status = String::from_utf8_lossy(&status.stdout).into_owned();
     assert!(status.contains("the service can then replace its process"), "{status}");
     for (arguments, expected) in [
-        (&["-o", "front=kernel"][..], "front=kernel is not available through the service"),
-        (&["-o", "cache=1M"], "give them to floe serve"),
+        (&["-o", "cache=1M"][..], "give them to floe serve"),
         (&["--sandbox", "off"], "give it to floe serve"),
         (&["--learn"], "profile=learn is not available through the service"),
         (&["-o", "no-such-option"], "no such option"),
