@@ -209,7 +209,12 @@ mod tests {
         };
         let rendering = |haste| Rendering {
             number: 4,
-            request: MountRequest { image: b"/a".to_vec(), devices: Vec::new(), options: String::new() },
+            request: MountRequest {
+                image: b"/a".to_vec(),
+                devices: Vec::new(),
+                options: String::new(),
+                target: floe_ipc::protocol::MountTarget::Directory,
+            },
             identity: vec![7; 32],
             algorithms: Some(9),
             haste,

@@ -20,7 +20,7 @@ use super::{
     kept_image::{Attaching, KeptFiles, KeptImage, Stage},
     ledger::{Domain, Ledger, State, Watched},
     messages::Order,
-    record::{Record, path},
+    record::Record,
     refusal::{Refusal, no_descriptors, refusal},
     settings::settings_of_request,
     targets::{Made, TargetFile, ToAttach},
