@@ -219,7 +219,8 @@ fn read_far(prefetch: &str, fetch_around_bytes: u64) -> Arc<Far> {
 #[test]
 fn a_far_source_is_asked_for_windows_of_what_a_miss_costs() {
     let alone = read_far("none", 0);
-    assert_eq!(alone.largest_asked(), 0);
+    // Only for the blocks of one read.
+    assert!(alone.largest_asked() < 100 << 10, "{}", alone.largest_asked());
     let alone_waits = alone.whole_waits.load(Relaxed);
     assert!(alone_waits > 60, "{alone_waits}");
     // Each by itself: fault-around, and sequential readahead.

@@ -40,9 +40,9 @@ pub(crate) struct Arguments {
     /// others; or FLOE_SERVICE]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Serve other users, too, within limits: mounts=COUNT [100] of each, memory=SIZE [1G] and cpu=PERCENT of each process that reads a
-    /// user's images; real-time permits these processes real-time threads. Without it, a socket that a service manager passes with the name users
-    /// does so
+    /// Serve other users, too, within limits: mounts=COUNT of each (100), memory=SIZE (1G) and cpu=PERCENT of each process that reads
+    /// a user's images; real-time permits these processes real-time threads. Without it, a socket with the name users that a service
+    /// manager passes does so
     #[arg(long, value_name = "LIMITS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     users: Option<String>,
     /// The socket for other users, unless a service manager passes one [/run/floe-users/service]

@@ -84,8 +84,9 @@ impl Broker {
         Stopper(Arc::clone(&self.stop))
     }
 
-    /// Adopts the mounts of an earlier broker with the same socket, and serves clients until it is [stopped](Stopper::stop). Then it unmounts what is not in use. Returns a message for each mount
-    /// that stays; the process of such a mount serves it until it is unmounted.
+    /// Adopts the mounts of an earlier broker with the same socket, and serves clients until it is [stopped](Stopper::stop). Then it
+    /// unmounts what is not in use. Returns a message for each mount that stays; the process of such a mount serves it until it is
+    /// unmounted.
     ///
     /// # Errors
     /// The kernel reports no events.

@@ -263,7 +263,8 @@ impl Ledger {
             if !ledger.note_front(number, &made) {
                 return made.take_back();
             }
-            let readaheads = ledger.fronts.readaheads(&ledger, &schedule_of(ledger.priority));
+            let readaheads =
+                ledger.fronts.readaheads(&schedule_of(ledger.priority), |table| ledger.watch_changes(table));
             made.tell(readaheads.as_ref().ok(), number);
             // It may have been unmounted before changes were watched.
             ledger.fronts.note_changes();

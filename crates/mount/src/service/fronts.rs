@@ -11,7 +11,6 @@ use std::{
 use floe_keeper::{FrontReadaheads, FrontTransfer, Schedule};
 use floe_sync::Mutex;
 
-use super::ledger::Ledger;
 use crate::kept_front::KeptFront;
 
 /// The maximum number of renderings for later mounts that are in progress.
@@ -49,18 +48,22 @@ pub(super) enum Purpose {
 }
 
 impl Fronts {
-    /// The readahead in all fronts, which begins with the first one.
+    /// The readahead in all fronts, which begins with the first one. `watch` is to report changes of the mount table, an open file.
     ///
     /// # Errors
     /// There are no descriptors left, or no thread can be started.
-    pub(super) fn readaheads(&self, ledger: &Ledger, schedule: &Schedule) -> io::Result<Arc<FrontReadaheads>> {
+    pub(super) fn readaheads(
+        &self,
+        schedule: &Schedule,
+        watch: impl FnOnce(&File) -> rustix::io::Result<()>,
+    ) -> io::Result<Arc<FrontReadaheads>> {
         let mut shared = self.shared.lock();
         if let Some(shared) = &*shared {
             return Ok(Arc::clone(&shared.readaheads));
         }
         let table = File::open(TABLE_PATH)?;
         let readaheads = FrontReadaheads::start(schedule)?;
-        ledger.watch_changes(&table)?;
+        watch(&table)?;
         *shared = Some(Shared { readaheads: Arc::clone(&readaheads), _table: table });
         Ok(readaheads)
     }

@@ -79,6 +79,6 @@ mod tests {
         }
         assert_eq!(begun(user(2000), 1), 1);
         requests.end(Owner::Service);
-        assert_eq!(begun(Owner::Service, 2), OF_USER_MAX);
+        assert_eq!(begun(Owner::Service, 10), OF_USER_MAX);
     }
 }

@@ -9,8 +9,13 @@ use std::{
 
 use floe_testkit::{manifest::sha256_hex, target_dir};
 
-use super::{super::setting::Contest, needed::needed_bytes, program::Program, registry::Registry};
-use crate::task_error::{During, Outcome, TaskError};
+use super::{
+    super::setting::Contest,
+    needed::needed_bytes,
+    program::{Program, succeed},
+    registry::Registry,
+};
+use crate::task_error::{During, Outcome};
 
 /// Two images of one tree, one of them with a launch profile, in a registry on this machine.
 pub(super) struct Place {
@@ -132,14 +137,4 @@ fn sha256_of(path: &Path) -> Outcome<String> {
     let mut hashing = Hashing(sha2::Sha256::new());
     io::copy(&mut File::open(path)?, &mut hashing)?;
     Ok(hashing.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
-/// Runs a program that must succeed.
-pub(super) fn succeed(command: &mut Command) -> Outcome {
-    let output = command.output().during(command.get_program().display())?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let words = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(TaskError::new(format!("{} fails: {}", command.get_program().display(), words.trim())))
 }

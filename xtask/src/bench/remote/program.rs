@@ -5,6 +5,8 @@ use std::{
     process::Command,
 };
 
+use crate::task_error::{During, Outcome, TaskError};
+
 /// A program that is launched out of an image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(super) enum Program {
@@ -61,4 +63,14 @@ impl Program {
         }
         command
     }
+}
+
+/// Runs a program that must succeed.
+pub(super) fn succeed(command: &mut Command) -> Outcome {
+    let output = command.output().during(command.get_program().display())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(TaskError::new(format!("{} fails: {}", command.get_program().display(), words.trim())))
 }

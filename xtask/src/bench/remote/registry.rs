@@ -11,7 +11,7 @@ use std::{
 
 use floe_testkit::target_dir;
 
-use super::{super::setting::Contest, place::succeed};
+use super::{super::setting::Contest, program::succeed};
 use crate::task_error::{During, Outcome, TaskError};
 
 /// How long the registry may take to listen.

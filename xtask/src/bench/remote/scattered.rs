@@ -13,7 +13,7 @@ use super::{
     Arguments,
     link::{Link, Passed},
     needed::needed_steps,
-    place::succeed,
+    program::succeed,
     registry::Registry,
     server::WebServer,
 };
