@@ -48,6 +48,12 @@ containerd=$!
 until ctr version > /run/version 2>&1; do kill -0 $containerd; sleep 0.1; done
 pull() { ctr images pull --plain-http --snapshotter "$1" "$registry/$2" > /run/pull.log 2>&1 || { cat /run/pull.log; exit 1; }; }
 refuse() { if "$@"; then exit 1; fi; }
+# Runs a shell command in a container. The status tells that it was reached: ctr loses output of containers that end at once.
+in_container() {
+    status=0
+    ctr run --rm --snapshotter "$1" "$registry/$2" test /bin/sh -c "$3 && exit 3" || status=$?
+    [ $status = 3 ]
+}
 # All that a tree has, in the order of its names: attributes, times, contents. containerd does not set the time of the root.
 tree() {
     mkdir -p /run/tree
@@ -91,11 +97,10 @@ fn registry(folder: &Path) -> RealServer {
 }
 
 /// Runs a script after [`START`].
-fn run_script(root: &ContainerRoot, folder: &Path, server: &RealServer, script: &str) -> String {
+fn run_script(root: &ContainerRoot, folder: &Path, server: &RealServer, script: &str) {
     let output = root.run(folder, &format!("registry=localhost:{}\n{START}\n{script}", server.port));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    text
 }
 
 #[test]
@@ -123,8 +128,7 @@ for layer in $layers; do refuse ctr content get "$layer" > /run/content 2>&1; do
 tree floe erofs:v1 erofs
 cmp /run/overlayfs-plain.tar /run/floe-erofs.tar
 for image in both erofs; do
-    ctr run --rm --snapshotter floe "$registry/$image:v1" test \
-        /bin/sh -c 'echo it runs; read first < /etc/config; echo ${#first}; echo > /new; [ ! -e /etc/gone ]'
+    in_container floe $image:v1 'read first < /etc/config; [ ${#first} = 50 ] && echo > /new && [ ! -e /etc/gone ]'
 done
 # The snapshotter can be replaced, also after a crash.
 kill -9 $snapshotter
@@ -132,14 +136,14 @@ wait $snapshotter || true
 start_snapshotter
 tree floe erofs:v1 again
 cmp /run/overlayfs-plain.tar /run/floe-again.tar
-ctr run --rm --snapshotter floe "$registry/erofs:v1" test /bin/sh -c 'echo it still runs'
+in_container floe erofs:v1 'read first < /etc/config; [ ${#first} = 50 ]'
 # Layers whose processes were killed are mounted again for the next container.
 killed=$(pgrep -f 'mount --daemon')
 kill -9 $killed
-ctr run --rm --snapshotter floe "$registry/erofs:v1" test /bin/sh -c 'echo it survives'
+in_container floe erofs:v1 'read first < /etc/config; [ ${#first} = 50 ]'
 # Mounts that are gone, as after a restart of the machine, are mounted again.
 for directory in /run/snapshots/snapshots/*/fs; do umount -l "$directory" || true; done
-ctr run --rm --snapshotter floe "$registry/erofs:v1" test /bin/sh -c 'echo it runs again'
+in_container floe erofs:v1 'read first < /etc/config; [ ${#first} = 50 ]'
 # Nothing is left of images that are removed.
 ctr images rm --sync "$registry/erofs:v1" "$registry/both:v1" > /run/removed
 refuse sh -c 'ctr snapshots --snapshotter floe ls | grep Committed'
@@ -148,9 +152,7 @@ refuse grep /run/snapshots /proc/self/mountinfo
 kill $snapshotter
 wait $snapshotter
 "#;
-    let text = run_script(&root, scene.path(), &server, script);
-    assert_eq!(text.matches("it runs\n50\n").count(), 2, "{text}");
-    assert!(["it still runs\n", "it survives\n", "it runs again\n"].iter().all(|line| text.contains(line)), "{text}");
+    run_script(&root, scene.path(), &server, script);
 }
 
 #[test]
@@ -187,13 +189,12 @@ for snapshotter in erofs floe; do
     pull $snapshotter both:v1
     tree $snapshotter both:v1 converted
     cmp /run/overlayfs-plain.tar /run/$snapshotter-converted.tar
-    ctr run --rm --snapshotter $snapshotter "$registry/both:v1" test /bin/sh -c 'echo it runs'
+    in_container $snapshotter both:v1 'read first < /etc/config; [ ${#first} = 50 ]'
 done
 [ "$(ls /run/snapshots/snapshots/*/layer.erofs | wc -l)" = 3 ]
 [ "$(ls /run/containerd-root/io.containerd.snapshotter.v1.erofs/snapshots/*/layer.erofs | wc -l)" = 3 ]
 ctr images rm --sync "$registry/both:v1" > /run/removed
 refuse grep /run/snapshots /proc/self/mountinfo
 "#;
-    let text = run_script(&root, scene.path(), &server, script);
-    assert_eq!(text.matches("it runs\n").count(), 2, "{text}");
+    run_script(&root, scene.path(), &server, script);
 }
