@@ -18,7 +18,10 @@ use rustix::{
     process::Pid,
 };
 
-use super::images::{small_image, threads_of};
+use super::{
+    images::{small_image, threads_of},
+    restarts::check_continued_after_a_lazy_unmount,
+};
 use crate::{
     handover::{Fixture, Uses},
     support::{
@@ -181,16 +184,7 @@ fn a_front_in_use_that_was_unmounted_lazily_is_continued() {
     let fixture = Fixture::new();
     let mut service = start();
     let place = mount(&service, &fixture.image(), "front=kernel,front-data=floe");
-    let held = File::open(place.file("files/3")).expect("the mount works");
-    assert_eq!(told(&run(service.floe().args(["umount", "--lazy"]).arg(&place.path))), (Some(0), String::new()));
-    assert!(!place.is_mounted());
-    service.kill_domain();
-    rustix::fs::fadvise(&held, 0, None, rustix::fs::Advice::DontNeed).expect("it is open");
-    let mut bytes = [0; 24];
-    held.read_exact_at(&mut bytes, 0).expect("readable");
-    assert!(bytes.starts_with(b"    3        0\n\n"), "{bytes:?}");
-    drop(held);
-    until("the process ends with its last mount", || service.domains().is_empty());
+    check_continued_after_a_lazy_unmount(&mut service, &place);
 }
 
 #[test]

@@ -76,14 +76,8 @@ fn readers_and_programs_do_not_notice_a_killed_process() {
     until("the process ends with its last mount", || service.domains().is_empty());
 }
 
-#[test]
-fn a_mount_in_use_that_was_unmounted_lazily_is_continued() {
-    if !can_mount() {
-        return;
-    }
-    let fixture = Fixture::new();
-    let mut service = Service::start(&[]);
-    let place = service.mount(&fixture.image(), &[]);
+/// Unmounts a mount of a [`Fixture`] lazily while a file is open, and kills its process: another one continues it.
+pub(super) fn check_continued_after_a_lazy_unmount(service: &mut Service, place: &Place) {
     let held = File::open(place.file("files/3")).expect("the mount works");
     assert_eq!(told(&run(service.floe().args(["umount", "--lazy"]).arg(&place.path))), (Some(0), String::new()));
     assert!(!place.is_mounted());
@@ -94,6 +88,17 @@ fn a_mount_in_use_that_was_unmounted_lazily_is_continued() {
     assert!(bytes.starts_with(b"    3        0\n\n"), "{bytes:?}");
     drop(held);
     until("the process ends with its last mount", || service.domains().is_empty());
+}
+
+#[test]
+fn a_mount_in_use_that_was_unmounted_lazily_is_continued() {
+    if !can_mount() {
+        return;
+    }
+    let fixture = Fixture::new();
+    let mut service = Service::start(&[]);
+    let place = service.mount(&fixture.image(), &[]);
+    check_continued_after_a_lazy_unmount(&mut service, &place);
 }
 
 #[test]
