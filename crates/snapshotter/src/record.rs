@@ -1,4 +1,4 @@
-//! What is known about a snapshot, and its form on disk.
+//! The record of a snapshot, and its form on disk.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ use crate::{
 const MAGIC: &str = "floe-snapshot";
 const VERSION: u32 = 1;
 
-/// What is known about a snapshot.
+/// The record of a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     /// The number of its directory.

@@ -44,7 +44,7 @@ impl Server {
         if UnixStream::connect(path).is_ok() {
             return Err(failed(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there")));
         }
-        // What is left of a process that was killed.
+        // A process that was killed leaves its socket.
         if fs::symlink_metadata(path)
             .is_ok_and(|metadata| std::os::unix::fs::FileTypeExt::is_socket(&metadata.file_type()))
         {

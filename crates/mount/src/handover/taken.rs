@@ -44,7 +44,7 @@ pub(crate) struct Taken {
     state_file: Option<File>,
     /// The connection to the process that serves it, unless that process has crashed.
     from: Option<UnixStream>,
-    /// What is in front of it, if the connection is that of a hidden mount.
+    /// The front, if the connection is that of a hidden mount.
     front: Option<TakenFront>,
 }
 

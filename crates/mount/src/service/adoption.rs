@@ -216,8 +216,8 @@ impl Introduction {
         Ok(Some(introduction))
     }
 
-    /// Adds a mount of the domain, which an attacker may control. What is unmounted later, and which files are removed, depends on the
-    /// record alone.
+    /// Adds a mount of the domain, which an attacker may control. Only the record decides later what is unmounted, and which
+    /// files are removed.
     fn add(&mut self, number: u64, format: String, is_served: bool, descriptors: Vec<OwnedFd>) {
         let kept = Kept::of(number, format, is_served, descriptors).and_then(|kept| match self.mounts.entry(number) {
             Entry::Vacant(vacant) => {

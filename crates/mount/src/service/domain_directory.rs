@@ -23,7 +23,7 @@ use rustix::{
     process::geteuid,
 };
 
-/// What is appended to the path of the service's socket.
+/// The suffix of the directory's path, after the path of the service's socket.
 const SUFFIX: &str = ".domains";
 
 /// The highest number of a domain or a mount. Larger ones are no numbers of a broker.
@@ -40,7 +40,7 @@ pub(super) struct DomainDirectory {
     directory: OwnedFd,
 }
 
-/// What is known of a socket in the directory.
+/// The state of a socket in the directory.
 pub(super) enum Found {
     /// A process listens: a connection to it.
     Listening(OwnedFd),

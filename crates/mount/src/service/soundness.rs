@@ -36,7 +36,7 @@ const CHECK_TIME_MAX: Duration = Duration::from_secs(60);
 const VERDICT_BYTES_MAX: usize = 1000;
 
 encoded! {
-    /// What is to be checked. The file is beside the message.
+    /// The request to check a file, which is beside the message.
     #[derive(Clone, PartialEq, Eq, Debug)]
     struct Question {
         original_len: Option<u64>,
