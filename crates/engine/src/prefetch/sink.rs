@@ -21,6 +21,12 @@ pub trait Sink: Send + Sync {
         false
     }
 
+    /// Whether this file consists of small files of programs, which the kernel's readahead reads whole.
+    fn reads_whole_files(&self, nid: Nid) -> bool {
+        let _ = nid;
+        false
+    }
+
     /// Asks the cache to read a range of a file for which [`Sink::reads_by_itself`] is true. While `cpus_are_short`, the
     /// thread that reads it should run before other programs. Does not wait.
     fn request(&self, nid: Nid, range: ByteRange, cpus_are_short: bool) {

@@ -17,12 +17,25 @@ use floe_image::{ByteRange, ImageSource, Nid};
 use crate::patchwork::{COSTLY_BLOCK_BYTES, Options, Patchwork};
 
 /// A page cache that counts what is pushed into it.
-struct Taking(Arc<AtomicU64>);
+struct Taking {
+    stored: Arc<AtomicU64>,
+    reads_whole_files: bool,
+}
+
+impl Taking {
+    fn new(stored: &Arc<AtomicU64>) -> Self {
+        Self { stored: Arc::clone(stored), reads_whole_files: false }
+    }
+}
 
 impl Sink for Taking {
     fn push(&self, _: Nid, _: u64, bytes: &[u8]) -> usize {
-        self.0.fetch_add(bytes.len() as u64, Relaxed);
+        self.stored.fetch_add(bytes.len() as u64, Relaxed);
         bytes.len()
+    }
+
+    fn reads_whole_files(&self, _: Nid) -> bool {
+        self.reads_whole_files
     }
 
     fn page_bytes(&self) -> u64 {
@@ -100,7 +113,7 @@ fn prefetched(kind: PrefetchKind, set: PrefetchSet) -> Prefetched {
     let source = Arc::new(Dropping { source: patchwork.source(), dropped: Arc::clone(&dropped) });
     let options = VolumeOptions { prefetch: set, ..VolumeOptions::default() };
     let reader = Options::from(options).reader(&patchwork, source);
-    reader.set_sink(Box::new(Taking(Arc::clone(&stored))));
+    reader.set_sink(Box::new(Taking::new(&stored)));
     read(&reader, kind);
     let now = || Prefetched {
         ahead_blocks: reader.read_around_counters().ahead_blocks,
@@ -233,6 +246,32 @@ fn a_far_source_is_asked_for_windows_of_what_a_miss_costs() {
     }
 }
 
+#[test]
+fn no_rest_of_a_block_is_pushed_where_the_kernel_reads_whole_files() {
+    let stored_bytes = |reads_whole_files: bool| {
+        let patchwork = Arc::new(Patchwork::costly(65, 8));
+        let volume = VolumeOptions { prefetch: "rest-of-block".parse().expect("a set"), ..VolumeOptions::default() };
+        let reader = Options::from(volume).reader(&patchwork, patchwork.source());
+        let stored = Arc::new(AtomicU64::new(0));
+        reader.set_sink(Box::new(Taking { reads_whole_files, ..Taking::new(&stored) }));
+        (0..8).for_each(|block| read_one(&reader, 0, block * u64::from(COSTLY_BLOCK_BYTES), 4096));
+        settled(&stored)
+    };
+    assert_eq!(stored_bytes(true), 0);
+    assert!(stored_bytes(false) > 0);
+}
+
+/// The value of a counter once it has stopped to grow.
+fn settled(counter: &AtomicU64) -> u64 {
+    loop {
+        let before = counter.load(Relaxed);
+        thread::sleep(Duration::from_millis(300));
+        if counter.load(Relaxed) == before {
+            return before;
+        }
+    }
+}
+
 /// The number of files read from after which readers count as reading little of each file.
 const LEARNT_FILES: u64 = 200;
 
@@ -242,19 +281,13 @@ fn the_rest_of_a_block_follows_only_further_reads_of_a_file_while_files_are_read
     let options = VolumeOptions { prefetch: "rest-of-block".parse().expect("a set"), ..VolumeOptions::default() };
     let reader = Options::from(options).reader(&patchwork, patchwork.source());
     let stored = Arc::new(AtomicU64::new(0));
-    reader.set_sink(Box::new(Taking(Arc::clone(&stored))));
+    reader.set_sink(Box::new(Taking::new(&stored)));
     let read = |files: std::ops::Range<u64>, page: u64| {
         for nid in files {
             read_one(&reader, nid, nid % 8 * u64::from(COSTLY_BLOCK_BYTES) + page * 4096, 4096);
         }
         // A push may end later than the read that caused it.
-        loop {
-            let before = stored.load(Relaxed);
-            thread::sleep(Duration::from_millis(300));
-            if stored.load(Relaxed) == before {
-                return before;
-            }
-        }
+        settled(&stored)
     };
     let before = read(0..LEARNT_FILES, 3);
     assert!(before > 0, "at first, nothing is known");

@@ -143,6 +143,10 @@ impl Sink for FrontPages {
         nid == self.image.large_file()
     }
 
+    fn reads_whole_files(&self, nid: Nid) -> bool {
+        !self.reads_by_itself(nid)
+    }
+
     fn request(&self, nid: Nid, range: ByteRange, cpus_are_short: bool) {
         let range = ByteRange::new(self.image.address(nid, range.offset()), range.len());
         if let (Some(transfer), Some(ranges)) = (self.transfer.get(), self.image.files_in(range)) {

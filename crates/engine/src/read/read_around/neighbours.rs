@@ -48,14 +48,16 @@ impl Neighbours {
     pub(super) fn of(read: ReadAround, data: &FileData, extents: &[Extent], steps: &[Step]) -> Self {
         let ReadAround { nid, range, is_prefetch } = read;
         let (engine, prefetch) = (&data.volume.engine, &data.volume.prefetch);
-        if prefetch.sink().is_none() || !prefetch.has(PrefetchKind::RestOfBlock) {
+        let Some(sink) = prefetch.sink().filter(|_| prefetch.has(PrefetchKind::RestOfBlock)) else {
             return Self::default();
-        }
+        };
         // The kernel's readahead did not include a small read. Without this, each further page of its block would be a
         // separate request.
         let is_small = range.len() <= SMALL_READ_BYTES_MAX;
         // Programs that read a little of each of many files never read the rest of these blocks.
         let is_only = is_small && prefetch.is_only_read(nid);
+        // Then the rest of a cheap block costs more than the requests that it saves.
+        let is_whole = sink.reads_whole_files(nid);
         let was_cached = |block: &StoredBlock| {
             steps.iter().find_map(|step| match &step.source {
                 BlockSource::Lead { block: other, .. } if other == block => Some(false),
@@ -75,7 +77,7 @@ impl Neighbours {
                 // block would split its windows. No readahead continues a large read of prefetch.
                 let follows_large = (is_fragment || is_prefetch) && cost >= PUSHED_ALWAYS_DECODE;
                 let is_kept = is_fragment && engine.fragments.is_kept(cost);
-                let is_wanted = has_more && (is_small || follows_large) && (is_kept || !is_only);
+                let is_wanted = has_more && (is_small || follows_large) && (is_kept || !is_only && !is_whole);
                 let has_rest = !is_clustered || extent.range.len() >= RESTED_BYTES_MIN;
                 let is_wanted = is_wanted && has_rest && !cluster.is_some_and(|cluster| cluster.contains(extent.range));
                 let was_cached = was_cached(&block).filter(|_| is_wanted)?;
