@@ -67,11 +67,12 @@ pub(crate) fn extracting(target: &mut Target, options: &ExtractOptions) -> Polic
     policy
 }
 
-/// Confines a process that builds an image of others: it reads `sources`, and changes files only beside the image.
+/// Confines a process that builds an image of others: it reads `sources`, and changes files only beside the outputs, of which
+/// the image is the first.
 ///
 /// # Errors
 /// The process cannot be confined.
-pub(crate) fn building<'a>(image: &Path, sources: impl Iterator<Item = &'a PathBuf>, mode: Mode) -> Result<(), Fail> {
+pub(crate) fn building<'a>(outputs: &[&Path], sources: impl Iterator<Item = &'a Path>, mode: Mode) -> Result<(), Fail> {
     let mut policy = reading();
     policy.calls = Calls { create: true, build: true, ..Calls::default() };
     // Archives may have access control lists with names.
@@ -79,10 +80,12 @@ pub(crate) fn building<'a>(image: &Path, sources: impl Iterator<Item = &'a PathB
         policy.allow(path, Access::Read);
     }
     sources.for_each(|source| policy.allow(source, Access::Read));
-    let directory = image.parent().filter(|directory| !directory.as_os_str().is_empty());
-    policy.allow(directory.unwrap_or(Path::new(".")), Access::Files);
-    if image.metadata().is_ok_and(|status| status.file_type().is_block_device()) {
-        policy.allow(image, Access::ReadWrite);
+    for output in outputs {
+        let directory = output.parent().filter(|directory| !directory.as_os_str().is_empty());
+        policy.allow(directory.unwrap_or(Path::new(".")), Access::Files);
+        if output.metadata().is_ok_and(|status| status.file_type().is_block_device()) {
+            policy.allow(output, Access::ReadWrite);
+        }
     }
     policy.capabilities = vec![
         Capability::Chown,

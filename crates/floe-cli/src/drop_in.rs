@@ -29,7 +29,7 @@ const PROGRAMS: &[(&str, Program)] = &[
     ("mount.floe", command::mount_helper::run),
     ("dump.erofs", dump_erofs::run),
     ("fsck.erofs", fsck_erofs::run),
-    ("mkfs.erofs", |arguments, _| mkfs_erofs::run(arguments)),
+    ("mkfs.erofs", mkfs_erofs::run),
     ("mksquashfs", |arguments, _| mksquashfs::run(mksquashfs::Program::Mksquashfs, arguments)),
     ("sqfstar", |arguments, _| mksquashfs::run(mksquashfs::Program::Sqfstar, arguments)),
     ("sqfs2tar", squashfs_tools_ng::sqfs2tar::run),

@@ -251,7 +251,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     }
     let known = arguments.sources.iter().chain(&arguments.base).chain(&arguments.devices);
     if known.clone().any(|path| sources::is_image(path)) {
-        confinement::building(&arguments.image, known, arguments.sandbox.mode())?;
+        confinement::building(&[&arguments.image], known.map(PathBuf::as_path), arguments.sandbox.mode())?;
     }
     let sources = sources::sources(&arguments.sources, &arguments.devices)?;
     options.base = arguments.base.as_deref().map(sources::base).transpose()?;

@@ -23,6 +23,7 @@ use floe_mkfs::{
     Summary, Times, Whiteouts, build_unnamed,
 };
 
+use floe_sandbox::Mode;
 pub(in crate::drop_in) use option_table::help;
 
 use self::{algorithms::Algorithm, extended::Extended, option_table::Value};
@@ -90,8 +91,9 @@ struct Order {
 /// Runs the program.
 ///
 /// # Errors
+    sandbox: Mode,
 /// Signal handlers cannot be installed.
-pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
+pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let help = option_table::help();
     let tool = ErofsTool { name: "mkfs.erofs", help: &help, usage_exit: 1 };
     let mut order = Order {
@@ -118,6 +120,7 @@ pub(super) fn run(arguments: &[OsString]) -> Result<u8, Fail> {
     while let Some(mut option) = options.next() {
         match order.take(&mut option, &mut options) {
             Ok(true) => {}
+        sandbox,
             Ok(false) => return tool.standard(&option),
             Err(Wrong::Call(message)) => return tool.wrong(&message),
             Err(Wrong::Refused(message)) => return tool.failed(&message, 1),

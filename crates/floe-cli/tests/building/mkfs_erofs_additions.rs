@@ -1,6 +1,12 @@
 //! Floe under the name mkfs.erofs: `--incremental` and `--xattr-inode-digest`.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    io::Write,
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Command, Output, Stdio},
+};
 
 use floe::OpenOptions;
 use floe_testkit::{
@@ -12,7 +18,10 @@ use floe_testkit::{
 
 use crate::{
     mkfs_erofs::{FREE_DIRECTORIES, manifest_of},
-    support::mkfs_erofs::{ours, scene, theirs},
+    support::{
+        mkfs_erofs::{ours, scene, theirs},
+        program::until,
+    },
 };
 
 fn manifest(folder: &Path, image: &str) -> Manifest {
@@ -64,16 +73,84 @@ fn digests_of_files_are_those_of_the_original() {
     }
 }
 
-#[test]
-fn sources_are_added_to_an_image() {
-    let scene = scene();
-    let folder = scene.path();
+/// Makes the directory `more`, which replaces and adds files of `source`.
+fn make_more(folder: &Path) {
     for path in ["more/docs/deep", "more/new"] {
         fs::create_dir_all(folder.join(path)).expect("made");
     }
     for (path, text) in [("more/docs/a.txt", "replaced"), ("more/docs/deep/z", "added"), ("more/new/file", "new")] {
         fs::write(folder.join(path), text).expect("written");
     }
+}
+
+#[test]
+fn additions_are_those_of_the_original() {
+    if !skip::ready(&[Need::Root, Need::PeerOf("mkfs.erofs", Versions::Since("1.9.4"))]) {
+        return;
+    }
+    let scene = scene();
+    let folder = scene.path();
+    make_more(folder);
+    let mut tar = Command::new("tar");
+    tar.args(["--format=pax", "-cf", "more.tar", "-C", "more", "."]).current_dir(folder);
+    assert!(tar.status().expect("there is tar").success());
+    for (first, second, source) in [
+        ("", "--incremental", "more"),
+        ("-zlz4", "-zlz4 --incremental=data", "more"),
+        ("--tar=f", "--tar=f --incremental=data", "more.tar"),
+        ("--all-root", "--all-root --incremental", "more"),
+    ] {
+        let manifests =
+            [("theirs", theirs as fn(&Path, &str, &[(&str, &str)]) -> _), ("ours", ours)].map(|(image, build)| {
+                let original = if source == "more" { "source" } else { "source.tar" };
+                for arguments in [format!("{first} {image} {original}"), format!("{second} {image} {source}")] {
+                    let output: Output = build(folder, &format!("--quiet -d0 -Eforce-inode-extended {arguments}"), &[]);
+                    assert!(output.status.success(), "{arguments}: {output:?}");
+                }
+                manifest(folder, image)
+            });
+        let [mut expected, found] = manifests;
+        // The original still counts the name that was replaced.
+        let (path, entry) = expected.entries_mut().find(|(path, _)| *path == b"/docs/deep/a.txt").expect("it is there");
+        assert_eq!(std::mem::replace(&mut entry.link_count, 1), 2, "{path:?}");
+        assert_eq!(differences(&expected, &found, &FREE_DIRECTORIES), Vec::<String>::new(), "{second}");
+    }
+}
+
+#[test]
+fn builds_from_images_are_confined() {
+    let scene = scene();
+    let folder = scene.path();
+    let output = ours(folder, "--quiet image source", &[]);
+    assert!(output.status.success(), "{output:?}");
+    let archive = fs::read(folder.join("source.tar")).expect("it is there");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+    command.arg0("mkfs.erofs").args(["--sandbox=require", "--quiet", "--incremental", "--tar=f", "image"]);
+    let mut child = command.current_dir(folder).stdin(Stdio::piped()).spawn().expect("it starts");
+    let status = format!("/proc/{}/status", child.id());
+    until("the process that has read the image waits for the archive, confined", || {
+        let status = fs::read_to_string(&status).unwrap_or_default();
+        status.lines().any(|line| line == "Seccomp:\t2")
+    });
+    child.stdin.take().expect("a pipe").write_all(&archive).expect("it is read");
+    assert!(child.wait().expect("our own child").success());
+    for (arguments, source) in [("-Enoinline_data one", "source"), ("-Enoinline_data two", "source"), ("", "one two")] {
+        let image = if arguments.is_empty() {
+            "--sandbox=require --blobdev=blob --chunksize=4096 --clean merged"
+        } else {
+            arguments
+        };
+        let output = ours(folder, &format!("--quiet {image} {source}"), &[]);
+        assert!(output.status.success(), "{arguments}: {output:?}");
+    }
+    assert!(folder.join("blob").exists());
+}
+
+#[test]
+fn sources_are_added_to_an_image() {
+    let scene = scene();
+    let folder = scene.path();
+    make_more(folder);
     let shell = |script: &str| {
         let done = Command::new("sh").args(["-ec", script]).current_dir(folder).status();
         assert!(done.expect("there is a shell").success(), "{script}");

@@ -1,6 +1,9 @@
 //! The operands of mkfs.erofs: the image, and a directory, an archive, or the images of layers.
 
-use std::{ffi::OsString, path::Path};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 use floe_image::ShownName;
 use floe_mkfs::{Source, Whiteouts};
@@ -8,6 +11,7 @@ use floe_mkfs::{Source, Whiteouts};
 use super::Order;
 use crate::{
     command::mkfs::sources::{SourceImages, is_image},
+    confinement,
     root_hash_file::root_hash_paths,
 };
 
@@ -25,7 +29,7 @@ impl Order {
         self.build.companions = root_hash_paths(&self.build.output);
         let Some(source) = operands.next() else {
             return match (self.is_tar, self.refers_to_archive) {
-                (true, false) => Ok(self.known()?.into_iter().chain([Source::TarFromInput]).collect()),
+                (true, false) => Ok(self.known(None)?.into_iter().chain([Source::TarFromInput]).collect()),
                 (true, true) => Err("--tar=i needs a file, to which the image refers".into()),
                 (false, _) => Err("missing argument: SOURCE(s)".into()),
             };
@@ -44,12 +48,21 @@ impl Order {
             self.build.refers_to_sources = true;
             self.build.block_size_log2 = ARCHIVE_BLOCK_SIZE_LOG2;
         }
+        let known = self.known(Some(Path::new(source)))?;
         let source = if self.is_tar { Source::Tar(source.into()) } else { Source::Directory(source.into()) };
-        Ok(self.known()?.into_iter().chain([source]).collect())
+        Ok(known.into_iter().chain([source]).collect())
     }
 
-    /// The image to which sources are added, if it is one. The new image has its UUID and its block size.
-    fn known(&mut self) -> Result<Option<Source>, String> {
+    /// Confines the process, which reads images: it can read only these sources.
+    fn confine<'a>(&'a self, sources: impl Iterator<Item = &'a Path>) -> Result<(), String> {
+        let outputs: Vec<&Path> =
+            [&self.build.output].into_iter().chain(&self.build.blob_device).map(PathBuf::as_path).collect();
+        let sources = sources.chain(self.hints.as_deref());
+        confinement::building(&outputs, sources, self.sandbox).map_err(|fail| fail.to_string())
+    }
+
+    /// The image to which `source` is added, if it is one. The new image has its UUID and its block size.
+    fn known(&mut self, source: Option<&Path>) -> Result<Option<Source>, String> {
         if !self.adds {
             return Ok(None);
         }
@@ -57,6 +70,7 @@ impl Order {
         if !is_image(&path) {
             return Err(format!("{}: --incremental needs an image to add to", path.shown()));
         }
+        self.confine([path.as_path()].into_iter().chain(source))?;
         let image = SourceImages::new(&[]).open(&path).map_err(|fail| fail.to_string())?;
         self.build.block_size_log2 = image.block_size_log2();
         self.build.uuid = self.build.uuid.or(image.uuid());
@@ -69,6 +83,7 @@ impl Order {
         if let Some(path) = paths.iter().find(|path| !is_image(path)) {
             return Err(format!("{}: it is not an image; for an archive use --tar", path.shown()));
         }
+        self.confine(paths.iter().copied())?;
         let mut images = SourceImages::new(&[]);
         let layers = paths.iter().map(|path| images.open(path)).collect::<Result<Vec<_>, _>>();
         let layers = layers.map_err(|fail| fail.to_string())?;
