@@ -52,9 +52,9 @@ pub use floe_codec::encode::{
 pub use floe_erofs::write::InodeForm;
 pub use layout::{squashfs::SquashfsSummary, type_usage::TypeUsage};
 pub use options::{
-    Coding, Format, Fragments, Hint, ImpliedDirectories, Layout, Metabox, Options, OverlayMarks, Ownership,
-    PackedTails, PathFilter, PseudoAction, PseudoAttributes, PseudoBody, PseudoFile, RootAttributes, Source,
-    SquashfsOptions, Times, TreeChanges, UncompressedParts, Whiteouts, Xattrs,
+    Coding, FileContexts, Format, Fragments, FsConfig, Hint, ImpliedDirectories, Layout, Metabox, Options,
+    OverlayMarks, Ownership, PackedTails, PathFilter, PseudoAction, PseudoAttributes, PseudoBody, PseudoFile,
+    RootAttributes, Source, SquashfsOptions, Times, TreeChanges, UncompressedParts, Whiteouts, Xattrs,
 };
 pub use output::{
     CompleteImage, Summary,

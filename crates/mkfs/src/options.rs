@@ -1,6 +1,8 @@
 //! Build options.
 
 pub(crate) mod coding;
+mod file_contexts;
+mod fs_config;
 pub(crate) mod image_format;
 mod layout;
 mod tree_changes;
@@ -13,12 +15,14 @@ use std::{
 };
 
 pub use coding::{Coding, Hint};
+pub use file_contexts::FileContexts;
 use floe_codec::encode::Compression;
 use floe_erofs::{
     format,
     write::{InodeForm, LongPrefix},
 };
 use floe_image::{Shown, Timestamp};
+pub use fs_config::FsConfig;
 pub use image_format::{Format, PackedTails, SquashfsOptions, UncompressedParts};
 pub use layout::{Layout, Metabox};
 pub use tree_changes::{

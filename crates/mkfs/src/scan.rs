@@ -1,6 +1,7 @@
 //! Scans the sources into a tree.
 
 pub(crate) mod archive;
+mod attributes;
 mod base;
 mod directory;
 mod excludes;
@@ -90,6 +91,7 @@ pub(crate) fn scan(options: &Options, sources: &[Source], progress: &mut dyn Pro
         return Err(Error::Option(format!("--exclude: the source has no {}", path.shown())));
     }
     warnings.extend(pseudo::apply(&mut tree, &options.tree_changes)?);
+    attributes::set(&mut tree, &options.tree_changes, options.xattrs.keep)?;
     if options.splits_links {
         tree.split_links();
     }

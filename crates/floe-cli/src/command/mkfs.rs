@@ -1,6 +1,7 @@
 //! `floe mkfs`: builds an image.
 
 mod bar;
+pub(crate) mod rules;
 pub(crate) mod sources;
 mod squashfs;
 mod summary;
@@ -9,7 +10,8 @@ use std::{
     ffi::OsString,
     fs,
     num::{NonZeroU32, NonZeroUsize},
-    path::{Component, Path, PathBuf},
+    os::unix::ffi::OsStrExt,
+    path::{Component, PathBuf},
     time::Duration,
 };
 
@@ -18,7 +20,7 @@ use floe::{ImageVerifier, Thoroughness};
 use floe_image::ShownName;
 use floe_mkfs::{
     COMPRESSORS, Companion, Compression, Compressor, CompressorSettings, Error, Format, Fragments, Hint, InodeForm,
-    Options, Profile, Source, Times, Verifier, Whiteouts, build_unnamed,
+    Options, Source, Times, Verifier, Whiteouts, build_unnamed,
 };
 use floe_mount::quantity;
 
@@ -135,6 +137,20 @@ pub(crate) struct Arguments {
     /// Do not store extended attributes
     #[arg(long)]
     no_xattrs: bool,
+
+    /// Set SELinux labels by the rules in this file: lines with an expression for whole paths, an optional type such as -- or
+    /// -d, and a label or <<none>>; the last rule that matches counts
+    #[arg(long, value_name = "FILE")]
+    file_contexts: Option<PathBuf>,
+
+    /// Set owners, modes and capabilities as Android does, by the lines of this file: path, owner, group, octal mode, and
+    /// perhaps capabilities=NUMBER
+    #[arg(long, value_name = "FILE")]
+    fs_config_file: Option<PathBuf>,
+
+    /// The future mountpoint of the image, with which the paths in these files begin
+    #[arg(long, value_name = "DIR")]
+    mount_point: Option<PathBuf>,
 
     /// Exclude this path, with everything below it; may be repeated. The path must exist
     #[arg(long, value_name = "PATH")]
@@ -313,12 +329,6 @@ fn failed(error: Error) -> Fail {
     }
 }
 
-/// Reads a profile of floe record.
-fn profile(path: &Path) -> Result<Profile, Fail> {
-    let file = fs::File::open(path).map_err(|error| Fail::failed(format!("{}: {error}", path.shown())))?;
-    Profile::read(file).map_err(|error| Fail::failed(format!("{}: {error}", path.shown())))
-}
-
 impl Arguments {
     fn options(&self) -> Result<Options, Fail> {
         let mut options = Options::new(&self.image);
@@ -346,9 +356,14 @@ impl Arguments {
         if self.whiteouts {
             options.whiteouts = Whiteouts::Apply;
         }
+        let changes = &mut options.tree_changes;
+        let file_contexts = self.file_contexts.as_deref().map(rules::file_contexts).transpose();
+        changes.file_contexts = file_contexts.map_err(Fail::usage)?;
+        changes.fs_config = self.fs_config_file.as_deref().map(rules::fs_config).transpose().map_err(Fail::usage)?;
+        changes.mount_point = self.mount_point.iter().flat_map(|path| path.as_os_str().as_bytes().to_vec()).collect();
         options.strict = self.strict;
         options.lists_types = self.types || self.json;
-        options.profile = self.profile.as_deref().map(profile).transpose()?;
+        options.profile = self.profile.as_deref().map(rules::profile).transpose().map_err(Fail::failed)?;
         options.jobs = self.jobs.unwrap_or(options.jobs);
         if let Some(memory) = self.memory {
             options.memory_bytes = Some(usize::try_from(memory).unwrap_or(usize::MAX));

@@ -4,11 +4,11 @@ mod algorithms;
 mod extended;
 mod option_table;
 mod sources;
+mod uuid;
 
 use std::{
     ffi::{OsStr, OsString},
-    fs::File,
-    io::{self, Read, Write},
+    io::{self, Write},
     ops::ControlFlow,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -26,11 +26,18 @@ use floe_mkfs::{
 use floe_sandbox::Mode;
 pub(in crate::drop_in) use option_table::help;
 
-use self::{algorithms::Algorithm, extended::Extended, option_table::Value};
+use self::{algorithms::Algorithm, extended::Extended, option_table::Value, uuid::uuid};
 use super::erofs_tool::{ErofsTool, GivenOption, Options, number};
 use crate::{
-    cancellation, compress_hints, erofs_report::uuid_text, expression_text::expression_text, fail::Fail, fake,
-    root_hash_file::StaleRootHashes, source_date_epoch,
+    cancellation,
+    command::mkfs::rules::{file_contexts, fs_config},
+    compress_hints,
+    erofs_report::uuid_text,
+    expression_text::expression_text,
+    fail::Fail,
+    fake,
+    root_hash_file::StaleRootHashes,
+    source_date_epoch,
 };
 use option_table::Support;
 
@@ -84,6 +91,7 @@ struct Order {
     splits_links: bool,
     is_quiet: bool,
     verbosity: u64,
+    sandbox: Mode,
     /// Settings without effect, one line each.
     notes: Vec<String>,
 }
@@ -91,7 +99,6 @@ struct Order {
 /// Runs the program.
 ///
 /// # Errors
-    sandbox: Mode,
 /// Signal handlers cannot be installed.
 pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     let help = option_table::help();
@@ -113,6 +120,7 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
         splits_links: false,
         is_quiet: false,
         verbosity: VERBOSITY,
+        sandbox,
         notes: Vec::new(),
     };
     order.build.overlay_marks = OverlayMarks::MarkOrigins;
@@ -120,7 +128,6 @@ pub(super) fn run(arguments: &[OsString], sandbox: Mode) -> Result<u8, Fail> {
     while let Some(mut option) = options.next() {
         match order.take(&mut option, &mut options) {
             Ok(true) => {}
-        sandbox,
             Ok(false) => return tool.standard(&option),
             Err(Wrong::Call(message)) => return tool.wrong(&message),
             Err(Wrong::Refused(message)) => return tool.failed(&message, 1),
@@ -273,6 +280,9 @@ impl Order {
             "compress-hints" => self.hints = Some(PathBuf::from(value)),
             "chunksize" => build.chunk_bytes = Some(numbered("chunksize")?),
             "dsunit" => build.layout.data_unit_blocks = id("dsunit")?.max(1),
+            "file-contexts" => build.tree_changes.file_contexts = Some(file_contexts(Path::new(value))?),
+            "fs-config-file" => build.tree_changes.fs_config = Some(fs_config(Path::new(value))?),
+            "mount-point" => build.tree_changes.mount_point = value.as_bytes().to_vec(),
             "exclude-path" => build.excludes.push(Path::new(value).components().collect()),
             "exclude-regex" => build.exclude_expressions.push(expression_text(value.as_bytes())),
             "force-uid" => build.ownership.force_uid = Some(owner("uid")?),
@@ -453,29 +463,6 @@ fn sized(text: &str) -> Option<u32> {
         _ => (text, 0),
     };
     u32::try_from(number(OsStr::new(digits))?.checked_mul(1 << shift)?).ok()
-}
-
-/// Parses the UUID argument.
-fn uuid(text: &str) -> Result<Option<[u8; 16]>, String> {
-    match text {
-        "clear" => Ok(Some([0; 16])),
-        "random" => random_uuid().map(Some).map_err(|error| format!("cannot generate a random UUID: {error}")),
-        text => {
-            let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
-            let is_uuid = digits.len() == 32 && text.len() == 36 && digits.iter().all(u8::is_ascii_hexdigit);
-            let number = std::str::from_utf8(&digits).ok().filter(|_| is_uuid);
-            let number = number.and_then(|digits| u128::from_str_radix(digits, 16).ok());
-            number.map(|number| Some(number.to_be_bytes())).ok_or_else(|| format!("invalid UUID {text}"))
-        }
-    }
-}
-
-fn random_uuid() -> io::Result<[u8; 16]> {
-    let mut uuid = [0; 16];
-    File::open("/dev/urandom")?.read_exact(&mut uuid)?;
-    uuid[6] = uuid[6] & 0x0f | 0x40;
-    uuid[8] = uuid[8] & 0x3f | 0x80;
-    Ok(uuid)
 }
 
 /// Prints a summary. The caller ignores errors, because the image exists even if nobody reads the summary.

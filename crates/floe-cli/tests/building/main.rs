@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod attribute_rules;
 mod base_images;
 mod building;
 mod conversions;

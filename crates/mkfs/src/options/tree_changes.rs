@@ -4,6 +4,11 @@ use std::{fs::File, path::PathBuf, sync::Arc};
 
 use floe_image::{DeviceNumber, FileType};
 
+use super::{
+    file_contexts::FileContexts,
+    fs_config::{FsConfig, trimmed},
+};
+
 /// Changes to a tree after its sources were listed.
 #[derive(Clone, Debug, Default)]
 pub struct TreeChanges {
@@ -18,6 +23,20 @@ pub struct TreeChanges {
     /// The priorities of files, and of the files below directories: paths within the image without a leading slash. Files
     /// with higher priorities are stored first; the default is 0. Only SquashFS images have them.
     pub priorities: Vec<(PathBuf, i16)>,
+    /// SELinux labels of all files. They replace those of the sources.
+    pub file_contexts: Option<FileContexts>,
+    /// Owners, modes and capabilities of all files.
+    pub fs_config: Option<FsConfig>,
+    /// The future mountpoint of the image, with which paths in these rules begin.
+    pub mount_point: Vec<u8>,
+}
+
+impl TreeChanges {
+    /// The path of the root in rules, without a slash at its end: empty if the image has no other mountpoint than `/`.
+    pub(crate) fn root_path(&self) -> Vec<u8> {
+        let mount_point = trimmed(&self.mount_point);
+        if mount_point.is_empty() { Vec::new() } else { [b"/", mount_point].concat() }
+    }
 }
 
 /// Attributes that replace those of the root.
