@@ -21,7 +21,7 @@ use floe_erofs::write::{launch_list, launch_profile, superblock_bytes};
 use metadata::{MetaboxInodes, MetadataPlan};
 use squashfs::{SquashfsSummary, xattrs};
 use superblock::{Described, ImageTimes, head_len};
-use type_usage::TypeUsage;
+use type_usage::{SeenBlocks, TypeUsage};
 use xattr_table::XattrTable;
 
 use crate::{
@@ -225,7 +225,8 @@ impl<'a> ErofsLayout<'a> {
         }
         image.pad(options.block_size())?;
         image.put_head(&superblock_bytes(&superblock))?;
-        let usage = |place: usize| data.usage(place, tree.content(&order[place]), options.block_size());
+        let mut seen = SeenBlocks::default();
+        let usage = |place: usize| data.usage(place, tree.content(&order[place]), options.block_size(), &mut seen);
         let types = if options.lists_types { TypeUsage::of_tree(tree, order, usage) } else { Vec::new() };
         Ok(CompleteLayout {
             types,

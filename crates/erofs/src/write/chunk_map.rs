@@ -78,6 +78,25 @@ impl Chunks {
         self.count = self.count.saturating_add(count);
     }
 
+    /// The chunks that are not holes: the index of each, its device and its first block.
+    pub fn stored(&self) -> impl Iterator<Item = (u64, u16, u64)> {
+        let mut start = 0u64;
+        self.runs.iter().flat_map(move |run| {
+            let first = start;
+            start = start.saturating_add(run.count);
+            let count = if run.first == Chunk::Hole { 0 } else { run.count };
+            (0..count).filter_map(move |distance| match run.first.after(distance, self.chunk_blocks_log2) {
+                Chunk::Blocks { device, block } => Some((first.saturating_add(distance), device, block)),
+                Chunk::Hole => None,
+            })
+        })
+    }
+
+    /// The number of blocks of a chunk.
+    pub fn chunk_blocks(&self) -> u64 {
+        1 << self.chunk_blocks_log2
+    }
+
     /// log2 of the factor by which chunks can grow while each stays within one run.
     fn enlargement_log2(&self) -> u8 {
         let mut start = 0u64;

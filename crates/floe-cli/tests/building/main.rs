@@ -21,4 +21,5 @@ mod mksquashfs;
 mod recording;
 mod squashfs;
 mod tar_archives;
+mod type_tables;
 mod verity;

@@ -12,7 +12,7 @@ use super::{
     extent_pool::ExtentPool,
     inline_data::{InlineData, InlineStore},
     packed::Packed,
-    type_usage::FileUsage,
+    type_usage::{FileUsage, SeenBlocks},
 };
 use crate::{
     compress::{compress, piece::PieceOutput, piece_digests::PieceDigests},
@@ -222,8 +222,14 @@ impl<'a> DataArea<'a> {
 }
 
 impl FinishedData {
-    /// What the file at this index takes. A pcluster of several files belongs to each of them.
-    pub(crate) fn usage(&self, place: usize, content: Option<&Content>, block_size: u64) -> FileUsage {
+    /// What the file at this index takes. Data of several files belongs to the first one that is asked for; the others share it.
+    pub(crate) fn usage(
+        &self,
+        place: usize,
+        content: Option<&Content>,
+        block_size: u64,
+        seen: &mut SeenBlocks,
+    ) -> FileUsage {
         let Some(content) = content else { return FileUsage::default() };
         let (size, mut usage) = (content.size(), FileUsage::default());
         usage.hole_bytes = size.saturating_sub(content.stored_len());
@@ -234,18 +240,31 @@ impl FinishedData {
             DataLocation::Flat { inline, .. } => {
                 usage.stored_bytes = (size - inline.len().min(size)).next_multiple_of(block_size) + inline.len();
             }
-            DataLocation::Chunked(_) => usage.stored_bytes = content.stored_len().next_multiple_of(block_size),
+            DataLocation::Chunked(chunks) => {
+                let chunk_bytes = chunks.chunk_blocks().saturating_mul(block_size);
+                usage.hole_bytes = size;
+                for (index, device, block) in chunks.stored() {
+                    let len = chunk_bytes.min(size.saturating_sub(index.saturating_mul(chunk_bytes)));
+                    usage.hole_bytes = usage.hole_bytes.saturating_sub(len);
+                    if seen.is_first(device, block) {
+                        usage.stored_bytes += len.next_multiple_of(block_size);
+                    } else {
+                        usage.shared_bytes += len;
+                    }
+                }
+            }
             DataLocation::Compressed(file) => {
                 usage.hole_bytes = 0;
                 let inline = file.inline();
-                for extent in self.extents.of(file.extents) {
+                usage.stored_bytes = inline.len();
+                let extents = self.extents.of(file.extents);
+                // The inode has the last extent.
+                for extent in &extents[..extents.len() - usize::from(!inline.is_empty())] {
                     match extent.kind {
                         ExtentKind::Fragment => usage.packed_bytes += u64::from(extent.len),
-                        _ => usage.stored_bytes += u64::from(extent.stored_len),
+                        _ if seen.is_first(0, extent.block) => usage.stored_bytes += u64::from(extent.stored_len),
+                        _ => usage.shared_bytes += u64::from(extent.len),
                     }
-                }
-                if !inline.is_empty() {
-                    usage.stored_bytes = usage.stored_bytes.saturating_sub(block_size) + inline.len();
                 }
             }
         }

@@ -38,6 +38,24 @@ pub(super) struct FileUsage {
     pub(super) hole_bytes: u64,
 }
 
+/// The blocks of each device in which data of files that were counted begins.
+#[derive(Default)]
+pub(super) struct SeenBlocks(BTreeMap<u16, Vec<u64>>);
+
+impl SeenBlocks {
+    /// Whether this block is asked for for the first time.
+    pub(super) fn is_first(&mut self, device: u16, block: u64) -> bool {
+        let words = self.0.entry(device).or_default();
+        let (word, bit) = (usize::try_from(block / 64).unwrap_or(usize::MAX), 1 << (block % 64));
+        if words.len() <= word {
+            words.resize(word + 1, 0);
+        }
+        let is_first = words[word] & bit == 0;
+        words[word] |= bit;
+        is_first
+    }
+}
+
 impl TypeUsage {
     /// The types of the files of a tree, the largest in the image first. `usage` is called with the index of each file in tree
     /// order.
