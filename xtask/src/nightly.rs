@@ -76,6 +76,13 @@ const PARTS: &[Part] = &[
         variables: "FLOE_POWER_LOSSES=2000 FLOE_KILLS=200",
     },
     Part {
+        name: "interrupted",
+        about: "builds of images that are killed or fail at 200 random points in each of five ways",
+        minutes: 15,
+        command: "test -p floe-cli --test building interrupted",
+        variables: "FLOE_INTERRUPTED_BUILDS=200",
+    },
+    Part {
         name: "servers",
         about: "20,000 wrong answers of servers, and 200 clients at a time",
         minutes: 10,

@@ -26,17 +26,21 @@ const STEPS: u64 = 24;
 const KIB: u64 = 1 << 10;
 
 /// A small tmpfs. Unmounted when dropped.
-struct Disk {
+pub(crate) struct Disk {
     directory: tempfile::TempDir,
 }
 
 impl Disk {
-    fn new(options: &str) -> Self {
+    pub(crate) fn new(options: &str) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let options = CString::new(options).expect("no zero byte");
         rustix::mount::mount("tmpfs", directory.path(), "tmpfs", MountFlags::empty(), options.as_c_str())
             .expect("a tmpfs");
         Self { directory }
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     fn path(&self, name: &str) -> PathBuf {

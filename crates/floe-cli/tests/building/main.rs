@@ -11,6 +11,7 @@ mod fakes;
 mod fixed_outputs;
 mod full_disk;
 mod image_sources;
+mod interrupted;
 mod merged_layers;
 mod mkfs_erofs;
 mod mkfs_erofs_additions;

@@ -25,7 +25,7 @@ const MAGIC_OFFSET: u64 = 1024;
 const MAGIC: [u8; 4] = 0xE0F5_E1E2_u32.to_le_bytes();
 /// The ioctl that stops a file system at once, as in a crash (`FS_IOC_SHUTDOWN`), and its argument: the journal is not
 /// written either.
-const SHUTDOWN: &str = "open F, '<', $ARGV[0] or die $!; my $how = pack('L', 2); \
+pub(crate) const SHUTDOWN: &str = "open F, '<', $ARGV[0] or die $!; my $how = pack('L', 2); \
     ioctl(F, 0x8004587D, $how) or die \"ioctl: $!\"";
 
 /// A folder with a small tree in `source`.
@@ -54,7 +54,7 @@ fn succeed(output: &Output) {
     assert!(output.status.success(), "{}: {}", output.status, said(output));
 }
 
-fn run(program: &str, arguments: &[&str]) -> String {
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().unwrap_or_else(|error| panic!("{program}: {error}"));
     assert!(output.status.success(), "{program} {arguments:?}: {}", said(&output));
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
@@ -68,13 +68,13 @@ fn names(image: &Path) -> Vec<String> {
 }
 
 /// A loop device over a file of 16 MiB; freed when dropped.
-struct LoopDevice {
-    path: String,
+pub(crate) struct LoopDevice {
+    pub(crate) path: String,
     _file: tempfile::NamedTempFile,
 }
 
 impl LoopDevice {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let file = tempfile::NamedTempFile::new().expect("a file");
         file.as_file().set_len(16 << 20).expect("there is room");
         let path = run("losetup", &["--find", "--show", file.path().to_str().expect("plain")]);
@@ -95,10 +95,10 @@ impl Drop for LoopDevice {
 }
 
 /// A mount by the kernel; ended when dropped.
-struct Mount(PathBuf);
+pub(crate) struct Mount(PathBuf);
 
 impl Mount {
-    fn new(device: &str, directory: &Path) -> Self {
+    pub(crate) fn new(device: &str, directory: &Path) -> Self {
         fs::create_dir_all(directory).expect("made");
         run("mount", &[device, directory.to_str().expect("plain")]);
         Self(directory.to_owned())
@@ -107,7 +107,7 @@ impl Mount {
 
 impl Mount {
     /// Unmounts, and waits until the kernel has let go of the device: copies of the mount may be in namespaces of other tests.
-    fn end(self, device: &LoopDevice) {
+    pub(crate) fn end(self, device: &LoopDevice) {
         wait_until_unused(&self.0);
         let name = Path::new(&device.path).file_name().expect("a name").to_owned();
         drop(self);
