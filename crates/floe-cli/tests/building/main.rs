@@ -10,6 +10,7 @@ mod conversions;
 mod fakes;
 mod fixed_outputs;
 mod full_disk;
+mod image_builders;
 mod image_sources;
 mod interrupted;
 mod merged_layers;
