@@ -12,12 +12,12 @@ use std::{
 
 use clap::Args;
 use floe::{ExtractOptions, ExtractTarget, OpenError, OpenOptions, XattrSelection};
-use floe_mount::confinement::open_from;
 pub(crate) use floe_mount::confinement::{Opened, reading};
+use floe_mount::{confinement::open_from, remote::RemoteFiles};
 use floe_sandbox::{Access, Calls, Capability, Mode, Policy, Remover, Sandbox};
 use rustix::fs::OFlags;
 
-use crate::{fail::Fail, fake, remote};
+use crate::{fail::Fail, fake};
 
 /// Whether the process that reads the image is confined.
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -110,8 +110,8 @@ pub(crate) fn open(
     policy: Policy,
     mode: Mode,
 ) -> Result<Result<Opened, OpenError>, Fail> {
-    // The fetching process is started first: it needs the network, and a confined process cannot start another.
-    let remote = remote::start(path, &options.remote)?;
+    // The fetching processes are started first: they need the network, and a confined process cannot start another.
+    let remote = RemoteFiles::start(path, options)?;
     Ok(open_from(remote, path, options, policy, beside_fake(mode)?)?)
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct ImageArguments {
     #[arg(long, value_name = "BYTES|auto", value_parser = offset)]
     pub(crate) offset: Option<Offset>,
 
-    /// The file of an extra device of an EROFS image; may be repeated, in the order of the device table
+    /// The file or URL of an extra device of an EROFS image; may be repeated, in the order of the device table
     #[arg(long = "device", value_name = "FILE")]
     pub(crate) devices: Vec<PathBuf>,
 

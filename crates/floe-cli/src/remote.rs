@@ -4,7 +4,7 @@ use std::{ffi::OsString, io, os::fd::AsFd, path::PathBuf};
 
 use clap::Args;
 use floe::remote::{ImageOptions, Outage, RemoteLocation, RemoteOptions};
-pub(crate) use floe_mount::remote::{FETCH_COMMAND, is_url, open_image, start, without_credentials};
+pub(crate) use floe_mount::remote::{FETCH_COMMAND, is_url, open_image, without_credentials};
 use floe_mount::{quantity, remote::absolute};
 
 use crate::fail::Fail;

@@ -193,6 +193,13 @@ impl NamedFiles {
         Ok(Self { name: name.to_owned(), image, devices, device_directory: None })
     }
 
+    /// Takes a source for the device with this index in [`OpenOptions::devices`], instead of a file with its name.
+    pub fn set_device(&mut self, index: usize, source: Arc<dyn ImageSource>) {
+        if let Some(device) = self.devices.get_mut(index) {
+            *device = Ok(source);
+        }
+    }
+
     /// Opens the devices that `options` name, for an image that is already open. Errors call the image `name`.
     pub fn of_source(name: &Path, image: &Arc<dyn ImageSource>, options: &OpenOptions) -> Self {
         let open_directory = |path: &PathBuf| -> io::Result<OwnedFd> {

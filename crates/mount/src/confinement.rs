@@ -2,12 +2,12 @@
 
 use std::{os::fd::OwnedFd, path::Path, sync::Arc};
 
-use floe::{ImageFiles, NamedFiles, OpenError, OpenOptions, remote::RemoteProcess};
+use floe::{ImageFiles, OpenError, OpenOptions, remote::RemoteProcess};
 use floe_sandbox::{Access, Enforced, Mode, Policy, Sandbox};
 
 #[cfg(debug_assertions)]
 use crate::compromised;
-use crate::{failure::Failure, remote};
+use crate::{failure::Failure, remote::RemoteFiles};
 
 /// The open files of an image in a confined process.
 pub struct Opened {
@@ -43,13 +43,13 @@ pub fn reading() -> Policy {
     policy
 }
 
-/// Opens the files of an image, which `remote` fetches if it is remote, and confines the process to `policy`. The outer
-/// error is the sandbox's.
+/// Opens the files of an image, of which `remote` fetches those that are remote, and confines the process to `policy`. The
+/// outer error is the sandbox's.
 ///
 /// # Errors
 /// The process cannot be confined.
 pub fn open_from(
-    remote: Option<Arc<RemoteProcess>>,
+    remote: RemoteFiles,
     path: &Path,
     options: &OpenOptions,
     mut policy: Policy,
@@ -60,11 +60,8 @@ pub fn open_from(
     }
     #[cfg(debug_assertions)]
     compromised::prepare();
-    let (mut sandbox, named) = Sandbox::enter(policy, mode, || match &remote {
-        Some(process) => Ok(remote::named_files(process, options)),
-        None => NamedFiles::open(path, options),
-    })?;
-    let files = match named.and_then(|named| ImageFiles::of_named(named, options)) {
+    let (mut sandbox, (named, options)) = Sandbox::enter(policy, mode, || remote.named_files(path, options))?;
+    let files = match named.and_then(|named| ImageFiles::of_named(named, &options)) {
         Ok(files) => files,
         Err(error) => return Ok(Err(error)),
     };
@@ -72,5 +69,5 @@ pub fn open_from(
     let enforced = sandbox.seal()?;
     #[cfg(debug_assertions)]
     compromised::on_a_thread();
-    Ok(Ok(Opened { files, tree, enforced, remote }))
+    Ok(Ok(Opened { files, tree, enforced, remote: remote.image }))
 }

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use floe::{OpenOptions, remote::RemoteProcess};
+use floe::OpenOptions;
 use floe_engine::{Priority, reschedule_this_thread, schedule_started_thread, schedule_this_thread};
 use floe_fuse::{MountHandles, MountHooks, MountOptions, MountSetup};
 use floe_image::ShownName;
@@ -24,7 +24,7 @@ use crate::{
     launch::{LaunchPlan, ProfileChoice},
     log::MountLog,
     options::Settings,
-    remote,
+    remote::{self, RemoteFiles},
     target::Target,
     transport::{Continuity, TransportPlan},
     users::MountUsers,
@@ -35,8 +35,7 @@ pub struct Prepared {
     pub(crate) image: PathBuf,
     /// The options to open the image with.
     pub(crate) open: OpenOptions,
-    /// The process that fetches the image, if it is remote.
-    pub(crate) remote: Option<Arc<RemoteProcess>>,
+    pub(crate) remote: RemoteFiles,
     pub(crate) policy: Policy,
     /// The file for a line after each decode.
     pub(crate) decode_marks: Option<File>,
@@ -106,8 +105,8 @@ impl Request {
             file => file,
         };
         let decode_marks = settings.decode_marks.as_deref().map(open_marks).transpose()?;
-        let remote = remote::start(&request.image, &settings.open.remote)?;
-        let launch = LaunchPlan::prepare(&request.image, &settings, remote.as_deref(), &held.log)?;
+        let remote = RemoteFiles::start(&request.image, &settings.open)?;
+        let launch = LaunchPlan::prepare(&request.image, &settings, remote.image.as_deref(), &held.log)?;
         let mut policy = Policy::default();
         if is_confined {
             policy = serving(&held, control_socket.as_ref().ok());

@@ -10,7 +10,7 @@ use std::{
 };
 
 use floe::{
-    Image, ImageFiles, ImageSource, NamedFiles, OpenOptions,
+    Image, ImageFiles, ImageSource, NamedFiles, OpenError, OpenOptions,
     remote::{ImageOptions, RemoteLocation, RemoteProcess},
 };
 
@@ -45,19 +45,62 @@ pub fn without_credentials(image: &Path) -> PathBuf {
 /// The deadline of a mount's requests. Unless the user set it, it is not below the time that reads of a remote image may take.
 pub(crate) fn raised_deadline(image: &Path, settings: &Settings) -> Option<Duration> {
     let deadline = settings.mount.deadline;
-    if !is_url(image) || settings.has_deadline {
+    let is_remote = is_url(image) || settings.open.devices.iter().any(|device| is_url(device));
+    if !is_remote || settings.has_deadline {
         return deadline;
     }
     let patience = settings.open.remote.remote.outage.patience().checked_add(DEADLINE_MARGIN);
     deadline.zip(patience).map(|(deadline, patience)| deadline.max(patience))
 }
 
-/// Starts a process that fetches the image, if `image` is a URL.
-///
-/// # Errors
-/// The URL is invalid, or the image cannot be opened.
-pub fn start(image: &Path, options: &ImageOptions) -> Result<Option<Arc<RemoteProcess>>, Failure> {
-    let Some(url) = image.to_str().filter(|text| RemoteLocation::is_meant_by(text)) else { return Ok(None) };
+/// The processes that fetch an image and its extra devices, as far as their names are URLs.
+#[derive(Default)]
+pub struct RemoteFiles {
+    /// That of the image itself.
+    pub image: Option<Arc<RemoteProcess>>,
+    /// Those of the devices, in the order of [`OpenOptions::devices`].
+    devices: Vec<Option<Arc<RemoteProcess>>>,
+}
+
+impl RemoteFiles {
+    /// Starts the processes.
+    ///
+    /// # Errors
+    /// A URL is invalid, or what it names cannot be opened.
+    pub fn start(image: &Path, options: &OpenOptions) -> Result<Self, Failure> {
+        let devices = options.devices.iter().map(|device| start(device, &options.remote));
+        Ok(Self { image: start(image, &options.remote)?, devices: devices.collect::<Result<_, _>>()? })
+    }
+
+    /// The files of the image at `path`: those that the processes fetch, and local ones. Returns also the options with the names
+    /// of the devices as users see them.
+    ///
+    /// # Errors
+    /// The image cannot be opened.
+    pub(crate) fn named_files(
+        &self,
+        path: &Path,
+        options: &OpenOptions,
+    ) -> (Result<NamedFiles, OpenError>, OpenOptions) {
+        let devices = options.devices.iter().map(|device| without_credentials(device)).collect();
+        let options = OpenOptions { devices, ..options.clone() };
+        let source = |process: &Arc<RemoteProcess>| Arc::clone(process) as Arc<dyn ImageSource>;
+        let mut named = match &self.image {
+            Some(process) => Ok(NamedFiles::of_source(Path::new(&process.about().name), &source(process), &options)),
+            None => NamedFiles::open(path, &options),
+        };
+        if let Ok(named) = &mut named {
+            let devices = self.devices.iter().enumerate();
+            let devices = devices.filter_map(|(index, process)| Some((index, process.as_ref()?)));
+            devices.for_each(|(index, process)| named.set_device(index, source(process)));
+        }
+        (named, options)
+    }
+}
+
+/// Starts a process that fetches a file, if `file` is a URL.
+fn start(file: &Path, options: &ImageOptions) -> Result<Option<Arc<RemoteProcess>>, Failure> {
+    let Some(url) = file.to_str().filter(|text| RemoteLocation::is_meant_by(text)) else { return Ok(None) };
     let mut program = Command::new(own_program());
     // The program name selects drop-in programs, so it must be `floe`.
     program.arg0("floe").arg(FETCH_COMMAND);
@@ -72,24 +115,13 @@ pub fn start(image: &Path, options: &ImageOptions) -> Result<Option<Arc<RemotePr
     }
 }
 
-/// The files of an image that another process fetches.
-pub(crate) fn named_files(process: &Arc<RemoteProcess>, options: &OpenOptions) -> NamedFiles {
-    let source: Arc<dyn ImageSource> = Arc::clone(process) as Arc<dyn ImageSource>;
-    NamedFiles::of_source(Path::new(&process.about().name), &source, options)
-}
-
 /// Opens an image in an unconfined process.
 ///
 /// # Errors
 /// The image cannot be opened.
 pub fn open_image(image: &Path, options: &OpenOptions) -> Result<Image, Failure> {
-    match start(image, &options.remote)? {
-        Some(process) => {
-            let files = ImageFiles::of_named(named_files(&process, options), options)?;
-            Ok(Image::of(files, options)?)
-        }
-        None => Ok(Image::open(image, options)?),
-    }
+    let (named, options) = RemoteFiles::start(image, options)?.named_files(image, options);
+    Ok(Image::of(ImageFiles::of_named(named?, &options)?, &options)?)
 }
 
 #[cfg(test)]
@@ -121,6 +153,7 @@ mod tests {
             ("https://example.org/a", "deadline=5s,outage=wait:10m", Some(5)),
             ("https://example.org/a", "deadline=off", None),
             ("a", "outage=wait:10m", Some(60)),
+            ("a", "outage=wait:10m,device=https://example.org/b", Some(630)),
         ] {
             let mut settings = Settings::default();
             settings.take_list(options, Strictness::User).expect("they are known");

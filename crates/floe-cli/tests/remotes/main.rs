@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod base_images;
 mod conversions;
 mod pulls;
 mod remote;

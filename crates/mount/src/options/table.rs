@@ -157,7 +157,7 @@ const IMAGE: &[OptionRow] = &[
     row(
         "device",
         Value::Path { form: "FILE", set: |to, path| to.open.devices.push(path) },
-        "file of an extra device of an EROFS image; may be repeated, in the order of the device table",
+        "file or URL of an extra device of an EROFS image; may be repeated, in the order of the device table",
     ),
     row(
         "device-directory",

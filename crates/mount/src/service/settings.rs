@@ -77,7 +77,7 @@ pub fn check_mount(image: &Path, settings: &Settings) -> Result<(), Failure> {
         )))
     };
     let Settings { open, mount, .. } = settings;
-    if remote::is_url(image) {
+    if remote::is_url(image) || open.devices.iter().any(|device| remote::is_url(device)) {
         return refused("a remote image");
     }
     let default = MountOptions::default();

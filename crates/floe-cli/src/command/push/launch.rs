@@ -112,10 +112,11 @@ fn found(path: &Path, file: FileSource, profile: Option<&Profile>) -> Result<Vec
     let options = OpenOptions::default();
     let recording = Arc::new(RecordingSource { file, read: Mutex::default() });
     let source: Arc<dyn ImageSource> = Arc::clone(&recording) as Arc<dyn ImageSource>;
-    let image = match ImageFiles::of_source(path, &source, &options) {
+    let opened = ImageFiles::of_source(path, &source, &options).and_then(|files| Image::of(files, &options));
+    let image = match opened {
         // The image is pushed without its devices. Readers add them.
         Err(OpenError::MissingDevice { .. }) if profile.is_none() => return Ok(Vec::new()),
-        files => Image::of(files?, &options)?,
+        image => image?,
     };
     let launch = profile.map_or_else(|| Launched::in_image(&image), Launched::of);
     if launch.0.iter().all(|step| step.range.is_none()) {
