@@ -17,6 +17,7 @@ mod subject;
 mod workload;
 
 use clap::Subcommand;
+pub(crate) use session::Session;
 
 use crate::task_error::Outcome;
 

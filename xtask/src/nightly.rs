@@ -83,6 +83,15 @@ const PARTS: &[Part] = &[
         variables: "FLOE_INTERRUPTED_BUILDS=200",
     },
     Part {
+        name: "roundtrip",
+        about: "SquashFS images of ten packages and of the reference trees, with all compressors and block sizes",
+        minutes: 60,
+        command: "run --release -p xtask -- roundtrip --format squashfs --corpus --package coreutils --package bash \
+                  --package tzdata --package perl-base --package libc6 --package openssl --package git --package vim-tiny \
+                  --package python3.11-minimal --package iproute2 --every 6",
+        variables: "",
+    },
+    Part {
         name: "servers",
         about: "20,000 wrong answers of servers, and 200 clients at a time",
         minutes: 10,

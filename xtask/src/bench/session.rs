@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(2);
 
 /// An image mounted by a contender; unmounted when dropped.
-pub(super) enum Session {
+pub(crate) enum Session {
     Kernel(KernelMount),
     Server { child: Child, directory: TempDir },
 }
@@ -44,13 +44,13 @@ impl Session {
     /// Mounts the image and waits for the mount.
     pub(super) fn new(contender: &Contender, image: &Path, format: Format) -> Outcome<Self> {
         let directory = tempfile::Builder::new().prefix("floe-bench-").tempdir()?;
-        let Some(command) = contender.command(image, directory.path()) else {
+        let Some(mut command) = contender.command(image, directory.path()) else {
             let image = Materialised { path: image.to_path_buf(), format, offset: 0, devices: Vec::new() };
             let mount =
                 if contender.wants_loop() { KernelMount::through_loop(&image) } else { KernelMount::new(&image) };
             return mount.map(Self::Kernel).map_err(TaskError::new);
         };
-        Self::served(command, directory, &contender.name)
+        Self::served(&mut command, directory, &contender.name)
     }
 
     /// Runs Floe, which mounts on a directory, its last argument, and waits for the line that reports the mount.
@@ -68,7 +68,14 @@ impl Session {
         Ok(Self::Server { child, directory })
     }
 
-    fn served(mut command: Command, directory: TempDir, name: &str) -> Outcome<Self> {
+    /// Runs any server in the foreground, which mounts on a directory, its last argument, and waits for the mount.
+    pub(crate) fn by_any(command: &mut Command, name: &str) -> Outcome<Self> {
+        let directory = tempfile::Builder::new().prefix("floe-bench-").tempdir()?;
+        command.arg(directory.path());
+        Self::served(command, directory, name)
+    }
+
+    fn served(command: &mut Command, directory: TempDir, name: &str) -> Outcome<Self> {
         let before = fs::metadata(directory.path())?.dev();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().during(name)?;
@@ -90,7 +97,7 @@ impl Session {
     }
 
     /// The mount point.
-    pub(super) fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         match self {
             Self::Kernel(mount) => mount.path(),
             Self::Server { directory, .. } => directory.path().to_path_buf(),
