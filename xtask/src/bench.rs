@@ -11,6 +11,7 @@ mod remote;
 mod report;
 mod requests;
 mod results;
+mod scale;
 mod session;
 mod setting;
 mod subject;
@@ -36,6 +37,8 @@ enum What {
     Extract(extract::Arguments),
     /// Building images: Floe, mkfs.erofs and mksquashfs, interleaved.
     Mkfs(mkfs::Arguments),
+    /// Building images of growing trees: many files, much data, a sparse file.
+    Scale(scale::Arguments),
     /// Launching out of images in a registry: Floe, a download of all, and the limit, always cold.
     Remote(remote::Arguments),
 }
@@ -46,6 +49,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         What::Read(arguments) => read::run(arguments),
         What::Extract(arguments) => extract::run(arguments),
         What::Mkfs(arguments) => mkfs::run(arguments),
+        What::Scale(arguments) => scale::run(arguments),
         What::Remote(arguments) => remote::run(arguments),
     }
 }
