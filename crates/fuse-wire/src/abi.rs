@@ -70,6 +70,7 @@ structures! {
     BatchForgetIn = 8 { count: u32, dummy: u32 }
     GetattrIn = 16 { getattr_flags: u32, dummy: u32, fh: u64 }
     AttrOut = 104 { attr_valid: u64, attr_valid_nsec: u32, dummy: u32, attr: Attr }
+    CreateIn = 16 { flags: u32, mode: u32, umask: u32, open_flags: u32 }
     OpenIn = 8 { flags: u32, open_flags: u32 }
     OpenOut = 16 { fh: u64, open_flags: u32, backing_id: i32 }
     ReleaseIn = 24 { fh: u64, flags: u32, release_flags: u32, lock_owner: u64 }

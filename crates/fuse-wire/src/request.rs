@@ -7,8 +7,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use crate::{
     Opcode,
     abi::{
-        AccessIn, BatchForgetIn, FlushIn, ForgetIn, ForgetOne, GetattrIn, GetxattrIn, InHeader, InitIn, InterruptIn,
-        IoctlIn, LseekIn, OpenIn, ReadIn, ReleaseIn, UNIQUE_RESEND,
+        AccessIn, BatchForgetIn, CreateIn, FlushIn, ForgetIn, ForgetOne, GetattrIn, GetxattrIn, InHeader, InitIn,
+        InterruptIn, IoctlIn, LseekIn, OpenIn, ReadIn, ReleaseIn, UNIQUE_RESEND,
     },
 };
 
@@ -65,6 +65,10 @@ pub enum Operation<'bytes> {
     Interrupt(InterruptIn),
     /// The last request of a connection.
     Destroy,
+    /// Creates and opens a file with this name in a directory.
+    Create(&'bytes [u8]),
+    /// Removes the directory with this name from a directory.
+    Rmdir(&'bytes [u8]),
     /// Executes an `ioctl` with these input bytes.
     Ioctl(IoctlIn, &'bytes [u8]),
     /// Finds the next data or hole of a file.
@@ -141,6 +145,8 @@ impl<'bytes> Operation<'bytes> {
                 let (ioctl, rest) = leading::<IoctlIn>(body)?;
                 Self::Ioctl(ioctl, rest.get(..usize::try_from(ioctl.in_size).ok()?)?)
             }
+            Opcode::CREATE => Self::Create(name(leading::<CreateIn>(body)?.1)?),
+            Opcode::RMDIR => Self::Rmdir(name(body)?),
             Opcode::LSEEK => Self::Lseek(leading(body)?.0),
             opcode => Self::Other(opcode),
         })

@@ -190,6 +190,7 @@ impl FuseEdge {
             // closes of a process that is about to become the server. (NOFLUSH, in replies to OPEN, does not suffice: with
             // zero-message opens, there are none.)
             Operation::Flush(_) => request.reply.refuse(Errno::NOSYS),
+            Operation::Create(_) | Operation::Rmdir(_) => request.reply.refuse(Errno::ROFS),
             Operation::Other(opcode) if is_write(opcode) => request.reply.refuse(Errno::ROFS),
             // After ENOSYS, the kernel no longer sends this kind of request.
             _ => request.reply.refuse(Errno::NOSYS),
@@ -266,14 +267,12 @@ fn is_write(opcode: Opcode) -> bool {
             | Opcode::MKNOD
             | Opcode::MKDIR
             | Opcode::UNLINK
-            | Opcode::RMDIR
             | Opcode::RENAME
             | Opcode::RENAME2
             | Opcode::LINK
             | Opcode::WRITE
             | Opcode::SETXATTR
             | Opcode::REMOVEXATTR
-            | Opcode::CREATE
             | Opcode::FALLOCATE
     )
 }
