@@ -187,7 +187,8 @@ mod tests {
 
     #[test]
     fn only_options_of_remote_images_stand_under_their_heading() {
-        let remote = ["outage", "plain-http", "require-verified", "cache-size", "cache-directory"];
+        let remote =
+            ["outage", "plain-http", "auth-file", "mirror", "require-verified", "cache-size", "cache-directory"];
         // All options of `floe cache` are about the cache.
         for command in Cli::command().get_subcommands().filter(|command| command.get_name() != "cache") {
             for option in command.get_arguments() {

@@ -24,6 +24,14 @@ pub(crate) struct NetworkArguments {
     /// Use plain HTTP for all registries; it is always used for registries on this machine
     #[arg(help_heading = HEADING, long)]
     plain_http: bool,
+
+    /// A file with credentials in the form of docker's config.json, which is searched before those of docker and Podman
+    #[arg(help_heading = HEADING, long, value_name = "FILE")]
+    auth_file: Option<PathBuf>,
+
+    /// A mirror of all registries that is asked first, such as one of Dragonfly or Spegel on this machine; may be repeated
+    #[arg(help_heading = HEADING, long, value_name = "URL")]
+    mirror: Vec<String>,
 }
 
 /// Options of remote images.
@@ -60,6 +68,18 @@ impl NetworkArguments {
             options.outage = outage;
         }
         options.plain_http |= self.plain_http;
+        if let Some(file) = &self.auth_file {
+            options.auth_file = Some(absolute(file));
+        }
+        options.mirrors.extend(self.mirror.iter().cloned());
+    }
+
+    /// The arguments that pass these options to another command, except for the file with credentials.
+    fn command_line(&self) -> Vec<OsString> {
+        let outage = self.outage.map(|outage| format!("--outage={outage}").into());
+        let plain_http = self.plain_http.then(|| "--plain-http".into());
+        let mirrors = self.mirror.iter().map(|url| format!("--mirror={url}").into());
+        outage.into_iter().chain(plain_http).chain(mirrors).collect()
     }
 }
 
@@ -74,6 +94,17 @@ impl RemoteArguments {
         if let Some(directory) = &self.cache_directory {
             options.cache_directory = Some(absolute(directory));
         }
+    }
+
+    /// The arguments that pass these options to another command, except for the file with credentials.
+    pub(crate) fn command_line(&self) -> Vec<OsString> {
+        let mut words = self.network.command_line();
+        words.extend(self.require_verified.then(|| "--require-verified".into()));
+        words.extend(self.cache_size.map(|bytes| format!("--cache-size={bytes}").into()));
+        if let Some(directory) = &self.cache_directory {
+            words.extend(["--cache-directory".into(), absolute(directory).into()]);
+        }
+        words
     }
 
     /// The options, with defaults for those that were not given.

@@ -3,7 +3,12 @@
 mod bearer;
 mod credentials;
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use docker_credential::DockerCredential;
@@ -31,6 +36,8 @@ pub(crate) struct ProtectionSpace {
 /// Authenticates the requests of a process.
 pub(crate) struct Authenticator {
     client: HttpClient,
+    /// A file with credentials that is searched first.
+    auth_file: Option<PathBuf>,
     /// By base URL and scope.
     slots: Mutex<HashMap<(String, String), Arc<Slot>>>,
 }
@@ -55,8 +62,8 @@ enum Scheme {
 }
 
 impl Authenticator {
-    pub(crate) fn new(client: HttpClient) -> Self {
-        Self { client, slots: Mutex::default() }
+    pub(crate) fn new(client: HttpClient, auth_file: Option<PathBuf>) -> Self {
+        Self { client, auth_file, slots: Mutex::default() }
     }
 
     /// The authorization that is known without a request.
@@ -92,7 +99,7 @@ impl Authenticator {
         let challenges = Challenge::all(challenge);
         let chosen = Scheme::choose(&challenges, &space.credentials);
         let (scheme, challenge) = chosen.ok_or_else(|| space.credentials.fault("there is no way to get access"))?;
-        let renewed = scheme.authorize(&self.client, space, challenge).await?;
+        let renewed = scheme.authorize(&self.client, self.auth_file.as_deref(), space, challenge).await?;
         if Some(&renewed.value) == refused && !space.credentials.can_change() {
             return Err(space.credentials.fault(""));
         }
@@ -159,10 +166,11 @@ impl Scheme {
     async fn authorize(
         self,
         client: &HttpClient,
+        auth_file: Option<&Path>,
         space: &ProtectionSpace,
         challenge: &Challenge,
     ) -> Result<Authorization, Fault> {
-        let credential = space.credentials.find().await?;
+        let credential = space.credentials.find(auth_file).await?;
         match (self, credential) {
             (Self::Bearer, credential) => bearer::authorize(client, space, challenge, credential).await,
             (Self::Basic, Some(DockerCredential::UsernamePassword(user, password))) => {

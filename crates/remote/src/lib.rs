@@ -41,7 +41,7 @@ pub use options::{BadOutage, Outage, RemoteOptions};
 pub use process::{RemoteProcess, serve};
 pub use pull::Pulled;
 pub use registry::{
-    EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, ImageToPush, Pushed, PushedFormat, RegistryImages, StoredBlob,
-    TABLE_ANNOTATION,
+    EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, ImageToPush, Pushed, PushedFormat, RegistryImages, RootedLayer,
+    StoredBlob, TABLE_ANNOTATION, TOC_ANNOTATION,
 };
 pub use remote_image::{ImageAbout, ImageCounts, ImageOptions, RemoteImage};

@@ -50,7 +50,7 @@ impl Network {
         let shared = Shared {
             runtime: Some(runtime),
             limits: HostLimits::new(options.connections_max),
-            authenticator: Authenticator::new(client.clone()),
+            authenticator: Authenticator::new(client.clone(), options.auth_file.clone()),
             client,
             options,
             is_closed: AtomicBool::new(false),

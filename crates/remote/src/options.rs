@@ -1,6 +1,6 @@
 //! Options of remote images.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, path::PathBuf, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +15,10 @@ pub struct RemoteOptions {
     pub stall: Duration,
     /// The maximum number of requests in flight to one host.
     pub connections_max: usize,
+    /// A file with credentials in the form of docker's `config.json`, which is searched before those of docker and Podman.
+    pub auth_file: Option<PathBuf>,
+    /// The URLs of mirrors of all registries, which are asked before those of `hosts.toml`.
+    pub mirrors: Vec<String>,
 }
 
 /// The behaviour of reads while the server cannot be reached.
@@ -40,6 +44,8 @@ impl Default for RemoteOptions {
             plain_http: false,
             stall: Duration::from_secs(20),
             connections_max: 16,
+            auth_file: None,
+            mirrors: Vec::new(),
         }
     }
 }

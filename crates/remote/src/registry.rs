@@ -6,10 +6,12 @@ mod images;
 mod manifest;
 mod push;
 mod resolve;
+mod rooted_layer;
 mod upload;
 
 pub use images::{RegistryImages, StoredBlob};
 pub(crate) use manifest::Layer;
-pub use manifest::{EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, TABLE_ANNOTATION};
+pub use manifest::{EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, TABLE_ANNOTATION, TOC_ANNOTATION};
 pub use push::{ImageToPush, Pushed, PushedFormat};
 pub(crate) use resolve::{Repository, ResolvedBlob};
+pub use rooted_layer::RootedLayer;

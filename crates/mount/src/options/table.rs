@@ -197,6 +197,19 @@ const REMOTE: &[OptionRow] = &[
         "use plain HTTP for all registries; it is always used for registries on this machine",
     ),
     row(
+        "mirror",
+        text("URL", |to, url| {
+            to.open.remote.remote.mirrors.push(url.to_owned());
+            Ok(())
+        }),
+        "mirror of all registries that is asked first, such as one of Dragonfly or Spegel on this machine; may be repeated",
+    ),
+    row(
+        "auth-file",
+        Value::Path { form: "FILE", set: |to, path| to.open.remote.remote.auth_file = Some(absolute(&path)) },
+        "file with credentials in the form of docker's config.json, which is searched before those of docker and Podman",
+    ),
+    row(
         "require-verified",
         Value::Flag(|to| to.open.remote.require_verified = true),
         "refuse images whose bytes cannot be verified",

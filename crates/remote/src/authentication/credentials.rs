@@ -1,8 +1,14 @@
 //! The credentials of users: from URLs, and from the files and helpers of docker and Podman.
 
-use std::env;
+use std::{
+    env,
+    fs::File,
+    io::BufReader,
+    path::{Path, PathBuf},
+};
 
-use docker_credential::{CredentialRetrievalError, DockerCredential};
+use docker_credential::{CredentialRetrievalError, DockerCredential, get_credential_from_reader};
+use floe_image::ShownName;
 use http::HeaderValue;
 
 use super::basic;
@@ -24,14 +30,16 @@ pub(crate) enum Credentials {
 }
 
 impl Credentials {
-    /// The credentials; `None` if there are none. Reads files and runs helpers each time, because credentials expire.
+    /// The credentials; `None` if there are none. `auth_file` is searched before the files of docker and Podman. Reads files and
+    /// runs helpers each time, because credentials expire.
     ///
     /// # Errors
     /// A helper fails, or an entry cannot be parsed.
-    pub(super) async fn find(&self) -> Result<Option<DockerCredential>, Fault> {
+    pub(super) async fn find(&self, auth_file: Option<&Path>) -> Result<Option<DockerCredential>, Fault> {
         match self.clone() {
             Self::Registry(registry) => {
-                let found = tokio::task::spawn_blocking(move || of_registry(&registry)).await;
+                let auth_file = auth_file.map(Path::to_owned);
+                let found = tokio::task::spawn_blocking(move || of_registry(&registry, auth_file)).await;
                 found.map_err(|error| Fault::transient(format!("credentials: {error}")))?
             }
             Self::Url(login) => Ok(login.map(|(user, password)| DockerCredential::UsernamePassword(user, password))),
@@ -69,13 +77,25 @@ impl Credentials {
     }
 }
 
-fn of_registry(registry: &str) -> Result<Option<DockerCredential>, Fault> {
+fn of_registry(registry: &str, auth_file: Option<PathBuf>) -> Result<Option<DockerCredential>, Fault> {
     type Lookup = fn(&str) -> Result<DockerCredential, CredentialRetrievalError>;
     let docker: Lookup = docker_credential::get_credential;
     let podman: Lookup = docker_credential::get_podman_credential;
+    let key = if is_docker_hub(registry) { DOCKER_HUB_KEY } else { registry };
+    if let Some(path) = auth_file {
+        let failed = |error: &dyn std::fmt::Display| Fault::transient(format!("{}: {error}", path.shown()));
+        match File::open(&path) {
+            Ok(file) => match get_credential_from_reader(BufReader::new(file), key) {
+                Ok(credential) => return Ok(Some(credential)),
+                Err(CredentialRetrievalError::NoCredentialConfigured) => {}
+                Err(error) => return Err(failed(&error)),
+            },
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(&error)),
+        }
+    }
     // REGISTRY_AUTH_FILE was set explicitly, so Podman's file takes precedence.
     let order = if env::var_os("REGISTRY_AUTH_FILE").is_some() { [podman, docker] } else { [docker, podman] };
-    let key = if is_docker_hub(registry) { DOCKER_HUB_KEY } else { registry };
     for lookup in order {
         match lookup(key) {
             Ok(credential) => return Ok(Some(credential)),

@@ -11,6 +11,7 @@ use toml::{Table, Value};
 use url::Url;
 
 use crate::{
+    RemoteOptions,
     authentication::{Credentials, ProtectionSpace},
     fault::Fault,
     location::{ImageReference, is_docker_hub, is_loopback},
@@ -35,13 +36,15 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// The mirrors of a registry, followed by the registry itself.
+    /// The mirrors of a registry, those of the options first, followed by the registry itself.
     ///
     /// # Errors
-    /// The file that names the mirrors cannot be used.
-    pub(crate) fn all(registry: &str, plain_http: bool) -> Result<Vec<Self>, Fault> {
+    /// A mirror, or the file that names them, cannot be used.
+    pub(crate) fn all(registry: &str, options: &RemoteOptions) -> Result<Vec<Self>, Fault> {
         let file = HostsFile::find(registry).map_err(Fault::refused)?;
-        let mirrors = file.mirrors.iter().map(|mirror| Self::mirror(mirror, registry));
+        let own = options.mirrors.iter().map(|url| Mirror::at(url));
+        let mirrors: Vec<Mirror> = own.chain(file.mirrors).collect();
+        let mirrors = mirrors.iter().map(|mirror| Self::mirror(mirror, registry));
         let mut endpoints = mirrors.collect::<Result<Vec<_>, _>>()?;
         let own = match file.server {
             Some(server) => {
@@ -49,7 +52,7 @@ impl Endpoint {
                 own.credentials_of = registry.to_owned();
                 own
             }
-            None => Self::own(registry, plain_http)?,
+            None => Self::own(registry, options.plain_http)?,
         };
         endpoints.push(own);
         Ok(endpoints)
@@ -147,6 +150,19 @@ struct Mirror {
     headers: Vec<(String, String)>,
 }
 
+impl Mirror {
+    /// A mirror with all capabilities.
+    fn at(url: &str) -> Self {
+        Self {
+            url: if url.contains("://") { url.to_owned() } else { format!("https://{url}") },
+            can_pull: true,
+            can_resolve: true,
+            overrides_path: false,
+            headers: Vec::new(),
+        }
+    }
+}
+
 impl HostsFile {
     /// Reads the file for a registry in the directories of the user and of the machine. Without a file, the result is
     /// empty.
@@ -192,11 +208,11 @@ impl HostsFile {
                 Some(capabilities) => capabilities.iter().any(|capability| capability.as_str() == Some(name)),
             };
             mirrors.push(Mirror {
-                url: if url.contains("://") { url.clone() } else { format!("https://{url}") },
                 can_pull: can("pull"),
                 can_resolve: can("resolve"),
                 overrides_path: settings.get("override_path").and_then(Value::as_bool).unwrap_or(false),
                 headers: settings.get("header").and_then(Value::as_table).map(headers).unwrap_or_default(),
+                ..Mirror::at(url)
             });
         }
         Ok(Self { server: server.transpose()?, mirrors })

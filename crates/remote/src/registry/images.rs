@@ -13,6 +13,7 @@ use crate::{
         endpoint::{Endpoint, repository_of},
         push::refer,
         resolve::{MANIFEST_BYTES_MAX, Repository},
+        rooted_layer::{self, RootedLayer},
         upload::{Content, Upload},
     },
     retry::Retry,
@@ -43,9 +44,9 @@ impl Network {
     /// # Errors
     /// The file that names the mirrors of the registry cannot be used, or the registry's name is no host.
     pub fn images(&self, reference: &ImageReference) -> io::Result<RegistryImages> {
-        let plain_http = self.shared().options.plain_http;
-        let endpoint = Endpoint::own(&reference.registry, plain_http);
-        let found = Repository::new(reference, plain_http).and_then(|source| Ok((source, endpoint?)));
+        let options = &self.shared().options;
+        let endpoint = Endpoint::own(&reference.registry, options.plain_http);
+        let found = Repository::new(reference, options).and_then(|source| Ok((source, endpoint?)));
         let (source, endpoint) = found.map_err(|fault| fault.at(reference))?;
         let target = Upload::new(self.shared(), endpoint, repository_of(reference));
         Ok(RegistryImages { network: self.clone(), reference: reference.clone(), source, target })
@@ -82,6 +83,17 @@ impl RegistryImages {
         let (version, layer) = (Version::Digest(*manifest), Some(LayerChoice::Digest(*layer)));
         let location = RemoteLocation::Registry(ImageReference { version, layer, ..self.reference.clone() });
         self.network.pull(&location, file, &|_, _| ()).map(drop)
+    }
+
+    /// Lists the layers that are verified when they are read, of the manifests of the image up to the one that has a layer with the
+    /// root `until`.
+    ///
+    /// # Errors
+    /// The registry does not answer, or its documents are broken.
+    pub fn rooted_layers(&self, until: &Digest) -> io::Result<Vec<RootedLayer>> {
+        let shared = self.shared();
+        let find = async || rooted_layer::find(&self.source, shared, &self.reference, until).await;
+        self.run(Retry::at_open(shared.options.outage).run(find))
     }
 
     /// Reads the manifest or index that has a tag at present, if there is one.

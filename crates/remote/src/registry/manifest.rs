@@ -23,6 +23,10 @@ pub const TABLE_ANNOTATION: &str = "dev.floe.digest-table";
 /// The layer annotation with the format of an image. containerd passes annotations with this prefix to snapshotters.
 pub const FORMAT_ANNOTATION: &str = "containerd.io/snapshot/dev.floe.format";
 
+/// The layer annotation that makes Podman and CRI-O look for the layer in an additional layer store, under its value. It is that
+/// of the table of contents of eStargz; for layers of Floe, it is the root that their bytes are verified with.
+pub const TOC_ANNOTATION: &str = "containerd.io/snapshot/stargz/toc.digest";
+
 /// The layer annotations with the digest of its hash tree, which is a blob of the same repository, and with the root of the tree.
 pub(crate) const TREE_ANNOTATION: &str = "dev.floe.hash-tree";
 pub(crate) const TREE_ROOT_ANNOTATION: &str = "dev.floe.hash-tree.root";
@@ -120,7 +124,7 @@ pub(crate) fn choose_layer(manifest: &Manifest, choice: Option<&LayerChoice>) ->
 }
 
 impl Layer {
-    fn new(layer: &Descriptor, digest: Digest) -> Result<Self, Fault> {
+    pub(super) fn new(layer: &Descriptor, digest: Digest) -> Result<Self, Fault> {
         let media_type = layer.media_type.clone();
         if layer.size > OBJECT_BYTES_MAX {
             return Err(Fault::refused(format!("the manifest announces {} bytes", layer.size)));
@@ -134,6 +138,12 @@ impl Layer {
         let tree = tree(annotations, layer.size)?.filter(|_| compression(&media_type).is_none());
         let bundle = bundle(annotations, layer.size);
         Ok(Self { digest, len: layer.size, verity, tree, table, bundle, media_type })
+    }
+
+    /// The root that bytes of the layer are verified with.
+    pub(super) fn root_hash(&self) -> Option<&Digest> {
+        let verity = self.verity.as_ref().map(|root| &root.root_hash);
+        verity.or(self.tree.as_ref().map(|(root, _)| &root.root_hash)).or(self.table.as_ref())
     }
 
     /// The compression of the layer as a whole, if any: `zstd` or `gzip`.

@@ -7,7 +7,7 @@ use floe_remote_cache::{Digest, DigestTable, Location, TableRoot, Trust};
 use http::{HeaderValue, StatusCode, header};
 
 use crate::{
-    ImageReference, Outage, Version,
+    ImageReference, Outage, RemoteOptions, Version,
     fault::{Fault, FaultKind},
     http_client::Request,
     location::LayerChoice,
@@ -54,7 +54,7 @@ impl ResolvedBlob {
     }
 
     async fn find_once(reference: &ImageReference, shared: &Arc<Shared>) -> Result<Self, Fault> {
-        let repository = Repository::new(reference, shared.options.plain_http)?;
+        let repository = Repository::new(reference, &shared.options)?;
         let (digest, manifest) = repository.manifest(shared, &reference.version).await?;
         let layer = choose_layer(&manifest, reference.layer.as_ref())?;
         let trust = repository.trust(&layer, shared);
@@ -71,9 +71,9 @@ impl Repository {
     /// The repository of a reference, with its mirrors.
     ///
     /// # Errors
-    /// The file that names the mirrors cannot be used.
-    pub(super) fn new(reference: &ImageReference, plain_http: bool) -> Result<Self, Fault> {
-        let endpoints = Endpoint::all(&reference.registry, plain_http)?;
+    /// A mirror, or the file that names them, cannot be used.
+    pub(super) fn new(reference: &ImageReference, options: &RemoteOptions) -> Result<Self, Fault> {
+        let endpoints = Endpoint::all(&reference.registry, options)?;
         Ok(Self { endpoints, name: repository_of(reference), registry: reference.registry.clone() })
     }
 
