@@ -32,6 +32,9 @@ pub struct MountOptions {
     pub uid: Option<u32>,
     /// The group of all inodes, instead of the image's groups.
     pub gid: Option<u32>,
+    /// Whether the attributes of overlayfs in the image have the names that overlayfs reads in a user namespace: `user.overlay.…`
+    /// instead of `trusted.overlay.…`.
+    pub user_overlay: bool,
     /// The maximum number of threads that take requests, unless the mount shares its session threads. Threads that are not
     /// needed rest.
     pub threads: NonZero<usize>,
@@ -153,6 +156,7 @@ impl Default for MountOptions {
             gid: None,
             // At least two, so that one can wait for the source.
             threads: NonZero::new(cpus.max(2)).unwrap_or(NonZero::<usize>::MIN),
+            user_overlay: false,
             clone_fd: false,
             background_max: NonZero::new(BACKGROUND_MAX).unwrap_or(NonZero::<u16>::MIN),
             readdir: Readdir::Adaptive,

@@ -112,6 +112,9 @@ impl Front {
             (_, Mountpoint::Directory(_)) if !matches!(setup.options.kernel.access, None | Some(Access::All)) => {
                 Obstacle::Options("the kernel's EROFS lets all users in, unlike private and allow_root")
             }
+            (_, Mountpoint::Directory(_)) if setup.options.user_overlay => Obstacle::Options(
+                "the kernel's EROFS shows attributes with their own names, unlike overlay-xattrs=user",
+            ),
             (_, Mountpoint::Directory(directory)) => match virtual_image(image, &setup.options, None) {
                 Ok((reader, rendered)) => match in_front(&reader, directory.path(), &setup, &rendered) {
                     Ok(mount) => {
@@ -171,7 +174,8 @@ impl Front {
 
     /// Mounts the kernel's EROFS from the metadata that an earlier mount kept. `None` if that is not possible.
     fn mount_kept(self, image: &Image, directory: &Path, setup: &MountSetup, kept: &KeptImage) -> Option<Fronted> {
-        if self == Self::Fuse || !matches!(setup.options.kernel.access, None | Some(Access::All)) {
+        let MountOptions { kernel, user_overlay, .. } = &setup.options;
+        if self == Self::Fuse || *user_overlay || !matches!(kernel.access, None | Some(Access::All)) {
             return None;
         }
         let (reader, rendered) = virtual_image(image, &setup.options, Some(kept)).ok()?;

@@ -42,6 +42,10 @@ const SEEK_HOLE: u32 = libc::SEEK_HOLE as u32;
 /// The namespace that only administrators see in lists of extended attributes.
 const TRUSTED: &[u8] = b"trusted.";
 
+/// The prefixes of the attributes of overlayfs, and those of the same attributes where a user mounts it.
+const OVERLAY: &[u8] = b"trusted.overlay.";
+const USER_OVERLAY: &[u8] = b"user.overlay.";
+
 /// The state of a mounted image. Each request brings its own view of the file system.
 ///
 /// A request may run twice: first without permission to wait for the source, then with it. Methods therefore change
@@ -54,6 +58,7 @@ pub(crate) struct Served {
     pub(crate) listings: Listings,
     pub(crate) next_parts: NextParts,
     readdir: Readdir,
+    user_overlay: bool,
     faults: Option<FaultSink>,
     /// Whether the connection to the kernel has ended, so that nobody waits for replies.
     is_over: AtomicBool,
@@ -104,6 +109,7 @@ impl Served {
             listings: Listings::default(),
             next_parts: NextParts::default(),
             readdir: options.readdir,
+            user_overlay: options.user_overlay,
             faults: hooks.faults.clone(),
             is_over: AtomicBool::new(false),
             keeper: handles.keeper.clone(),
@@ -221,7 +227,9 @@ impl Served {
         size_max: u32,
     ) -> Result<Sized, Refusal> {
         check_xattr_name(file_system.capabilities(), name)?;
-        let value = file_system.xattr(self.nid(node), name)?;
+        let stored = name.strip_prefix(USER_OVERLAY).filter(|_| self.user_overlay);
+        let stored = stored.map(|end| [OVERLAY, end].concat());
+        let value = file_system.xattr(self.nid(node), stored.as_deref().unwrap_or(name))?;
         Ok(sized(value.ok_or(Errno::NODATA)?, size_max)?)
     }
 
@@ -234,6 +242,14 @@ impl Served {
         size_max: u32,
     ) -> Result<Sized, Refusal> {
         let mut names = file_system.xattr_names(self.nid(node))?;
+        if self.user_overlay {
+            names.retain(|name| !name.starts_with(USER_OVERLAY));
+            for name in &mut names {
+                if let Some(end) = name.strip_prefix(OVERLAY) {
+                    *name = [USER_OVERLAY, end].concat();
+                }
+            }
+        }
         let may_see_all = || match &self.keeper {
             Some(keeper) => keeper.is_administrator(caller),
             None => is_administrator(caller),

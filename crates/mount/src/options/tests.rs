@@ -187,7 +187,7 @@ fn lists_as_fstab_has_them_are_taken() {
 fn values_reach_their_settings() {
     let settings = taken(
         "cache=1g+2g,threads=3,deadline=500ms,uid=5,gid=6,offset=4096,device=/a\\,b,device=/c,device-directory=/d,readdir=plain,\
-         max_background=9,read-ahead=1m,access=private,noacl,clone_fd,fsname=name,subtype=kind,workers=inline,\
+         max_background=9,read-ahead=1m,access=private,noacl,overlay-xattrs=user,clone_fd,fsname=name,subtype=kind,workers=inline,\
          decode-marks=/d,front=kernel,transport=dev,profile=/p,sandbox=require,busy-polling=70us,spill-file=1M:/e:f,context=\"system_u:object_r:a:s0:c1,c2\"",
     )
     .expect("all are known");
@@ -204,7 +204,7 @@ fn values_reach_their_settings() {
     assert_eq!(mount.threads.get(), 3);
     assert_eq!(mount.deadline, Some(Duration::from_millis(500)));
     assert_eq!(mount.busy_polling, Some(Duration::from_micros(70)));
-    assert_eq!((mount.uid, mount.gid), (Some(5), Some(6)));
+    assert_eq!((mount.uid, mount.gid, mount.user_overlay), (Some(5), Some(6), true));
     assert_eq!((mount.background_max.get(), mount.kernel.readahead_bytes), (9, Some(1 << 20)));
     assert_eq!((mount.readdir, mount.kernel.acl, mount.clone_fd), (Readdir::Plain, Some(false), true));
     assert_eq!((mount.kernel.access, mount.kernel.subtype.as_str()), (Some(Access::Owner), "kind"));

@@ -12,6 +12,7 @@ use super::record::path;
 
 use crate::{
     failure::Failure,
+    front::Front,
     launch::ProfileChoice,
     options::{Settings, Strictness},
     remote,
@@ -112,6 +113,7 @@ pub fn check_mount(image: &Path, settings: &Settings) -> Result<(), Failure> {
         (mount.kernel.auto_unmount, "auto-unmount"),
         // The requests that a descriptor of a dead process has received would be lost.
         (mount.clone_fd, "clone-fd"),
+        (mount.user_overlay && settings.front != Front::Fuse, "overlay-xattrs=user with the kernel's EROFS in front"),
     ] {
         if is_set {
             return refused(what);

@@ -109,6 +109,21 @@ pub(super) const MOUNT: &[OptionRow] = &[
     .default_is("on if all users may enter")
     .shown(|now| if now.mount.kernel.applies_acls() { "on" } else { "off" }.to_owned()),
     row(
+        "overlay-xattrs",
+        text("trusted|user", |to, value| {
+            to.mount.user_overlay = match value {
+                "trusted" => false,
+                "user" => true,
+                _ => return Err(format!("'{value}' is not trusted or user")),
+            };
+            Ok(())
+        }),
+        "names of the attributes of overlayfs in layers of containers; user: those that overlayfs reads in a user namespace; \
+         excludes the kernel's EROFS in front",
+    )
+    .default("trusted")
+    .shown(|now| if now.mount.user_overlay { "user" } else { "trusted" }.to_owned()),
+    row(
         "uid",
         Value::Count { min: 0, max: u32::MAX as u64, set: |to, id| to.mount.uid = u32::try_from(id).ok() },
         "owner of all files",
