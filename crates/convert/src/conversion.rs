@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use floe::remote::{Network, TABLE_ANNOTATION, Version};
+use floe::remote::{Network, TABLE_ANNOTATION, TOC_ANNOTATION, Version};
 use floe_remote_cache::{Digest, DigestTable};
 use floe_sync::Mutex;
 
@@ -112,7 +112,10 @@ fn known_layers(target: &dyn Target, plan: &Plan, settings: &Settings) -> HashMa
     }
     let is_same = |layer: &Descriptor| {
         let has_table = layer.annotations.contains_key(TABLE_ANNOTATION);
-        has_table == target.keeps_tables() && layer.annotations.get(SETTINGS_ANNOTATION) == Some(&settings.identity())
+        let has_toc = layer.annotations.contains_key(TOC_ANNOTATION);
+        has_table == target.keeps_tables()
+            && has_toc == has_table
+            && layer.annotations.get(SETTINGS_ANNOTATION) == Some(&settings.identity())
     };
     let layers = manifests.into_iter().flat_map(|manifest| manifest.layers).filter(is_same);
     layers.filter_map(|layer| Some((layer.annotations.get(SOURCE_ANNOTATION)?.clone(), layer))).collect()

@@ -4,13 +4,14 @@ use std::{
     fmt::Write as _,
     num::NonZeroUsize,
     ops::ControlFlow,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use floe::{
     ImageVerifier, Thoroughness,
-    remote::{EROFS_LAYER, FORMAT_ANNOTATION, FileDigests, TABLE_ANNOTATION},
+    remote::{EROFS_LAYER, FORMAT_ANNOTATION, FileDigests, TABLE_ANNOTATION, TOC_ANNOTATION},
 };
 use floe_mkfs::{Options, OverlayMarks, Phase, Progress, Source, Whiteouts, build_unnamed};
 use floe_remote_cache::Digest;
@@ -27,6 +28,10 @@ pub(crate) const SETTINGS_ANNOTATION: &str = "dev.floe.convert.settings";
 
 /// The media type of EROFS layers that containerd 2.1 knows.
 const OCI_EROFS_LAYER: &str = "application/vnd.oci.image.layer.v1.erofs";
+
+/// The beginning of a converted layer, which EROFS leaves to others. Two blocks of zeros would be an empty archive, and programs
+/// that do not look at media types, such as Podman, would unpack an empty layer instead of failing.
+const MARK: &[u8] = b"This layer is an EROFS image, not an archive.\n";
 
 /// A converted layer.
 #[derive(Clone, Debug)]
@@ -76,6 +81,8 @@ impl BuiltLayer {
         let sources: Vec<Source> = layers.iter().map(|path| Source::Tar(path.clone())).collect();
         let mut verifier = ImageVerifier { thoroughness: Thoroughness::Sample, jobs: share.jobs };
         let complete = build_unnamed(&options, &sources, Some(&mut verifier), &mut Until(cancel))?;
+        let marked = complete.file().write_all_at(MARK, 0);
+        marked.map_err(|error| floe_mkfs::Error::Option(format!("cannot mark the layer: {error}")))?;
         let digests = FileDigests::of(complete.file());
         let digests =
             digests.map_err(|error| floe_mkfs::Error::Option(format!("cannot read the layer back: {error}")))?;
@@ -95,6 +102,8 @@ impl BuiltLayer {
         add(SETTINGS_ANNOTATION, settings.identity());
         if with_table {
             add(TABLE_ANNOTATION, format!("sha256:{}", table.digest()));
+            // Podman and CRI-O look the layer up in an additional layer store by the root that verifies it.
+            add(TOC_ANNOTATION, format!("sha256:{}", table.digest()));
         }
         let table = with_table.then(|| (*table.digest(), table.to_bytes().len() as u64));
         Layer { descriptor, table }
