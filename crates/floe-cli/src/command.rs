@@ -23,6 +23,7 @@ pub(crate) mod serve;
 pub(crate) mod snapshotter;
 pub(crate) mod stat;
 pub(crate) mod status;
+pub(crate) mod store;
 pub(crate) mod tune;
 pub(crate) mod umount;
 pub(crate) mod upgrade;

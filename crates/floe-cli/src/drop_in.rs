@@ -27,6 +27,7 @@ type Program = fn(&[OsString], Mode) -> Result<u8, Fail>;
 const PROGRAMS: &[(&str, Program)] = &[
     ("mount.fuse.floe", command::mount_helper::run),
     ("mount.floe", command::mount_helper::run),
+    ("floe-store-auth", command::store::run_auth),
     ("dump.erofs", dump_erofs::run),
     ("fsck.erofs", fsck_erofs::run),
     ("mkfs.erofs", mkfs_erofs::run),

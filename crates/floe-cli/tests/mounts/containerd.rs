@@ -66,7 +66,7 @@ tree() {
 "#;
 
 /// A shell with its libraries, in the lowest layer.
-fn add_shell(folder: &Path) {
+pub(super) fn add_shell(folder: &Path) {
     let shell = fs::canonicalize("/bin/sh").expect("there is a shell");
     let listed = Command::new("ldd").arg(&shell).output().expect("there is ldd");
     let text = String::from_utf8_lossy(&listed.stdout).into_owned();

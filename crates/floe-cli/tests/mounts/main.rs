@@ -21,6 +21,7 @@ mod mounting_as_user;
 mod named_paths;
 mod names;
 mod not_unmounted;
+mod podman;
 mod released;
 mod sandbox;
 mod service_manager;

@@ -5,6 +5,7 @@ pub(crate) mod container_root;
 pub(crate) mod front;
 pub(crate) mod hostile_erofs;
 pub(crate) mod hostile_squashfs;
+pub(crate) mod meter;
 pub(crate) mod mkfs_erofs;
 pub(crate) mod plain_server;
 pub(crate) mod program;
