@@ -8,7 +8,7 @@ use std::{
     io::Write,
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::fs::FileExt,
+        unix::fs::{FileExt, PermissionsExt},
     },
     path::{Path, PathBuf},
     process::Command,
@@ -76,6 +76,35 @@ fn images_in_appimages_and_containers_are_mounted() {
             expected.iter().flat_map(|expected| differences(expected, &shown, &Comparison::default())).collect()
         },
     );
+}
+
+#[test]
+fn an_appimage_is_launched_from_a_mount() {
+    if !skip::ready(&[Need::Fuse]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let tree = folder.path().join("tree");
+    fs::create_dir_all(tree.join("usr/share")).expect("made");
+    let launcher = "#!/bin/sh\nread text < \"$APPDIR/usr/share/text\"\necho \"$ARGV0 $1 $text\"\n";
+    fs::write(tree.join("AppRun"), launcher).expect("written");
+    fs::set_permissions(tree.join("AppRun"), fs::Permissions::from_mode(0o755)).expect("set");
+    fs::write(tree.join("usr/share/text"), "of the image\n").expect("written");
+    // The compressors of AppImages.
+    for compression in ["gzip", "zstd"] {
+        let image = folder.path().join("image");
+        let _ = fs::remove_file(&image);
+        let mut build = floe();
+        build.args(["mkfs", "--format", "squashfs", "--compress", compression]).arg(&image).arg(&tree);
+        let (code, errors) = told(&run(&mut build));
+        assert_eq!(code, Some(0), "{errors}");
+        let file = appimage(folder.path(), &fs::read(&image).expect("an image"));
+        let serving = Serving::new(&file, ["--offset", "auto"]);
+        let mut launch = Command::new(serving.place.file("AppRun"));
+        launch.arg("argument").env("APPIMAGE", &file).env("APPDIR", &serving.place.path).env("ARGV0", "Tool.AppImage");
+        let output = run(&mut launch);
+        assert_eq!(output.stdout, b"Tool.AppImage argument of the image\n", "{compression} {output:?}");
+    }
 }
 
 #[test]
