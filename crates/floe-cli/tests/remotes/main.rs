@@ -6,6 +6,7 @@ mod support;
 
 mod base_images;
 mod conversions;
+mod peer_to_peer;
 mod pulls;
 mod remote;
 mod remote_cache;

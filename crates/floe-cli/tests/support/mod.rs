@@ -6,6 +6,7 @@ pub(crate) mod front;
 pub(crate) mod hostile_erofs;
 pub(crate) mod hostile_squashfs;
 pub(crate) mod meter;
+pub(crate) mod mirror;
 pub(crate) mod mkfs_erofs;
 pub(crate) mod plain_server;
 pub(crate) mod program;
