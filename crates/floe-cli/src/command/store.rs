@@ -127,7 +127,7 @@ pub(crate) fn run_auth(arguments: &[OsString], _: Mode) -> Result<u8, Fail> {
 /// Makes the directory, unless there is one, or a mount whose process was killed.
 fn make_directory(directory: &Path) -> Result<(), Fail> {
     match fs::create_dir_all(directory) {
-        Err(error) if fs::symlink_metadata(directory).is_err_and(|error| error.raw_os_error().is_none()) => {
+        Err(error) if fs::symlink_metadata(directory).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) => {
             Err(Fail::failed(format!("{}: {error}", directory.shown())))
         }
         _ => Ok(()),

@@ -22,7 +22,7 @@ use crate::support::program;
 const WITHOUT_COMMANDS: [&str; 5] = ["text", "fstab", "ini", "toml", "yaml"];
 
 /// The blocks with commands or programs that are not run here: the page, the beginning of the block, and the reason.
-const NOT_RUN: [(&str, &str, &str); 32] = [
+const NOT_RUN: [(&str, &str, &str); 42] = [
     ("README.md", "cargo run --release", "builds and tests the project"),
     ("README.md", "apt install", "installs files that do not exist yet; packaging/try-release installs the packages"),
     ("README.md", "floe mount oci://", "needs a registry; tests/remotes mounts from one"),
@@ -35,6 +35,16 @@ const NOT_RUN: [(&str, &str, &str); 32] = [
     ("containers.md", "podman load", "needs podman and the image, which `cargo xtask dist` makes"),
     ("containers.md", "podman run", "needs podman; tests/mounts/containers.rs mounts with the rights of a container"),
     ("containers.md", "floe mount --daemon app.erofs app", "needs podman; overlayfs below does the same"),
+    ("containers.md", "mkdir -p ~/.local/lib/floe", "needs apptainer; tests/mounts/drop_in_mounts.rs runs it"),
+    ("containers.md", "mkdir app", "needs an AppImage; tests/mounts/containers.rs launches one"),
+    ("podman.md", "floe convert", "needs a registry; tests/mounts/podman.rs converts an image for Podman"),
+    ("podman.md", "systemctl", "needs systemd; tests/mounts/podman.rs runs the store and containers"),
+    ("podman.md", "mkdir", "changes the user's settings; tests/mounts/podman.rs runs containers of a user"),
+    ("podman.md", "ln -s", "changes the system; tests/mounts/podman.rs passes credentials so"),
+    ("kubernetes.md", "podman load", "needs a cluster; xtask/tests/kubernetes.rs checks manifests and installation"),
+    ("kubernetes.md", "grep imports", "needs a node; tests/mounts/containerd.rs runs containerd"),
+    ("kubernetes.md", "floe convert oci://registry.example/team/app", "needs a cluster; as in containerd.md"),
+    ("kubernetes.md", "floe convert oci://registry.example/team/data", "needs a cluster; as in containerd.md"),
     ("containerd.md", "floe convert", "needs a registry; tests/building and tests/remotes convert images"),
     ("containerd.md", "floe snapshotter", "does not end; tests/mounts/containerd.rs runs it"),
     ("containerd.md", "systemctl", "needs systemd; tests/mounts/containerd.rs runs containerd"),
