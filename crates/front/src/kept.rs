@@ -47,7 +47,7 @@ pub use self::{
     header::Identity,
     image_file::ImageFile,
     not_kept::NotKept,
-    soundness::{KernelRights, check_soundness},
+    soundness::{KernelRights, NO_GROUP, OWNER_ALONE, UserRules, check_soundness},
     writing::{Pace, keep},
 };
 use self::{

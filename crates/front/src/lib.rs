@@ -99,6 +99,7 @@ mod view;
 mod virtual_image;
 
 pub use kept::{
-    Algorithms, Identity, ImageFile, KeptImage, KernelRights, NotKept, Pace, check_soundness, empty_image, keep,
+    Algorithms, Identity, ImageFile, KeptImage, KernelRights, NO_GROUP, NotKept, OWNER_ALONE, Pace, UserRules,
+    check_soundness, empty_image, keep,
 };
 pub use virtual_image::{DataInImage, FrontPart, Origin, VirtualImage};

@@ -3,16 +3,19 @@
 //! The check decodes nothing, and contains no unsafe code. Whatever the file contains, it accepts only an image without features that
 //! Floe does not render, whose structures are all in the file and follow the format, and whose data is within the devices.
 
-use std::{fs::File, os::unix::fs::FileExt, sync::Arc};
+use std::{fs::File, ops::ControlFlow, os::unix::fs::FileExt, sync::Arc};
 
 use floe_erofs::{
+    Erofs,
     check::{Check, DataRun},
     format::{
         FEATURE_COMPAT_MTIME, FEATURE_COMPAT_SB_CHKSUM, FEATURE_INCOMPAT_CHUNKED_FILE, FEATURE_INCOMPAT_COMPR_CFGS,
         FEATURE_INCOMPAT_DEVICE_TABLE, FEATURE_INCOMPAT_ZERO_PADDING, SUPER_OFFSET, SuperBlock,
     },
 };
-use floe_image::{BlockReader, Bytes, DecodedBlock, DeviceId, Error, Place, Result, StoredBlock};
+use floe_image::{
+    BlockReader, Bytes, DecodedBlock, DeviceId, DeviceNumber, Error, FileSystem, Nid, Place, Result, StoredBlock,
+};
 
 use super::{
     KeptImage,
@@ -40,15 +43,37 @@ pub struct KernelRights {
     pub algorithms: Algorithms,
 }
 
-/// Checks that the kernel may mount a kept image, with these rights. No other process may be able to change the file. Time and memory
-/// are proportional to its length.
+/// What else must hold if a user has the mount who is not root.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UserRules {
+    /// The only user who may enter: the root directory admits nobody else, not even root.
+    pub only_user: Option<u32>,
+    /// Whether there may be device files: the mount must be `nodev` for good.
+    pub permits_devices: bool,
+}
+
+/// The group of a root directory that admits one user alone. The kernel has no group with this number, and therefore lets no
+/// capability override the permissions.
+pub const NO_GROUP: u32 = u32::MAX;
+
+/// The permissions of such a root directory.
+pub const OWNER_ALONE: u16 = 0o700;
+
+/// The prefix of extended attributes that security modules interpret, and the one of them that a mount without set-user-id programs
+/// takes no notice of.
+const LABEL_PREFIX: &[u8] = b"security.";
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// Checks that the kernel may mount a kept image, with these rights, and with these rules if it is for a user. No other process may be
+/// able to change the file. Time and memory are proportional to its length.
 ///
 /// # Errors
 /// It may not; the error is the first reason.
-pub fn check_soundness(kept: &KeptImage, rights: KernelRights) -> Result<()> {
+pub fn check_soundness(kept: &KeptImage, rights: KernelRights, rules: Option<UserRules>) -> Result<()> {
     let sources = Sources::new(kept, rights)?;
     check_superblock(&sources.superblock()?, rights)?;
-    let check = Check::open(Arc::new(sources))?;
+    let sources: Arc<dyn BlockReader> = Arc::new(sources);
+    let check = Check::open(Arc::clone(&sources))?;
     let mut fault = None;
     let mut report = |finding: floe_image::Finding| {
         // Files may share data in the original, which has no structures of the kept image.
@@ -69,9 +94,36 @@ pub fn check_soundness(kept: &KeptImage, rights: KernelRights) -> Result<()> {
         check.data(&walked, part, &mut note, &mut report);
     }
     match (fault, run_fault) {
-        (None, None) => Ok(()),
+        (None, None) => rules.map_or(Ok(()), |rules| rules.check(&Erofs::open(sources)?, walked.inodes())),
         (_, Some(error)) => Err(error),
         (Some(finding), None) => Err(Error::unsupported(format!("{}: {}", finding.place, finding.rule))),
+    }
+}
+
+impl UserRules {
+    fn check(self, file_system: &dyn FileSystem, inodes: impl Iterator<Item = Nid>) -> Result<()> {
+        if let Some(user) = self.only_user {
+            let root = file_system.attr(file_system.root())?;
+            if (root.uid, root.gid, root.permissions) != (user, NO_GROUP, OWNER_ALONE) {
+                return Err(Error::corrupt("a root directory that admits others", Place::inode(root.nid)));
+            }
+        }
+        for nid in inodes {
+            let attr = file_system.attr(nid)?;
+            // 0:0 is no device: overlayfs marks removed files so.
+            if attr.device != DeviceNumber::default() && !self.permits_devices {
+                return Err(Error::unsupported("device files, which the owner of a user namespace could open"));
+            }
+            let mut has_label = false;
+            file_system.xattrs(nid, &mut |xattr| {
+                has_label = xattr.name.starts_with(LABEL_PREFIX) && xattr.name != CAPABILITY;
+                if has_label { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            })?;
+            if has_label {
+                return Err(Error::unsupported("labels of security modules, which are root's to give"));
+            }
+        }
+        Ok(())
     }
 }
 

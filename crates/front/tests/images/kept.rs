@@ -12,7 +12,8 @@ use std::{
 };
 
 use floe_front::{
-    Algorithms, DataInImage, Identity, ImageFile, KeptImage, KernelRights, NotKept, VirtualImage, check_soundness, keep,
+    Algorithms, DataInImage, Identity, ImageFile, KeptImage, KernelRights, NotKept, UserRules, VirtualImage,
+    check_soundness, keep,
 };
 use floe_image::{ByteRange, FileSystem, Nid};
 use floe_testkit::{
@@ -220,16 +221,24 @@ fn kept_images_are_sound() {
                     let in_image = behind.image.data_in_image();
                     let all =
                         KernelRights { original_len: device.map(|_| original_len), algorithms: Algorithms::FASTER };
-                    if let Err(error) = check_soundness(&kept, all) {
+                    if let Err(error) = check_soundness(&kept, all, None) {
                         told.push(format!("{name}: {error}"));
                     }
+                    // The root directory is that of the image.
+                    let alone = UserRules { only_user: Some(65_533), permits_devices: true };
+                    if check_soundness(&kept, all, Some(alone)).is_ok() {
+                        told.push(format!("{name}: it admits others than one user"));
+                    }
                     let none = KernelRights { algorithms: Algorithms::default(), ..all };
-                    if check_soundness(&kept, none).is_ok() == (in_image == DataInImage::Compressed) {
+                    if check_soundness(&kept, none, None).is_ok() == (in_image == DataInImage::Compressed) {
                         told.push(format!("{name}: {in_image:?} without the right to decode"));
                     }
                     decoded.fetch_add(usize::from(in_image == DataInImage::Compressed), Relaxed);
                     let short = KernelRights { original_len: device.map(|_| 4096), ..all };
-                    if in_image != DataInImage::None && original_len > 8192 && check_soundness(&kept, short).is_ok() {
+                    if in_image != DataInImage::None
+                        && original_len > 8192
+                        && check_soundness(&kept, short, None).is_ok()
+                    {
                         told.push(format!("{name}: data behind the end of the original"));
                     }
                 }

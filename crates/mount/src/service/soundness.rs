@@ -15,22 +15,28 @@ use std::{
     time::Duration,
 };
 
-use floe_front::{Algorithms, KeptImage, KernelRights, check_soundness};
+use floe_front::{Algorithms, KeptImage, KernelRights, UserRules, check_soundness};
 use floe_image::start_error;
 use floe_ipc::{Encoded, encoded, receive, send};
 use floe_sandbox::{Mode, Policy, Sandbox};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair,
-    sockopt::{Timeout, set_socket_timeout},
+use rustix::{
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair,
+        sockopt::{Timeout, set_socket_timeout},
+    },
+    process::{Resource, Rlimit, setpriority_process, setrlimit},
 };
 
-use crate::failure::Failure;
+use crate::{failure::Failure, kept_front::NICE_MAX};
 
 /// The hidden command of the program `floe` that checks kept metadata for the process at the other end of the standard input.
 pub const CHECK_COMMAND: &str = "check-for-another";
 
 /// How long a check may take. The largest file takes some seconds.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// The memory that a check may take. The largest file takes less than half of it.
+const MEMORY_BYTES_MAX: u64 = 2 << 30;
 
 /// The maximum length of a verdict in bytes.
 const VERDICT_BYTES_MAX: usize = 1000;
@@ -41,6 +47,16 @@ encoded! {
     struct Question {
         original_len: Option<u64>,
         algorithms: u32,
+        rules: Option<Rules>,
+    }
+}
+
+encoded! {
+    /// [`UserRules`].
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    struct Rules {
+        only_user: Option<u32>,
+        permits_devices: bool,
     }
 }
 
@@ -53,12 +69,17 @@ encoded! {
     }
 }
 
-/// Has a new, confined process of `program` check whether the kernel may mount kept metadata with these rights. No other process may be
-/// able to change the file.
+/// Has a new, confined process of `program` check whether the kernel may mount kept metadata with these rights, and with these rules if
+/// it is for a user. No other process may be able to change the file.
 ///
 /// # Errors
-/// It may not, or no process can check it; the error is one line.
-pub fn check_elsewhere(program: &Path, metadata: BorrowedFd<'_>, rights: KernelRights) -> io::Result<()> {
+/// It may not ([`io::ErrorKind::InvalidData`]), or no process can check it; the error is one line.
+pub fn check_elsewhere(
+    program: &Path,
+    metadata: BorrowedFd<'_>,
+    rights: KernelRights,
+    rules: Option<UserRules>,
+) -> io::Result<()> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     for timeout in [Timeout::Send, Timeout::Recv] {
         set_socket_timeout(&ours, timeout, Some(CHECK_TIME_MAX))?;
@@ -69,14 +90,16 @@ pub fn check_elsewhere(program: &Path, metadata: BorrowedFd<'_>, rights: KernelR
     // It has the other end alone.
     drop(command);
     let mut child = child.map_err(start_error)?;
-    let question = Question { original_len: rights.original_len, algorithms: rights.algorithms.to_number().into() };
+    let rules = rules.map(|UserRules { only_user, permits_devices }| Rules { only_user, permits_devices });
+    let (original_len, algorithms) = (rights.original_len, rights.algorithms.to_number().into());
+    let question = Question { original_len, algorithms, rules };
     let asked = send(&ours, &question, &[metadata], SendFlags::empty()).map_err(io::Error::from);
     let verdict = asked.and_then(|()| receive::<Verdict>(&ours, RecvFlags::empty()));
     let _ = child.kill();
     let _ = child.wait();
     match verdict? {
         Some((Verdict { fault: None }, _)) => Ok(()),
-        Some((Verdict { fault: Some(fault) }, _)) => Err(io::Error::other(fault)),
+        Some((Verdict { fault: Some(fault) }, _)) => Err(io::Error::new(io::ErrorKind::InvalidData, fault)),
         None => Err(io::Error::other("the process that checks it has failed")),
     }
 }
@@ -90,6 +113,10 @@ pub fn check_for_broker(socket: OwnedFd) -> Result<(), Failure> {
     let received = receive::<Question>(&socket, RecvFlags::empty()).map_err(lost)?;
     let parts = received.and_then(|(question, files)| Some((question, files.into_iter().next()?)));
     let Some((question, metadata)) = parts else { return Err(Failure::failed("the service breaks the protocol")) };
+    // Other work comes first.
+    let _ = setpriority_process(None, NICE_MAX);
+    setrlimit(Resource::Data, Rlimit { current: Some(MEMORY_BYTES_MAX), maximum: Some(MEMORY_BYTES_MAX) })
+        .map_err(|error| lost(error.into()))?;
     let (sandbox, ()) = Sandbox::enter(Policy::default(), Mode::Require, || ())?;
     sandbox.seal()?;
     let rights = KernelRights {
@@ -97,7 +124,9 @@ pub fn check_for_broker(socket: OwnedFd) -> Result<(), Failure> {
         algorithms: Algorithms::from_number(question.algorithms as u16),
     };
     let kept = KeptImage::verified_elsewhere(File::from(metadata)).map_err(|error| error.to_string());
-    let checked = kept.and_then(|kept| check_soundness(&kept, rights).map_err(|error| error.to_string()));
+    let rules = question.rules;
+    let rules = rules.map(|Rules { only_user, permits_devices }| UserRules { only_user, permits_devices });
+    let checked = kept.and_then(|kept| check_soundness(&kept, rights, rules).map_err(|error| error.to_string()));
     let is_shown = |character: &char| !character.is_control();
     let fault = checked.err().map(|fault| fault.chars().filter(is_shown).take(VERDICT_BYTES_MAX / 4).collect());
     // A confined process may write, but not send descriptors.

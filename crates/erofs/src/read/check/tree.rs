@@ -84,6 +84,11 @@ impl Walked {
         &self.parts
     }
 
+    /// The inodes found, in any order.
+    pub fn inodes(&self) -> impl Iterator<Item = Nid> {
+        self.seen.keys().copied()
+    }
+
     /// The number of inodes found.
     pub fn inode_count(&self) -> usize {
         self.seen.len()

@@ -291,7 +291,7 @@ fn kept_metadata_is_checked_by_a_confined_process() {
     assert_eq!(service.umount(&place), (Some(0), String::new()));
     let kept = &kept_files(&service)[0];
     let program = Path::new(env!("CARGO_BIN_EXE_floe"));
-    let check = |file: &File| check_elsewhere(program, file.as_fd(), KernelRights::default());
+    let check = |file: &File| check_elsewhere(program, file.as_fd(), KernelRights::default(), None);
     let open = || File::open(kept).expect("it is there");
     check(&open()).expect("it is sound");
     let bytes = fs::read(kept).expect("ours");
@@ -305,6 +305,6 @@ fn kept_metadata_is_checked_by_a_confined_process() {
         assert!(!error.is_empty() && !error.contains('\n'), "{error}");
     }
     let with_original = KernelRights { original_len: Some(4096), ..KernelRights::default() };
-    assert!(check_elsewhere(program, open().as_fd(), with_original).is_err(), "it has no such device");
+    assert!(check_elsewhere(program, open().as_fd(), with_original, None).is_err(), "it has no such device");
     assert!(check(&File::open(&scene.image).expect("ours")).is_err(), "it is no kept metadata");
 }
