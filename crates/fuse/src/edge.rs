@@ -2,7 +2,7 @@
 
 pub(crate) mod front_pages;
 pub(crate) mod kernel_pages;
-mod negotiation;
+pub(crate) mod negotiation;
 
 use std::{
     io,

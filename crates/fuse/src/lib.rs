@@ -16,7 +16,7 @@ mod session_pool;
 mod setup;
 
 pub use connection::rings::Rings;
-pub use edge::front_pages::FrontImage;
+pub use edge::{front_pages::FrontImage, negotiation::negotiate_hidden};
 pub use floe_keeper::{
     Access, Detach, Directory, FrontRange, FrontRefusal, Keeper, KernelFlags, KernelOptions, UnmountError,
     UnmountReason,

@@ -26,7 +26,7 @@ use floe_sync::Mutex;
 use self::{
     end_sender::EndSender,
     error::MountError,
-    handover::{Handover, Inherited, PausedConnection},
+    handover::{ConnectionTerms, Handover, Inherited, PausedConnection},
     link::{Connected, connect},
     mountpoint::Mountpoint,
     running::Running,
@@ -88,8 +88,8 @@ pub enum MountStart {
         directory: PathBuf,
         /// The image behind the front.
         image: Arc<dyn FrontImage>,
-        /// The connection of the hidden mount, if the keeper has already made it.
-        hidden: Option<OwnedFd>,
+        /// The connection of the hidden mount, if the keeper has already made it, and its terms, if the keeper has negotiated them.
+        hidden: Option<(OwnedFd, Option<ConnectionTerms>)>,
     },
     /// The connection of the hidden mount behind a front that is mounted, which another process has served.
     InheritedFront {

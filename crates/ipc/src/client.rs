@@ -216,13 +216,41 @@ impl ServiceClient {
     /// # Errors
     /// The image cannot be mounted.
     pub fn mount(&mut self, files: &MountFiles, options: &str) -> Result<ServiceMount, ClientError> {
-        let MountFiles { image, devices, target } = files;
+        self.mount_on(files, &files.target.0, Some(&files.target.1), options).map(|(mount, _)| mount)
+    }
+
+    /// Mounts an image behind the kernel's EROFS, on no directory. Returns the descriptor of the mount, too, which this process attaches
+    /// to the directory (move_mount(2)). Only if the service [offers](Self::offer) fronts but no mounts.
+    ///
+    /// # Errors
+    /// The image cannot be mounted so ([`RefusalKind::NotOffered`]: but in other ways).
+    pub fn mount_detached(
+        &mut self,
+        files: &MountFiles,
+        directory: &Path,
+        options: &str,
+    ) -> Result<(ServiceMount, OwnedFd), ClientError> {
+        let target = MountTarget::Detached { directory: directory.as_os_str().as_bytes().to_vec() };
+        match self.mount_on(files, &target, None, options)? {
+            (mount, Some(descriptor)) => Ok((mount, descriptor)),
+            (_, None) => Err(damaged()),
+        }
+    }
+
+    fn mount_on(
+        &mut self,
+        files: &MountFiles,
+        target: &MountTarget,
+        file: Option<&OwnedFd>,
+        options: &str,
+    ) -> Result<(ServiceMount, Option<OwnedFd>), ClientError> {
+        let MountFiles { image, devices, .. } = files;
         let bytes = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
         let mount = MountRequest {
             image: bytes(&image.0),
             devices: devices.iter().map(|(path, _)| bytes(path)).collect(),
             options: options.to_owned(),
-            target: target.0.clone(),
+            target: target.clone(),
         };
         let path_bytes: usize = mount.devices.iter().map(Vec::len).sum();
         let is_short = mount.image.len() <= PATH_BYTES_MAX && path_bytes <= 4 * PATH_BYTES_MAX;
@@ -232,10 +260,12 @@ impl ServiceClient {
         let descriptors: Vec<BorrowedFd<'_>> = [image.1.as_fd()]
             .into_iter()
             .chain(devices.iter().map(|(_, device)| device.as_fd()))
-            .chain([target.1.as_fd()])
+            .chain(file.map(AsFd::as_fd))
             .collect();
-        match self.ask(&Request::Mount { mount }, &descriptors)?.0 {
-            Answer::Mounted { mount, remarks } => Ok(ServiceMount { remarks, ..mount.into() }),
+        match self.ask(&Request::Mount { mount }, &descriptors)? {
+            (Answer::Mounted { mount, remarks }, descriptor) => {
+                Ok((ServiceMount { remarks, ..mount.into() }, descriptor))
+            }
             _ => Err(damaged()),
         }
     }

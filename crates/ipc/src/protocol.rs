@@ -24,7 +24,7 @@ encoded! {
             /// [`VERSION`].
             version: u32,
         },
-        /// Mount an image. Beside the message come the descriptors of the image, of its extra devices, and of the target.
+        /// Mount an image. Beside the message come the descriptors of the image, of its extra devices, and of the target if it has one.
         2 => Mount {
             /// The image and the options.
             mount: MountRequest,
@@ -80,6 +80,12 @@ encoded! {
             /// The device number of the mount's files, by which the client finds the mount in later requests.
             device: [u32; 2],
         },
+        /// On no directory: beside the answer comes the descriptor of the mount, the kernel's EROFS in front, which the client attaches
+        /// (move_mount(2)). It has no descriptor beside the request. Only if the service offers fronts but no mounts.
+        3 => Detached {
+            /// The directory, for messages.
+            directory: Vec<u8>,
+        },
     }
 }
 
@@ -92,7 +98,8 @@ encoded! {
         /// Whether it mounts the kernel's EROFS in front for this client.
         pub fronts: bool,
         /// Whether it mounts on directories of this client ([`MountTarget::Directory`]). It does not in mount namespaces that belong
-        /// to users, who have all rights over mounts there: such a client mounts by itself ([`MountTarget::Connection`]).
+        /// to users, who have all rights over mounts there: such a client mounts by itself ([`MountTarget::Connection`], or
+        /// [`MountTarget::Detached`]).
         pub mounts: bool,
     }
 }
@@ -209,7 +216,10 @@ mod tests {
         for request in [
             Request::Hello { version: VERSION },
             Request::Mount { mount: mount.clone() },
-            Request::Mount { mount: MountRequest { target, ..mount } },
+            Request::Mount { mount: MountRequest { target, ..mount.clone() } },
+            Request::Mount {
+                mount: MountRequest { target: MountTarget::Detached { directory: b"/mnt".to_vec() }, ..mount },
+            },
             Request::Unmount { device: [0, u32::MAX], is_lazy: true },
             Request::List { after: u64::MAX },
             Request::Offer,

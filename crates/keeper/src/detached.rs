@@ -1,8 +1,8 @@
-//! FUSE mounts that root makes for other users.
+//! Mounts that root makes for other users.
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
 use floe_fuse_wire as wire;
@@ -17,7 +17,7 @@ use rustix::{
 use crate::{
     directory::{Directory, NameInParent},
     failure::{MountFailure, UnmountError, UnmountReason},
-    front::{attributes, explained},
+    front::{DetachedFront, attributes, explained},
     options::{Access, KernelFlags, KernelOptions},
     peer_namespaces::PeerNamespaces,
     peer_sys::Peer,
@@ -26,14 +26,14 @@ use crate::{
     user_place,
 };
 
-/// A FUSE mount for another user, which is attached to no directory. It ends when this is dropped, unless it has been attached.
+/// A mount for another user, which is attached to no directory. It ends when this is dropped, unless it has been attached.
 #[derive(Debug)]
 pub struct DetachedMount {
     mount: OwnedFd,
 }
 
 impl DetachedMount {
-    /// Creates a mount for the user of `peer`, with these options but always `nosuid` and `nodev`. Returns it with the descriptor of
+    /// Creates a FUSE mount for the user of `peer`, with these options but always `nosuid` and `nodev`. Returns it with the descriptor of
     /// its connection. The kernel admits that user alone, unless the options admit others.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl DetachedMount {
 
     /// The place of the mount once it is attached to a directory.
     pub fn place_on(&self, directory: &Directory) -> Place {
-        Place::of_detached(self.mount.as_fd(), directory)
+        Place::of_detached(self.mount.as_fd(), directory.path())
     }
 
     /// Attaches the mount to a directory that the peer has opened, in the mount namespace of the peer.
@@ -56,11 +56,30 @@ impl DetachedMount {
     pub fn attach(self, directory: &Directory, peer: &Peer, namespaces: &PeerNamespaces) -> io::Result<()> {
         in_namespace_as(namespaces.mounts(), peer, || {
             user_place::check(directory, peer.uid)?;
-            let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-            move_mount(&self.mount, "", directory, "", flags)?;
-            Ok(())
+            attach(self.mount.as_fd(), directory)
         })
     }
+}
+
+impl From<DetachedFront> for DetachedMount {
+    fn from(front: DetachedFront) -> Self {
+        Self { mount: front.into_mount() }
+    }
+}
+
+impl From<DetachedMount> for OwnedFd {
+    fn from(mount: DetachedMount) -> Self {
+        mount.mount
+    }
+}
+
+/// Attaches a mount that is attached to no directory, in the mount namespace of this process.
+///
+/// # Errors
+/// This process may not mount there, or the kernel refuses.
+pub fn attach(mount: BorrowedFd<'_>, directory: &Directory) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(mount, "", directory, "", flags)?)
 }
 
 impl Directory {

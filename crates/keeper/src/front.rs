@@ -24,6 +24,7 @@ use crate::{
     front_transfer::{FrontReadahead, FrontTransfer, front_transfer},
     mount_id_sys::device_of,
     options::{KernelFlags, KernelOptions},
+    owners_sys::map_owners,
     place::Place,
     private_namespace_sys::in_private_namespace,
     serving_thread::may_wait_for_mount,
@@ -76,7 +77,7 @@ pub struct HiddenMount {
 }
 
 /// The kernel's EROFS in front of a hidden mount, attached to no directory yet. Until it is, nobody can change it but by its
-/// descriptor, for example to map the owners of its files (mount_setattr(2)).
+/// descriptor.
 #[derive(Debug)]
 pub struct DetachedFront {
     mount: OwnedFd,
@@ -230,6 +231,21 @@ impl DetachedFront {
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         move_mount(&mount, "", directory, "", flags)?;
         Ok((Place::on(directory), transfer.ok()))
+    }
+}
+
+impl DetachedFront {
+    /// Shows the owners of its files as those with the same numbers in a user namespace.
+    ///
+    /// # Errors
+    /// The namespace has no mapping yet.
+    pub(crate) fn map_owners(&self, users: BorrowedFd<'_>) -> io::Result<()> {
+        map_owners(self.mount.as_fd(), users)
+    }
+
+    /// The mount alone.
+    pub(crate) fn into_mount(self) -> OwnedFd {
+        self.mount
     }
 }
 

@@ -28,7 +28,7 @@ use rustix::{
 use self::service::Service;
 pub use self::{
     kept_mount::{KeeperSocket, KeptAnswer, KeptMount},
-    pending_front::{FrontOrder, MadeFront, PendingFront},
+    pending_front::{FrontOrder, FrontTarget, MadeFront, PendingFront},
 };
 use crate::{
     directory::Directory,

@@ -71,6 +71,11 @@ impl PeerNamespaces {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// The user namespace.
+    pub fn users(&self) -> BorrowedFd<'_> {
+        self.users.as_fd()
+    }
+
     /// The mount namespace.
     pub(crate) fn mounts(&self) -> BorrowedFd<'_> {
         self.mounts.as_fd()

@@ -69,8 +69,8 @@ impl Place {
 
     /// The place of a mount that is attached to no directory yet, on the directory to which it will be. The kernel tells the unique ID
     /// of another user's mount to nobody else.
-    pub(crate) fn of_detached(mount: BorrowedFd<'_>, directory: &Directory) -> Self {
-        let place = Self::unknown(directory.path().to_owned());
+    pub(crate) fn of_detached(mount: BorrowedFd<'_>, directory: &Path) -> Self {
+        let place = Self::unknown(directory.to_owned());
         match numbers_of(mount, Path::new("")) {
             Some((device, mount_id)) => Self { mount_id: Some(mount_id), device: Some(device), ..place },
             None => place,

@@ -14,6 +14,9 @@ use std::{
 /// The environment variable with the targets of the simulated attack: a directory, a colon, and a TCP port.
 const VARIABLE: &str = "FLOE_TEST_COMPROMISED";
 
+/// The environment variable that makes a process of the service break its promises: `rendering`, `nothing` or `order`.
+const LIES: &str = "FLOE_TEST_LYING";
+
 static ORDER: OnceLock<Option<Order>> = OnceLock::new();
 
 /// Whether the attack runs in a read of a mount instead of its own thread.
@@ -35,6 +38,11 @@ pub(crate) fn prepare() {
         let output = File::create(place.join("attempts")).ok()?;
         Some(Order { place, port: port.parse().ok()?, output, is_done: AtomicBool::new(false) })
     });
+}
+
+/// Whether the process is to do something else than it is told to, in this way.
+pub(crate) fn lies(how: &str) -> bool {
+    env::var(LIES).is_ok_and(|lie| lie == how)
 }
 
 fn is_wanted() -> bool {

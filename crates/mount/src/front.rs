@@ -11,7 +11,7 @@ use std::{
 use floe::{Image, Reader};
 use floe_engine::Blocking;
 use floe_front::{DataInImage, FrontPart, KeptImage, VirtualImage};
-use floe_fuse::{FrontImage, Mount, MountError, MountOptions, MountSetup, MountStart, Mountpoint};
+use floe_fuse::{ConnectionTerms, FrontImage, Mount, MountError, MountOptions, MountSetup, MountStart, Mountpoint};
 use floe_image::{ByteRange, FileSystem, Nid};
 use floe_keeper::{Access, FrontRange, Mounted};
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,8 @@ pub enum Front {
 /// The connection of a hidden mount that the service has made, and the kept metadata for its front.
 pub(crate) struct Hidden {
     pub(crate) device: OwnedFd,
+    /// The terms of the connection, if the service has negotiated them.
+    pub(crate) terms: Option<ConnectionTerms>,
     /// The directory of the front.
     pub(crate) directory: PathBuf,
     pub(crate) kept: KeptImage,
@@ -164,9 +166,9 @@ impl Front {
     /// # Errors
     /// The kept metadata cannot be read, or the service cannot mount the front.
     pub(crate) fn of_hidden(self, image: &Image, hidden: Hidden, setup: MountSetup) -> Result<Fronted, MountError> {
-        let Hidden { device, directory, kept } = hidden;
+        let Hidden { device, terms, directory, kept } = hidden;
         let (reader, rendered) = virtual_image(image, &setup.options, Some(&kept)).map_err(MountError::Image)?;
-        let start = MountStart::Front { directory, image: behind(&rendered), hidden: Some(device) };
+        let start = MountStart::Front { directory, image: behind(&rendered), hidden: Some((device, terms)) };
         let mount = Mount::new(reader.clone(), start, setup)?;
         let report = FrontReport::kernel(self, &rendered.0);
         Ok(Fronted { mount, reader, virtual_image: Some(Arc::clone(&rendered.0)), report })
@@ -215,7 +217,7 @@ fn virtual_image(
     kept: Option<&KeptImage>,
 ) -> floe_image::Result<(Reader, Arc<Rendered>)> {
     let volume = image.reader().volume();
-    let original = original(image, options);
+    let original = original(image, options, None);
     let (waiting, non_blocking) = (volume.block_reader(Blocking::Allowed), volume.block_reader(Blocking::Never));
     let rendered = Arc::new(match kept {
         Some(kept) => VirtualImage::open_kept(original, &waiting, non_blocking, kept)?,
@@ -225,9 +227,9 @@ fn virtual_image(
     Ok((reader, Arc::new(Rendered(rendered))))
 }
 
-/// The image with the owners that the options give it.
-pub(crate) fn original(image: &Image, options: &MountOptions) -> Arc<dyn FileSystem> {
-    let owners = Owners { uid: options.uid, gid: options.gid };
+/// The image with the owners that the options give it, and with a root directory that admits `only_user`.
+pub(crate) fn original(image: &Image, options: &MountOptions, only_user: Option<u32>) -> Arc<dyn FileSystem> {
+    let owners = Owners { uid: options.uid, gid: options.gid, only_user };
     owners.of(Arc::clone(image.file_system()))
 }
 

@@ -181,7 +181,7 @@ impl KeptFront {
             // The time of the last use.
             Some(kept) => drop(kept.file().set_modified(SystemTime::now())),
             None => {
-                remove_least_recently_used(&cache.join(DIRECTORY), &name);
+                make_room(&cache.join(DIRECTORY), &name, BYTES_MAX, ALL_BYTES_MAX);
                 image_file = image_file.map(|file| file.decoding(kernel_algorithms(&image, &directory)));
             }
         }
@@ -351,7 +351,7 @@ impl Stamp {
 }
 
 /// Whether the metadata of this image can be kept for mounts with these settings.
-fn may_be_kept(image: &Path, settings: &Settings) -> bool {
+pub(crate) fn may_be_kept(image: &Path, settings: &Settings) -> bool {
     let open = &settings.open;
     let is_whole_file = open.offset == Offset::None && open.devices.is_empty() && open.device_directory.is_none();
     !settings.renders_front
@@ -457,9 +457,9 @@ fn identity_of(image: &Path, stamp: &Stamp, settings: &Settings, has_image_file:
     Ok(digest.finalize().into())
 }
 
-/// Removes what was used least recently from the directory of all kept metadata, but not `name`, so that the limit holds after
-/// another image is kept; and the directories of images that were never kept.
-fn remove_least_recently_used(all: &Path, name: &str) {
+/// Removes what was used least recently from a directory of kept metadata, but not `name`, so that it has at most `bytes_max` after
+/// `bytes` more are kept; and the directories of images that were never kept. Returns how many bytes are left, apart from `name`.
+pub(crate) fn make_room(all: &Path, name: &str, bytes: u64, bytes_max: u64) -> u64 {
     let entries = fs::read_dir(all).into_iter().flatten().flatten().filter(|entry| entry.file_name() != name);
     let mut found: Vec<_> = entries
         .map(|entry| {
@@ -478,12 +478,13 @@ fn remove_least_recently_used(all: &Path, name: &str) {
         let _ = fs::remove_dir(path);
     }
     let mut total = found.iter().map(|(_, bytes, _)| bytes).sum::<u64>();
-    for (_, bytes, path) in found {
-        if total + BYTES_MAX <= ALL_BYTES_MAX {
+    for (_, of_path, path) in found {
+        if total + bytes <= bytes_max {
             break;
         }
         // Another process may remove it at the same time.
         let _ = fs::remove_dir_all(path);
-        total -= bytes;
+        total -= of_path;
     }
+    total
 }

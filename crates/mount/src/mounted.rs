@@ -74,7 +74,7 @@ impl Confined {
             state_file,
         } = mounting;
         let is_kept = control_socket.is_none();
-        let original = front::original(&image, &setup.options);
+        let original = front::original(&image, &setup.options, None);
         let mountpoint = target.shown().to_owned();
         let (fronted, tuned) = match target {
             Target::Taken(taken) => {

@@ -7,6 +7,8 @@ use floe_image::{
     Outline, Result, SeekTarget, Xattr,
 };
 
+use floe_front::{NO_GROUP, OWNER_ALONE};
+
 /// The owner of all files of a mount, instead of the image's owners.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Owners {
@@ -14,6 +16,8 @@ pub(crate) struct Owners {
     pub uid: Option<u32>,
     /// The group.
     pub gid: Option<u32>,
+    /// The only user whom the root directory admits, and who owns it.
+    pub only_user: Option<u32>,
 }
 
 /// A file system with replaced owners.
@@ -28,8 +32,11 @@ impl Owners {
         if self == Self::default() { file_system } else { Arc::new(Owned { inner: file_system, owners: self }) }
     }
 
-    fn replace(self, attr: Attr) -> Attr {
-        Attr { uid: self.uid.unwrap_or(attr.uid), gid: self.gid.unwrap_or(attr.gid), ..attr }
+    fn replace(self, attr: Attr, root: Nid) -> Attr {
+        match self.only_user.filter(|_| attr.nid == root) {
+            Some(uid) => Attr { uid, gid: NO_GROUP, permissions: OWNER_ALONE, ..attr },
+            None => Attr { uid: self.uid.unwrap_or(attr.uid), gid: self.gid.unwrap_or(attr.gid), ..attr },
+        }
     }
 }
 
@@ -51,7 +58,7 @@ impl FileSystem for Owned {
     }
 
     fn attr(&self, nid: Nid) -> Result<Attr> {
-        Ok(self.owners.replace(self.inner.attr(nid)?))
+        Ok(self.owners.replace(self.inner.attr(nid)?, self.root()))
     }
 
     fn nid_of(&self, inode_number: u64) -> Option<Nid> {
@@ -76,7 +83,7 @@ impl FileSystem for Owned {
 
     fn outline(&self, nid: Nid) -> Result<Outline> {
         let outline = self.inner.outline(nid)?;
-        Ok(Outline { attr: self.owners.replace(outline.attr), ..outline })
+        Ok(Outline { attr: self.owners.replace(outline.attr, self.root()), ..outline })
     }
 
     fn lookup(&self, directory: Nid, name: &[u8]) -> Result<Option<Nid>> {

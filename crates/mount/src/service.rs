@@ -29,6 +29,7 @@ mod settings;
 mod socket;
 mod soundness;
 mod targets;
+mod user_fronts;
 mod users;
 
 pub use broker::{Broker, Stopper};

@@ -41,7 +41,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Serve other users, too, within limits: mounts=COUNT of each (100), memory=SIZE (1G) and cpu=PERCENT of each process that reads
-    /// a user's images; real-time permits these processes real-time threads. Without it, a socket with the name users that a service
+    /// a user's images; real-time permits these processes real-time threads; fronts=SIZE permits the kernel's EROFS in front, with this
+    /// disk space for metadata of each user (256M). Without it, a socket with the name users that a service
     /// manager passes does so
     #[arg(long, value_name = "LIMITS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     users: Option<String>,
@@ -61,7 +62,7 @@ second signal ends the service at once, and leaves all mounts as they are.
 
 Examples:
   floe serve
-  floe serve --users=mounts=20,memory=512M
+  floe serve --users=mounts=20,memory=512M,fronts
   floe mount --service app.erofs /opt/app
   systemctl enable --now floe.socket
 

@@ -98,6 +98,10 @@ impl ConnectionTerms {
         InitFlags::from_bits_retain(self.features).contains(InitFlags::HAS_RESEND)
     }
 
+    pub(crate) fn of(agreement: &Agreement) -> Self {
+        Self { minor: agreement.minor, features: agreement.flags.bits() }
+    }
+
     pub(super) fn agreement(self) -> Agreement {
         Agreement { minor: self.minor, flags: InitFlags::from_bits_retain(self.features) }
     }
@@ -131,7 +135,7 @@ impl Handover {
 
     /// The terms of the connection.
     pub fn terms(&self) -> ConnectionTerms {
-        ConnectionTerms { minor: self.agreement.minor, features: self.agreement.flags.bits() }
+        ConnectionTerms::of(&self.agreement)
     }
 
     /// The descriptors of the connection.

@@ -8,7 +8,7 @@ use floe_keeper::{AutoUnmount, Mounted, Place};
 use super::{
     MountStart,
     error::MountError,
-    handover::{Inherited, PausedConnection},
+    handover::{ConnectionTerms, Inherited, PausedConnection},
     mountpoint::Mountpoint,
 };
 use crate::{MountOptions, MountSetup};
@@ -32,12 +32,15 @@ pub(super) struct Link {
     spare: Vec<Channel>,
     /// The terms, if another process has agreed upon them.
     pub(super) agreement: Option<Agreement>,
+    /// Whether another process has served it, or still does.
+    pub(super) is_inherited: bool,
 }
 
 impl Link {
     /// A new connection.
     fn new(device: OwnedFd) -> Self {
-        Self { channel: Channel::new(device), of_threads: Vec::new(), spare: Vec::new(), agreement: None }
+        let (of_threads, spare) = (Vec::new(), Vec::new());
+        Self { channel: Channel::new(device), of_threads, spare, agreement: None, is_inherited: false }
     }
 
     /// The connection of another process.
@@ -48,7 +51,8 @@ impl Link {
         let thread_count = if options.clone_fd { NonZero::get(options.threads) } else { 0 };
         let of_threads: Vec<_> = channels.by_ref().take(thread_count).collect();
         of_threads.iter().try_for_each(Channel::set_nonblocking).map_err(MountError::Handshake)?;
-        Ok(Self { channel, of_threads, spare: channels.collect(), agreement: Some(agreement) })
+        let (spare, agreement) = (channels.collect(), Some(agreement));
+        Ok(Self { channel, of_threads, spare, agreement, is_inherited: true })
     }
 
     /// What stays of it until it is served.
@@ -102,9 +106,11 @@ pub(super) fn connect(start: MountStart, setup: &MountSetup) -> Result<Connected
             let auto_unmount = auto_unmount.map(AutoUnmount::new);
             Ok(Connected { link, place: Some(place), auto_unmount, front_directory: None })
         }
-        MountStart::Front { directory, hidden: Some(device), .. } => {
+        MountStart::Front { directory, hidden: Some((device, terms)), .. } => {
             permit_rings(false);
-            Ok(Connected { front_directory: Some(directory), ..new(device) })
+            let mut connected = Connected { front_directory: Some(directory), ..new(device) };
+            connected.link.agreement = terms.map(ConnectionTerms::agreement);
+            Ok(connected)
         }
         MountStart::Front { directory, .. } => {
             let no_keeper = || MountError::Front("it needs a keeper, a process that mounts it".to_owned().into());

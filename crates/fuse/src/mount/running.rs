@@ -47,8 +47,7 @@ impl Running {
         page_cache: impl FnOnce(KernelPages) -> Box<dyn Sink>,
     ) -> Result<Self, MountError> {
         let MountSetup { options, handles, .. } = setup;
-        let Link { channel, mut of_threads, agreement, .. } = link;
-        let is_paused = agreement.is_some();
+        let Link { channel, mut of_threads, agreement, is_inherited: is_paused, .. } = link;
         let agreement = match agreement {
             Some(agreement) => {
                 edge.resume(agreement);

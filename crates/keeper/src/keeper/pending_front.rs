@@ -1,9 +1,9 @@
 //! A front that a service mounts, and keeps for the process that serves what is behind it.
 
 use std::{
-    fmt,
+    fmt, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -11,9 +11,10 @@ use floe_ipc::send;
 use rustix::net::SendFlags;
 
 use crate::{
+    detached::DetachedMount,
     directory::Directory,
     failure::MountFailure,
-    front::{FrontOptions, HiddenMount, KeptFiles},
+    front::{DetachedFront, FrontOptions, HiddenMount, KeptFiles},
     front_readaheads::FrontReadaheads,
     front_transfer::{FrontReadahead, FrontTransfer},
     messages::Answer,
@@ -21,15 +22,32 @@ use crate::{
     place::{Detach, Place},
 };
 
+/// Both ends of the transfer into a front, if there is one.
+type Transfer = Option<(FrontTransfer, FrontReadahead)>;
+
 /// A front that is to be mounted once its hidden mount is served.
 #[derive(Debug)]
 pub struct PendingFront {
     hidden: HiddenMount,
-    directory: Directory,
+    target: FrontTarget,
     /// The kept image.
     metadata: OwnedFd,
     /// The original, if that is a device of the kept image.
     original: Option<OwnedFd>,
+}
+
+/// Where a front is mounted.
+#[derive(Debug)]
+pub enum FrontTarget {
+    /// On a directory.
+    Directory(Directory),
+    /// On no directory yet: another user is to have it.
+    Detached {
+        /// The path of the directory to which it will be attached.
+        path: PathBuf,
+        /// The user namespace whose users own its files; `None` for the owners in the image.
+        owners: Option<OwnedFd>,
+    },
 }
 
 /// The order to mount a front, by the process that serves what is behind it.
@@ -45,14 +63,16 @@ pub struct FrontOrder {
 #[derive(Debug)]
 pub struct MadeFront {
     place: Place,
-    transfer: Option<(FrontTransfer, FrontReadahead)>,
+    transfer: Transfer,
+    /// The mount, if it is attached to no directory.
+    detached: Option<DetachedMount>,
     socket: OwnedFd,
 }
 
 impl PendingFront {
-    /// The front for a hidden mount, from a kept image and its device, if it has one. It is mounted on `directory`.
-    pub fn new(hidden: HiddenMount, directory: Directory, metadata: OwnedFd, original: Option<OwnedFd>) -> Self {
-        Self { hidden, directory, metadata, original }
+    /// The front for a hidden mount, from a kept image and its device, if it has one.
+    pub fn new(hidden: HiddenMount, target: FrontTarget, metadata: OwnedFd, original: Option<OwnedFd>) -> Self {
+        Self { hidden, target, metadata, original }
     }
 
     /// The device number of the hidden mount.
@@ -61,7 +81,30 @@ impl PendingFront {
     }
 
     pub(crate) fn directory(&self) -> &Path {
-        self.directory.path()
+        match &self.target {
+            FrontTarget::Directory(directory) => directory.path(),
+            FrontTarget::Detached { path, .. } => path,
+        }
+    }
+}
+
+impl FrontTarget {
+    /// Puts a front there.
+    fn put(&self, front: DetachedFront) -> io::Result<(Place, Transfer, Option<DetachedMount>)> {
+        match self {
+            Self::Directory(directory) => {
+                let (place, transfer) = front.attach(directory)?;
+                Ok((place, transfer, None))
+            }
+            Self::Detached { path, owners } => {
+                if let Some(users) = owners {
+                    front.map_owners(users.as_fd())?;
+                }
+                // A clone for the readahead would keep the front alive: its end in another mount namespace is not reported.
+                let place = Place::of_detached(front.as_fd(), path);
+                Ok((place, None, Some(front.into())))
+            }
+        }
     }
 }
 
@@ -73,11 +116,11 @@ impl FrontOrder {
     /// Mounts the front. The kernel asks the process that serves the hidden mount, so this waits for it. If the kernel refuses, that
     /// process is told so.
     pub fn mount(self) -> Option<MadeFront> {
-        let Self { front: PendingFront { hidden, directory, metadata, original }, options, kernel, socket } = self;
+        let Self { front: PendingFront { hidden, target, metadata, original }, options, kernel, socket } = self;
         let kept = KeptFiles { metadata: metadata.as_fd(), original: original.as_ref().map(AsFd::as_fd) };
         let front = hidden.detached_front(&kernel, options, Some(kept));
-        match front.and_then(|front| front.attach(&directory)) {
-            Ok((place, transfer)) => Some(MadeFront { place, transfer, socket }),
+        match front.and_then(|front| target.put(front)) {
+            Ok((place, transfer, detached)) => Some(MadeFront { place, transfer, detached, socket }),
             Err(error) => {
                 answer(&socket, &Answer::MountFailed { failure: MountFailure::front(error) }, &[]);
                 None
@@ -92,9 +135,19 @@ impl MadeFront {
         &self.place
     }
 
+    /// Whether something can be read ahead there.
+    pub fn can_read_ahead(&self) -> bool {
+        self.transfer.is_some()
+    }
+
+    /// Takes the mount, if it is attached to no directory yet.
+    pub fn take_detached(&mut self) -> Option<DetachedMount> {
+        self.detached.take()
+    }
+
     /// Reads ahead in the front, which has this number there, and tells the process that serves the hidden mount that it is mounted.
     pub fn tell(self, readaheads: Option<&Arc<FrontReadaheads>>, number: u64) {
-        let Self { place, transfer, socket } = self;
+        let Self { place, transfer, socket, .. } = self;
         let numbers = place.to_numbers();
         let started = readaheads.zip(transfer).and_then(|(readaheads, (transfer, readahead))| {
             readaheads.add(number, place, readahead).ok()?;

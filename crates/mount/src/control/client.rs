@@ -60,8 +60,9 @@ impl Client {
         let user_id = geteuid().as_raw();
         let mut client = Self { directory: directory.to_owned(), user_id, device: entry.device, is_of_other: false };
         if let Some(owner) = entry.user_id.filter(|owner| *owner != user_id) {
-            // Root may ask its service about all mounts that this has made.
-            client.is_of_other = geteuid().is_root() && client.through_service().is_some();
+            // Root may ask its service about all mounts that this has made, and users about fronts, which the table shows as root's.
+            let may_be_permitted = geteuid().is_root() || entry.is_front();
+            client.is_of_other = may_be_permitted && client.through_service().is_some();
             if !client.is_of_other {
                 return Err(Failure::failed(format!(
                     "{shown} was mounted by user {owner}: only that user can query it"

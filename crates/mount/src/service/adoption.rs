@@ -21,7 +21,7 @@ use rustix::{
 use super::{
     domain_directory::{DomainDirectory, Found, NUMBER_MAX},
     domain_process::DomainProcess,
-    kept_image::{Attaching, KeptFiles, KeptImage, Stage},
+    kept_image::{Attaching, FrontForUser, KeptFiles, KeptImage, Stage},
     ledger::{Domain, Ledger, Watched},
     messages::{Order, Report, VERSION},
     mounting::check_file,
@@ -169,6 +169,7 @@ impl Ledger {
                 remarks: Vec::new(),
                 end_waiters: Vec::new(),
                 control_name: control::Server::of_named(path(&record.control), (device, inode)),
+                for_user: FrontForUser::default(),
             };
             state.mounts.insert(number, image);
         }

@@ -53,7 +53,8 @@ impl Broker {
         remarks: Remarks,
     ) -> Result<Self, Failure> {
         let (users_socket, limits) = users.map(|(socket, limits)| (Arc::new(socket), limits)).unzip();
-        let priority = settings_of_service(options)?.open.engine.priority;
+        let settings = settings_of_service(options)?;
+        let (priority, cache) = (settings.open.engine.priority, settings.open.remote.cache_directory);
         // Only here: each mount would look at the sockets of all others.
         control::remove_leftovers();
         let failed = |error: rustix::io::Errno| Failure::failed(format!("cannot start the service: {error}"));
@@ -62,7 +63,8 @@ impl Broker {
             Ok(directory) => (directory, None),
             Err(error) => (None, Some(error)),
         };
-        let ledger = Arc::new(Ledger::new(options.to_owned(), priority, directory, limits, remarks).map_err(failed)?);
+        let ledger =
+            Arc::new(Ledger::new(options.to_owned(), priority, directory, limits, cache, remarks).map_err(failed)?);
         if let Some(obstacle) = obstacle {
             ledger.remark(format_args!("this service and the next one will not know each other's mounts: {obstacle}"));
         }

@@ -209,7 +209,11 @@ impl Ledger {
             Request::Offer => Answer::Offered { offer: caller.offer(self.users.as_ref()) },
             Request::List { after } => self.list(caller.owner, after),
             Request::Mount { mount } => match self.mount(caller, mount, descriptors) {
-                Ok((mount, remarks)) => Answer::Mounted { mount, remarks },
+                Ok((mount, remarks)) => {
+                    // Only a front that the client attaches is there still.
+                    let detached = self.take_detached(mount.number);
+                    return (Answer::Mounted { mount, remarks }, detached.map(OwnedFd::from));
+                }
                 Err((kind, message)) => Answer::Refused { kind, message },
             },
             Request::Unmount { device, is_lazy } => {

@@ -11,7 +11,7 @@ use std::{
 
 use floe::{Engine, Image, ImageFiles, NamedFiles, OpenError, OpenOptions};
 use floe_front::KeptImage;
-use floe_fuse::{MountError, Sessions};
+use floe_fuse::{ConnectionTerms, MountError, Sessions};
 use floe_image::Error;
 use floe_ipc::{protocol::RefusalKind, receive};
 use floe_keeper::{FrontTransfer, Keeper, KeeperSocket, Mounted as MadeMount, Place};
@@ -22,7 +22,7 @@ use rustix::{net::RecvFlags, process::setsid};
 use super::{
     broker_link::BrokerLink,
     kept_image::KeptFiles,
-    messages::{Attachment, Order, Rendering, Report},
+    messages::{Attachment, NegotiatedTerms, Order, Rendering, Report},
     record::path,
     rendering::render,
     settings::{settings_of_request, settings_of_service},
@@ -206,6 +206,10 @@ impl Domain {
         transfer: Option<FrontTransfer>,
     ) {
         let number = attachment.number;
+        #[cfg(debug_assertions)]
+        if crate::compromised::lies("order") {
+            return self.broker.tell(&Report::Attached { number, format: "EROFS".to_owned() });
+        }
         let mounted = match self.mount(attachment, files, keeper, transfer) {
             Ok(mounted) => mounted,
             Err(failure) => return self.fail(number, &failure),
@@ -274,7 +278,9 @@ impl Domain {
                 (Target::Taken(Box::new(taken)), state_file)
             }
             (false, Some(front)) => {
-                let hidden = Hidden { device, directory, kept: front.kept };
+                let terms = attachment.front.as_ref().and_then(|front| front.terms);
+                let terms = terms.map(|NegotiatedTerms { minor, features }| ConnectionTerms { minor, features });
+                let hidden = Hidden { device, terms, directory, kept: front.kept };
                 (Target::Hidden(Box::new(hidden)), Some(state_file))
             }
             (false, None) => {

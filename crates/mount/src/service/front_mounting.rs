@@ -5,6 +5,7 @@
 //! a copy. Addresses follow from this file alone, so that the next domain can continue.
 
 use std::{
+    collections::HashMap,
     fs::File,
     io,
     os::fd::{AsFd, OwnedFd},
@@ -13,20 +14,23 @@ use std::{
     time::Duration,
 };
 
+use floe_fuse::{ConnectionTerms, negotiate_hidden};
 use floe_ipc::protocol::{MountRequest, RefusalKind, ServedMount};
-use floe_keeper::{Access, Directory, FrontOrder, HiddenMount, KeptMount, MadeFront, PendingFront};
-use rustix::process::geteuid;
+use floe_keeper::{Access, FrontOrder, FrontTarget, HiddenMount, KeptMount, MadeFront, PendingFront};
+use floe_remote_cache::CacheOptions;
+use rustix::{fs::fstat, process::geteuid};
 
 use super::{
-    fronts::Purpose,
-    kept_image::{Attaching, KeptFiles, KeptImage, Stage},
+    fronts::{KeptFor, Purpose},
+    kept_image::{Attaching, FrontForUser, KeptFiles, KeptImage, Stage},
     ledger::{Ledger, Watched},
-    messages::{Haste, Order, Rendering},
+    messages::{Haste, NegotiatedTerms, Order, Rendering},
     mounting::record_of,
     record::path,
     refusal::Refusal,
-    targets::{Target, mountpoint_of},
-    users::Owner,
+    targets::{Target, mountpoint_of, no_front},
+    user_fronts::{Admission, REQUEST_TIME_MAX, Room, UserFront},
+    users::{Owner, UserLimits},
 };
 use crate::{
     control, front::Front, handover::StateFile, kept_front::KeptFront, launch::ProfileChoice, options::Settings,
@@ -35,6 +39,9 @@ use crate::{
 
 /// How long a mount with `front=kernel` waits for metadata to be rendered.
 const RENDER_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Why the first mount of an image has no front.
+const KEPT_LATER: &str = "its metadata is kept for the next mount";
 
 /// The metadata of a front.
 pub(super) struct FrontFiles {
@@ -57,41 +64,64 @@ impl Ledger {
         settings: &Settings,
     ) -> Result<(ServedMount, Vec<String>), Refusal> {
         let shown = path(&request.image);
-        let front = match &target {
-            Target::Directory(directory) if owner == Owner::Service => {
-                self.mount_front(domain, &request, &image, directory, settings)
+        let begun = target.of_front(owner, settings).and_then(|(place, admission)| {
+            let front = self.find_front(domain, &request, &image, settings, admission)?;
+            self.make_front((domain, owner), &request, &image, place, front, settings)
+        });
+        let obstacle = match begun {
+            Ok(number) if target.is_detached() => {
+                let has_front =
+                    self.state.lock().mounts.get(&number).is_some_and(|kept| kept.for_user.detached.is_some());
+                if !has_front {
+                    self.take_back(number);
+                    return Err(no_front());
+                }
+                return self.mounted(number);
             }
-            _ => Err("the service mounts it for the user who runs it, on a directory".to_owned()),
-        };
-        let obstacle = match front {
-            Ok(mounted) => return Ok(mounted),
+            Ok(number) => return self.attached(number, target.into_attaching()),
             Err(obstacle) if settings.front == Front::Kernel => {
                 return Err((RefusalKind::Failed, format!("cannot mount the kernel's EROFS in front: {obstacle}")));
             }
+            // The client has other ways.
+            Err(obstacle) if target.is_detached() => return Err((RefusalKind::NotOffered, obstacle)),
             Err(obstacle) => obstacle,
         };
+        // The client has mounted because there was no metadata yet.
+        let later = target.front_of_later(owner, settings);
+        let later = later.and_then(|admission| Some((admission, request.clone(), image.try_clone().ok()?)));
+        let obstacle = if later.is_some() { KEPT_LATER.to_owned() } else { obstacle };
         let number = self.next_number();
         let (made, to_attach) = target.make(&settings.mount.kernel)?;
         let waiter = self.keep(number, (domain, owner), request, (made, obstacle), (image, devices), settings)?;
-        self.wait_for_mount(number, &shown, &waiter, to_attach)
+        self.wait_until_served(number, &shown, &waiter)?;
+        let mounted = self.attached(number, to_attach)?;
+        if let Some((admission, request, image)) = later
+            && let Ok(Some(kept)) = self.find_kept(&request, &image, settings, Some(admission))
+            && !kept.has_kept()
+            && self.fronts.refusal(&kept).is_none()
+        {
+            self.render_later(domain, &request, &image, kept);
+        }
+        Ok(mounted)
     }
 
-    /// Mounts an image behind the kernel's EROFS. Otherwise, the reason why that is not possible.
-    fn mount_front(
+    /// Mounts an image behind the kernel's EROFS, and returns the number of the mount. One of another user is attached to no directory
+    /// yet. Otherwise, the reason why that is not possible.
+    fn make_front(
         self: &Arc<Self>,
-        domain: u64,
+        of: (u64, Owner),
         request: &MountRequest,
         image: &OwnedFd,
-        directory: &Directory,
+        place: FrontTarget,
+        front: FrontFiles,
         settings: &Settings,
-    ) -> Result<(ServedMount, Vec<String>), String> {
-        let front = self.find_front(domain, request, image, settings)?;
+    ) -> Result<u64, String> {
         let number = self.next_number();
-        let files = || -> io::Result<_> { Ok((image.try_clone()?, directory.try_clone()?)) };
-        let begun = files().and_then(|files| self.begin_front(number, domain, request, files, front, settings));
+        let begun =
+            image.try_clone().and_then(|image| self.begin_front(number, of, request, (image, place), front, settings));
         let waiter = begun.map_err(|error| error.to_string())?;
-        let mounted = self.wait_for_mount(number, &path(&request.image), &waiter, None);
-        mounted.map_err(|(_, message)| message)
+        let served = self.wait_until_served(number, &path(&request.image), &waiter);
+        served.map(|()| number).map_err(|(_, message)| message)
     }
 
     /// The kept metadata of an image for its front; it is rendered if it is missing and that is quick. Otherwise, the reason why there
@@ -102,42 +132,72 @@ impl Ledger {
         request: &MountRequest,
         image: &OwnedFd,
         settings: &Settings,
+        admission: Option<Admission>,
     ) -> Result<FrontFiles, String> {
         if settings.front == Front::Fuse {
             return Err(String::new());
         }
-        if !matches!(settings.mount.kernel.access, None | Some(Access::All)) {
+        if admission.is_none() && !matches!(settings.mount.kernel.access, None | Some(Access::All)) {
             return Err("the kernel's EROFS lets all users in, unlike private and allow_root".to_owned());
         }
         if !geteuid().is_root() {
             return Err("only root's service mounts the kernel's EROFS".to_owned());
         }
         let not_kept = |error: io::Error| format!("its metadata is not kept: {error}");
-        let opened = image.try_clone().map_err(not_kept)?;
-        let kept = KeptFront::of_open(&path(&request.image), File::from(opened), settings).map_err(not_kept)?;
-        let Some(mut kept) = kept else {
+        let Some(mut kept) = self.find_kept(request, image, settings, admission).map_err(not_kept)? else {
             return Err(
                 "the service mounts it only with kept metadata, which this image or its options exclude".to_owned()
             );
         };
         if !kept.has_kept() {
+            if let Some(rule) = self.fronts.refusal(&kept) {
+                return Err(format!("its metadata is not kept: {rule}"));
+            }
             let haste = if settings.front == Front::Kernel { Haste::Now } else { Haste::NowIfQuick };
             let rendered = self.render(domain, request, image, &kept, haste).map_err(not_kept)?;
             match rendered {
-                Some(file) => kept.keep_copy(&file).map_err(not_kept)?,
+                Some(file) => self.fronts.keep(&mut kept, &file).map_err(not_kept)?,
                 None if settings.front == Front::Kernel => return Err("its metadata cannot be kept".to_owned()),
                 None => {
                     self.render_later(domain, request, image, kept);
-                    return Err("its metadata is kept for the next mount".to_owned());
+                    return Err(KEPT_LATER.to_owned());
                 }
             }
         }
-        let found = kept.files().ok_or("the kernel cannot mount files in the cache directory")?;
-        let original = found.original.map(|original| original.try_clone_to_owned()).transpose();
-        let cloned = || -> io::Result<FrontFiles> {
-            Ok(FrontFiles { metadata: found.metadata.try_clone_to_owned()?, original: original? })
+        let files = kept.files().map_err(not_kept)?;
+        let (metadata, original) = files.ok_or("the kernel cannot mount files in the cache directory")?;
+        Ok(FrontFiles { metadata, original })
+    }
+
+    /// The place of the kept metadata of an image, and what is there. `None` if nothing is kept.
+    fn find_kept(
+        &self,
+        request: &MountRequest,
+        image: &OwnedFd,
+        settings: &Settings,
+        admission: Option<Admission>,
+    ) -> io::Result<Option<KeptFor>> {
+        let (shown, image) = (path(&request.image), image.try_clone()?);
+        let Some(admission) = admission else {
+            let kept = KeptFront::of_open(&shown, File::from(image), settings)?;
+            return Ok(kept.map(|kept| KeptFor::Service(Box::new(kept))));
         };
-        cloned().map_err(not_kept)
+        let cache = settings.open.remote.cache_directory.clone().or_else(CacheOptions::default_directory);
+        let Some(cache) = cache else { return Ok(None) };
+        let bytes_max = self.users.as_ref().and_then(UserLimits::fronts_bytes).unwrap_or(0);
+        let room = Room { bytes_max, held_bytes: self.nameless_bytes(admission.account) };
+        let kept = UserFront::find((&shown, image), &cache, (admission, room), settings)?;
+        Ok(Some(KeptFor::User(Box::new(kept))))
+    }
+
+    /// The size of the kept metadata that mounts of a user hold, and that has no name any more.
+    fn nameless_bytes(&self, account: u32) -> u64 {
+        let state = self.state.lock();
+        let of_user = state.mounts.values().filter(|kept| kept.owner.account() == Some(account));
+        let stats = of_user.filter_map(|kept| fstat(kept.files.metadata.as_ref()?).ok());
+        let nameless: HashMap<u64, u64> =
+            stats.filter(|stat| stat.st_nlink == 0).map(|stat| (stat.st_ino, stat.st_size.unsigned_abs())).collect();
+        nameless.values().sum()
     }
 
     /// Has a domain render the metadata of an image, and waits for it. Returns the file, to which that domain can still write; `None`
@@ -147,7 +207,7 @@ impl Ledger {
         domain: u64,
         request: &MountRequest,
         image: &OwnedFd,
-        kept: &KeptFront,
+        kept: &KeptFor,
         haste: Haste,
     ) -> io::Result<Option<File>> {
         let rendering = self.rendering(request, kept, haste);
@@ -161,23 +221,24 @@ impl Ledger {
     }
 
     /// Has a domain render the metadata of an image for later mounts. If that fails, the next mount tries again.
-    fn render_later(&self, domain: u64, request: &MountRequest, image: &OwnedFd, kept: KeptFront) {
+    fn render_later(&self, domain: u64, request: &MountRequest, image: &OwnedFd, kept: KeptFor) {
         let rendering = self.rendering(request, &kept, Haste::Later);
         let (number, file) = (rendering.number, kept.file_to_render());
         let Ok((file, for_domain)) = file.and_then(|file| Ok((file.try_clone()?, file))) else { return };
-        if self.fronts.begin(number, domain, Purpose::Later(Box::new(kept), file))
+        if self.fronts.begin(number, domain, Purpose::Later(kept, file))
             && self.order_rendering(domain, rendering, image, &for_domain).is_err()
         {
             self.fronts.forget(number);
         }
     }
 
-    fn rendering(&self, request: &MountRequest, kept: &KeptFront, haste: Haste) -> Rendering {
+    fn rendering(&self, request: &MountRequest, kept: &KeptFor, haste: Haste) -> Rendering {
         Rendering {
             number: self.next_number(),
             request: request.clone(),
             identity: kept.identity().to_vec(),
             algorithms: kept.algorithms().map(|algorithms| algorithms.to_number().into()),
+            only_user: kept.admission().and_then(|admission| admission.rules.only_user),
             haste,
         }
     }
@@ -193,27 +254,43 @@ impl Ledger {
     fn begin_front(
         self: &Arc<Self>,
         number: u64,
-        domain: u64,
+        (domain, owner): (u64, Owner),
         request: &MountRequest,
-        (image, directory): (OwnedFd, Directory),
+        (image, place): (OwnedFd, FrontTarget),
         front: FrontFiles,
         settings: &Settings,
     ) -> io::Result<Attaching> {
-        let directory = mountpoint_of(directory).map_err(|(_, message)| io::Error::other(message))?;
+        let place = match place {
+            FrontTarget::Directory(directory) => {
+                FrontTarget::Directory(mountpoint_of(directory).map_err(|(_, message)| io::Error::other(message))?)
+            }
+            detached @ FrontTarget::Detached { .. } => detached,
+        };
         let state = StateFile::create()?.into();
         let (control_name, control) = control::UnnamedSocket::beside_others()?.into_parts();
         let (device, hidden) = HiddenMount::open()?;
+        let terms = match owner {
+            Owner::Service => None,
+            // A process of the user must not keep others waiting.
+            Owner::User(_) => Some(negotiate_hidden(device.try_clone()?, &settings.mount, REQUEST_TIME_MAX)?),
+        };
+        let terms = terms.map(|ConnectionTerms { minor, features }| NegotiatedTerms { minor, features });
         let FrontFiles { metadata, original } = front;
-        let pending = PendingFront::new(hidden, directory, metadata.try_clone()?, original);
-        let may_walk = settings.profile != ProfileChoice::Off;
-        let options = settings.mount.kernel.clone();
+        let pending = PendingFront::new(hidden, place, metadata.try_clone()?, original);
+        // Names are looked up with the rights of this process.
+        let may_walk = owner == Owner::Service && settings.profile != ProfileChoice::Off;
+        let mut options = settings.mount.kernel.clone();
+        if owner != Owner::Service {
+            // They cost no request here.
+            options.acl = options.acl.or(Some(true));
+        }
         let (keeper, socket) = KeptMount::of_front(pending, options, schedule_of(self.priority), may_walk)?;
         // Until the front is mounted, there is nothing to be adopted.
         let record = record_of(number, request, keeper.place(), &control_name, true).seal()?.into();
         let (sender, waiter) = mpsc::channel();
         let kept = KeptImage {
             domain,
-            owner: Owner::Service,
+            owner,
             stage: Stage::Attaching(sender),
             keeper,
             request: request.clone(),
@@ -231,6 +308,7 @@ impl Ledger {
             remarks: Vec::new(),
             end_waiters: Vec::new(),
             control_name,
+            for_user: FrontForUser { detached: None, terms },
         };
         self.watch(kept.keeper.socket(), Watched::Mount(number))?;
         self.state.lock().mounts.insert(number, kept);
@@ -239,11 +317,12 @@ impl Ledger {
     }
 
     /// Notes that a front is mounted, and tells its domain for the next broker. Returns `false` if the mount is not wanted any more.
-    fn note_front(&self, number: u64, made: &MadeFront) -> bool {
+    fn note_front(&self, number: u64, made: &mut MadeFront) -> bool {
         let mut state = self.state.lock();
         let state = &mut *state;
         let Some(kept) = state.mounts.get_mut(&number) else { return false };
         kept.keeper.note_front(made);
+        kept.for_user.detached = made.take_detached();
         // Without its name, the mount works.
         let _ = made.place().device().map(|device| kept.control_name.name_after(device));
         let record = record_of(number, &kept.request, made.place(), &kept.control_name, true).seal();
@@ -259,9 +338,12 @@ impl Ledger {
     pub(super) fn put_front(self: &Arc<Self>, number: u64, order: FrontOrder) {
         let ledger = Arc::clone(self);
         let work = move || {
-            let Some(made) = order.mount() else { return };
-            if !ledger.note_front(number, &made) {
+            let Some(mut made) = order.mount() else { return };
+            if !ledger.note_front(number, &mut made) {
                 return made.take_back();
+            }
+            if !made.can_read_ahead() {
+                return made.tell(None, number);
             }
             let readaheads =
                 ledger.fronts.readaheads(&schedule_of(ledger.priority), |table| ledger.watch_changes(table));

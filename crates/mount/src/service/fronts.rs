@@ -4,17 +4,26 @@ use std::{
     collections::HashMap,
     fs::File,
     io,
+    os::fd::{AsFd, OwnedFd},
     sync::{Arc, mpsc::Sender},
     thread,
 };
 
+use floe_front::{Algorithms, Identity};
 use floe_keeper::{FrontReadaheads, FrontTransfer, Schedule};
 use floe_sync::Mutex;
 
+use super::user_fronts::{Admission, UserFront};
 use crate::kept_front::KeptFront;
 
 /// The maximum number of renderings for later mounts that are in progress.
 const LATER_MAX: usize = 64;
+
+/// The maximum number of those for one other user.
+const LATER_OF_USER_MAX: usize = 2;
+
+/// The maximum number of images whose metadata is known to break a rule.
+const REFUSED_MAX: usize = 1024;
 
 /// The mount table, whose changes poll(2) reports.
 const TABLE_PATH: &str = "/proc/self/mountinfo";
@@ -24,6 +33,8 @@ const TABLE_PATH: &str = "/proc/self/mountinfo";
 pub(super) struct Fronts {
     shared: Mutex<Option<Shared>>,
     renderings: Mutex<HashMap<u64, Rendering>>,
+    /// Images of users whose metadata breaks a rule, and the rule: rendering it again would be in vain.
+    refused: Mutex<HashMap<Identity, String>>,
 }
 
 /// What exists from the first front on.
@@ -44,7 +55,88 @@ pub(super) enum Purpose {
     /// A mount that waits for it.
     Mount(Sender<bool>),
     /// Later mounts, and where it is to be kept.
-    Later(Box<KeptFront>, File),
+    Later(KeptFor, File),
+}
+
+/// The kept metadata of an image, and for whom.
+pub(super) enum KeptFor {
+    /// For mounts of the user who runs the service.
+    Service(Box<KeptFront>),
+    /// For those of another user.
+    User(Box<UserFront>),
+}
+
+impl KeptFor {
+    pub(super) fn identity(&self) -> &Identity {
+        match self {
+            Self::Service(front) => front.identity(),
+            Self::User(front) => front.identity(),
+        }
+    }
+
+    /// What the kernel may decode in the image; `None` if it reads nothing there by itself.
+    pub(super) fn algorithms(&self) -> Option<Algorithms> {
+        match self {
+            Self::Service(front) => front.algorithms(),
+            Self::User(_) => None,
+        }
+    }
+
+    /// The other user.
+    pub(super) fn admission(&self) -> Option<Admission> {
+        match self {
+            Self::Service(_) => None,
+            Self::User(front) => Some(front.admission()),
+        }
+    }
+
+    pub(super) fn has_kept(&self) -> bool {
+        match self {
+            Self::Service(front) => front.has_kept(),
+            Self::User(front) => front.file().is_some(),
+        }
+    }
+
+    /// The file and the original, if that is a device of it, that the kernel may mount.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub(super) fn files(&self) -> io::Result<Option<(OwnedFd, Option<OwnedFd>)>> {
+        let (metadata, original) = match self {
+            Self::Service(front) => match front.files() {
+                Some(files) => (files.metadata, files.original),
+                None => return Ok(None),
+            },
+            Self::User(front) => match front.file() {
+                Some(file) => (file.as_fd(), None),
+                None => return Ok(None),
+            },
+        };
+        let original = original.map(|original| original.try_clone_to_owned()).transpose()?;
+        Ok(Some((metadata.try_clone_to_owned()?, original)))
+    }
+
+    /// A file for the process that renders the metadata.
+    ///
+    /// # Errors
+    /// It cannot be created.
+    pub(super) fn file_to_render(&self) -> io::Result<File> {
+        match self {
+            Self::Service(front) => front.file_to_render(),
+            Self::User(_) => UserFront::file_to_render(),
+        }
+    }
+
+    /// Keeps a copy of what a process has rendered.
+    ///
+    /// # Errors
+    /// It is not whole, or the image has changed meanwhile; of another user, also if the kernel may not mount it, or there is no room.
+    pub(super) fn keep_copy(&mut self, rendered: &File) -> io::Result<()> {
+        match self {
+            Self::Service(front) => front.keep_copy(rendered),
+            Self::User(front) => front.keep_copy(rendered),
+        }
+    }
 }
 
 impl Fronts {
@@ -83,13 +175,38 @@ impl Fronts {
         Some((readaheads.renew(number).ok()??, readaheads.thread()))
     }
 
+    /// Keeps a copy of rendered metadata, and notes if it breaks a rule.
+    ///
+    /// # Errors
+    /// As for [`KeptFor::keep_copy`].
+    pub(super) fn keep(&self, kept: &mut KeptFor, rendered: &File) -> io::Result<()> {
+        let identity = *kept.identity();
+        kept.keep_copy(rendered).inspect_err(|error| {
+            if kept.admission().is_some() && error.kind() == io::ErrorKind::InvalidData {
+                let mut refused = self.refused.lock();
+                if refused.len() >= REFUSED_MAX {
+                    refused.clear();
+                }
+                refused.insert(identity, error.to_string());
+            }
+        })
+    }
+
+    /// The rule that the metadata of an image breaks.
+    pub(super) fn refusal(&self, kept: &KeptFor) -> Option<String> {
+        self.refused.lock().get(kept.identity()).cloned()
+    }
+
     /// Notes a rendering in a domain. Returns `false` if it is one for later mounts that others make unnecessary, or if there are too
     /// many of those.
     pub(super) fn begin(&self, number: u64, domain: u64, purpose: Purpose) -> bool {
         let mut renderings = self.renderings.lock();
         if let Purpose::Later(front, _) = &purpose {
             let later: Vec<_> = renderings.values().filter_map(Rendering::later).collect();
-            if later.len() >= LATER_MAX || later.iter().any(|other| other.identity() == front.identity()) {
+            let account = |front: &KeptFor| front.admission().map(|admission| admission.account);
+            let of_same = later.iter().filter(|other| account(front).is_some() && account(other) == account(front));
+            let is_known = later.iter().any(|other| other.identity() == front.identity());
+            if is_known || later.len() >= LATER_MAX || of_same.count() >= LATER_OF_USER_MAX {
                 return false;
             }
         }
@@ -103,7 +220,7 @@ impl Fronts {
     }
 
     /// Notes the end of a rendering, as a domain tells it, which an attacker may control.
-    pub(super) fn note_rendered(&self, domain: u64, number: u64, is_done: bool) {
+    pub(super) fn note_rendered(self: &Arc<Self>, domain: u64, number: u64, is_done: bool) {
         let purpose = {
             let mut renderings = self.renderings.lock();
             let is_its = renderings.get(&number).is_some_and(|rendering| rendering.domain == domain);
@@ -117,7 +234,8 @@ impl Fronts {
             }
             Some(Purpose::Later(mut front, rendered)) if is_done => {
                 // The copy takes time. If it fails, the next mount tries again.
-                let work = move || drop(front.keep_copy(&rendered));
+                let fronts = Arc::clone(self);
+                let work = move || drop(fronts.keep(&mut front, &rendered));
                 let _ = thread::Builder::new().name("floe-keep".to_owned()).spawn(work);
             }
             Some(Purpose::Later(..)) => {}
@@ -131,7 +249,7 @@ impl Fronts {
 }
 
 impl Rendering {
-    fn later(&self) -> Option<&KeptFront> {
+    fn later(&self) -> Option<&KeptFor> {
         match &self.purpose {
             Purpose::Mount(_) => None,
             Purpose::Later(front, _) => Some(front),

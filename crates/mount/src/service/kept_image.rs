@@ -10,10 +10,10 @@ use std::{
 };
 
 use floe_ipc::protocol::{MountRequest, ServedMount};
-use floe_keeper::{KeptMount, Place};
+use floe_keeper::{DetachedMount, KeptMount, Place};
 
 use super::{
-    messages::{AttachedFront, Attachment},
+    messages::{AttachedFront, Attachment, NegotiatedTerms},
     refusal::Refusal,
     users::Owner,
 };
@@ -38,6 +38,16 @@ pub(super) struct KeptImage {
     pub(super) end_waiters: Vec<Sender<bool>>,
     /// The name of its control socket.
     pub(super) control_name: control::Server,
+    pub(super) for_user: FrontForUser,
+}
+
+/// The front of another user.
+#[derive(Default)]
+pub(super) struct FrontForUser {
+    /// The mount, until it is attached or handed over.
+    pub(super) detached: Option<DetachedMount>,
+    /// The terms of the connection of its hidden mount.
+    pub(super) terms: Option<NegotiatedTerms>,
 }
 
 /// The descriptors of a mount, which its broker and its domain have. For a domain, this is one descriptor more for each than the
@@ -75,7 +85,7 @@ impl KeptImage {
     /// The message that makes a domain serve it.
     pub(super) fn attachment(&self, number: u64) -> Attachment {
         let directory = self.place().directory().as_os_str().as_bytes().to_vec();
-        let front = self.files.metadata.is_some().then_some(AttachedFront { thread: None });
+        let front = self.files.metadata.is_some().then_some(AttachedFront { thread: None, terms: self.for_user.terms });
         let (request, place, obstacle) = (self.request.clone(), self.place().to_numbers(), self.obstacle.clone());
         Attachment { number, request, directory, place, format: self.format.clone(), front, obstacle }
     }

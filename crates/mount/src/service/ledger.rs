@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt,
     os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
@@ -49,7 +50,9 @@ pub(super) struct Ledger {
     pub(super) users: Option<UserLimits>,
     /// Where the next broker finds the domains; `None` if it cannot.
     pub(super) directory: Option<DomainDirectory>,
-    pub(super) fronts: Fronts,
+    pub(super) fronts: Arc<Fronts>,
+    /// The cache directory of mounts that name none.
+    pub(super) cache_directory: Option<PathBuf>,
     epoll: OwnedFd,
 }
 
@@ -115,6 +118,7 @@ impl Ledger {
         priority: Priority,
         directory: Option<DomainDirectory>,
         users: Option<UserLimits>,
+        cache_directory: Option<PathBuf>,
         remarks: Remarks,
     ) -> rustix::io::Result<Self> {
         Ok(Self {
@@ -126,7 +130,8 @@ impl Ledger {
             is_stopping: AtomicBool::new(false),
             users,
             directory,
-            fronts: Fronts::default(),
+            fronts: Arc::default(),
+            cache_directory,
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
         })
     }

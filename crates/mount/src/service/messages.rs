@@ -9,7 +9,7 @@ use floe_keeper::PlaceNumbers;
 use super::users::DomainUser;
 
 /// The version of these messages. Those of adoption, [`Order::Adopt`] and [`Report::Adopting`], are the same in all versions.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 encoded! {
     /// A message to a domain.
@@ -80,6 +80,19 @@ encoded! {
     pub(super) struct AttachedFront {
         /// The thread that reads ahead there, if the front is mounted. The socket to it is beside the message, after that of the keeper.
         pub thread: Option<u32>,
+        /// The terms of the connection, if the broker has negotiated them.
+        pub terms: Option<NegotiatedTerms>,
+    }
+}
+
+encoded! {
+    /// The terms of a connection to the kernel.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub(super) struct NegotiatedTerms {
+        /// The minor version of the protocol.
+        pub minor: u32,
+        /// The features in use.
+        pub features: u64,
     }
 }
 
@@ -95,6 +108,8 @@ encoded! {
         pub identity: Vec<u8>,
         /// What the kernel may decode in the image; `None` if it reads nothing there by itself.
         pub algorithms: Option<u32>,
+        /// The only user whom the root directory is to admit.
+        pub only_user: Option<u32>,
         /// When it is rendered.
         pub haste: Haste,
     }
@@ -204,7 +219,10 @@ mod tests {
             directory: b"/mnt".to_vec(),
             place: std::array::from_fn(|index| u64::MAX >> index),
             format: "EROFS".to_owned(),
-            front: Some(AttachedFront { thread: Some(7) }),
+            front: Some(AttachedFront {
+                thread: Some(7),
+                terms: Some(NegotiatedTerms { minor: 45, features: 1 << 42 }),
+            }),
             obstacle: "none".to_owned(),
         };
         let rendering = |haste| Rendering {
@@ -217,6 +235,7 @@ mod tests {
             },
             identity: vec![7; 32],
             algorithms: Some(9),
+            only_user: Some(65_533),
             haste,
         };
         for haste in [Haste::Now, Haste::NowIfQuick, Haste::Later] {

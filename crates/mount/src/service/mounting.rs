@@ -11,13 +11,13 @@ use std::{
 };
 
 use floe_image::ShownName;
-use floe_ipc::protocol::{DEVICES_MAX, MountRequest, PATH_BYTES_MAX, RefusalKind, ServedMount};
-use floe_keeper::{Detach, KeeperSocket, KeptMount, Place, UnmountError, UnmountReason};
+use floe_ipc::protocol::{DEVICES_MAX, MountRequest, MountTarget, PATH_BYTES_MAX, RefusalKind, ServedMount};
+use floe_keeper::{Detach, DetachedMount, KeeperSocket, KeptMount, Place, UnmountError, UnmountReason};
 use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, statx};
 
 use super::{
     domain_process::DomainProcess,
-    kept_image::{Attaching, KeptFiles, KeptImage, Stage},
+    kept_image::{Attaching, FrontForUser, KeptFiles, KeptImage, Stage},
     ledger::{Domain, Ledger, State, Watched},
     messages::Order,
     record::Record,
@@ -65,6 +65,10 @@ impl Ledger {
         }
         let files = RequestFiles::check(&request, descriptors)?;
         let mut settings = settings_of_request(&request).map_err(refusal)?;
+        if caller.owner != Owner::Service || settings.open.remote.cache_directory.is_none() {
+            // A path of another user is none for this process.
+            settings.open.remote.cache_directory.clone_from(&self.cache_directory);
+        }
         let RequestFiles { image, devices, target } = files;
         let target = self.target_for(caller, target, &mut settings)?;
         let domain = self.domain_for_new(caller.owner)?;
@@ -73,19 +77,15 @@ impl Ledger {
         mounted
     }
 
-    /// Waits until a domain serves a mount, and attaches it. Otherwise, nothing stays mounted.
-    pub(super) fn wait_for_mount(
+    /// Waits until a domain serves a mount. Otherwise, nothing stays mounted.
+    pub(super) fn wait_until_served(
         self: &Arc<Self>,
         number: u64,
         image: &Path,
         waiter: &Attaching,
-        to_attach: Option<ToAttach<'_>>,
-    ) -> Result<(ServedMount, Vec<String>), Refusal> {
+    ) -> Result<(), Refusal> {
         let refused = match waiter.recv_timeout(ATTACH_TIME_MAX) {
-            Ok(Ok(())) => match to_attach.map_or(Ok(()), ToAttach::attach) {
-                Ok(()) => return self.mounted(number),
-                Err(refused) => refused,
-            },
+            Ok(Ok(())) => return Ok(()),
             Ok(Err(refused)) => refused,
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 (RefusalKind::Failed, format!("{}: it takes too long to open the image", image.shown()))
@@ -99,8 +99,28 @@ impl Ledger {
         Err(refused)
     }
 
+    /// Takes the front of another user, to attach it or to hand it over.
+    pub(super) fn take_detached(&self, number: u64) -> Option<DetachedMount> {
+        self.state.lock().mounts.get_mut(&number).and_then(|kept| kept.for_user.detached.take())
+    }
+
+    /// Attaches a mount that is served. Otherwise, nothing stays mounted.
+    pub(super) fn attached(
+        self: &Arc<Self>,
+        number: u64,
+        to_attach: Option<ToAttach<'_>>,
+    ) -> Result<(ServedMount, Vec<String>), Refusal> {
+        match to_attach.map_or(Ok(()), |to_attach| to_attach.attach(|| self.take_detached(number))) {
+            Ok(()) => self.mounted(number),
+            Err(refused) => {
+                self.take_back(number);
+                Err(refused)
+            }
+        }
+    }
+
     /// A mount that works, with the remarks about it.
-    fn mounted(&self, number: u64) -> Result<(ServedMount, Vec<String>), Refusal> {
+    pub(super) fn mounted(&self, number: u64) -> Result<(ServedMount, Vec<String>), Refusal> {
         let mut state = self.state.lock();
         let State { mounts, domains, .. } = &mut *state;
         match mounts.get_mut(&number) {
@@ -150,6 +170,7 @@ impl Ledger {
                 remarks: Vec::new(),
                 end_waiters: Vec::new(),
                 control_name,
+                for_user: FrontForUser::default(),
             };
             Ok((kept, socket, waiter))
         };
@@ -304,7 +325,8 @@ impl RequestFiles {
     fn check(request: &MountRequest, descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
         let wrong = |message: String| Err((RefusalKind::Usage, message));
         let MountRequest { image, devices, .. } = request;
-        if devices.len() > DEVICES_MAX || descriptors.len() != devices.len() + 2 {
+        let target_count = usize::from(!matches!(request.target, MountTarget::Detached { .. }));
+        if devices.len() > DEVICES_MAX || descriptors.len() != devices.len() + 1 + target_count {
             return wrong("the request needs descriptors of the image, its devices and the target".to_owned());
         }
         let mut paths = devices.iter().chain([image]);
@@ -312,16 +334,16 @@ impl RequestFiles {
             return wrong("a path is too long, or has a zero byte".to_owned());
         }
         let mut descriptors = descriptors.into_iter();
-        let (first, last) = (descriptors.next(), descriptors.next_back());
-        let Some((image, directory)) = first.zip(last) else { return wrong("descriptors are missing".to_owned()) };
-        let devices: Vec<OwnedFd> = descriptors.collect();
+        let Some(image) = descriptors.next() else { return wrong("descriptors are missing".to_owned()) };
+        let devices: Vec<OwnedFd> = descriptors.by_ref().take(devices.len()).collect();
+        let target = descriptors.next();
         let names = [&request.image].into_iter().chain(&request.devices);
         for (name, file) in names.zip([&image].into_iter().chain(&devices)) {
             if let Err(reason) = check_file(file) {
                 return wrong(format!("{}: {reason}", Path::new(std::ffi::OsStr::from_bytes(name)).shown()));
             }
         }
-        let target = TargetFile::check(&request.target, directory)?;
+        let target = TargetFile::check(&request.target, target)?;
         Ok(Self { image, devices, target })
     }
 }
@@ -364,7 +386,6 @@ pub(super) fn check_file(file: &OwnedFd) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use floe_ipc::protocol::MountTarget;
     use rustix::fs::{CWD, Mode, openat};
 
     use super::*;

@@ -66,7 +66,16 @@ pub(super) fn render(
     };
     let named = NamedFiles::of_descriptors(&path(&rendering.request.image), image, Vec::new())?;
     let image = Image::of_in(engine, ImageFiles::of_named(named, &settings.open)?, &settings.open)?;
-    let original = front::original(&image, &settings.mount);
+    #[cfg(debug_assertions)]
+    let rendering = &Rendering {
+        only_user: rendering.only_user.filter(|_| !crate::compromised::lies("rendering")),
+        ..rendering.clone()
+    };
+    #[cfg(debug_assertions)]
+    if crate::compromised::lies("nothing") {
+        return Ok(true);
+    }
+    let original = front::original(&image, &settings.mount, rendering.only_user);
     let is_quick = rendering.haste == Haste::NowIfQuick;
     if is_quick && original.info().inode_count > QUICK_INODES_MAX {
         return Ok(false);

@@ -58,10 +58,11 @@ pub fn settings_of_service(options: &str) -> Result<Settings, Failure> {
     }
     let (mut rest, default) = (settings.clone(), Settings::default());
     (rest.open.engine, rest.sandbox) = (default.open.engine.clone(), default.sandbox);
+    rest.open.remote.cache_directory = None;
     (rest.mount.threads, rest.mount.busy_polling) = (default.mount.threads, default.mount.busy_polling);
     if format!("{rest:?}") != format!("{default:?}") {
         return Err(Failure::usage(
-            "floe serve takes the options that all mounts share (memory, threads, sandbox=): give the others to floe mount",
+            "floe serve takes the options that all mounts share (memory, threads, sandbox=, cache-directory=): give the others to floe mount",
         ));
     }
     Ok(settings)
@@ -159,6 +160,7 @@ mod tests {
         for (options, is_permitted) in [
             ("", true),
             ("cache=1M,reserved-pages=64,priority=normal,sandbox=require,busy-polling=off", true),
+            ("cache-directory=/var/cache/other", true),
             ("spill-file=1G", false),
             ("uid=7", false),
             ("front=fuse", false),

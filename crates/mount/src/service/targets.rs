@@ -4,7 +4,7 @@ use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc};
 
 use floe_fuse::{MountError, Mountpoint};
 use floe_ipc::protocol::{MountTarget, PATH_BYTES_MAX, RefusalKind};
-use floe_keeper::{DetachedMount, Directory, KernelOptions, Mounted, Peer, PeerNamespaces, Place};
+use floe_keeper::{DetachedMount, Directory, FrontTarget, KernelOptions, Mounted, Peer, PeerNamespaces, Place};
 use rustix::{
     fs::{FileType, OFlags, fcntl_getfl, fstat, major, minor},
     net::{AddressFamily, SocketFlags, SocketType, socketpair},
@@ -15,9 +15,10 @@ use super::{
     messages::Order,
     record::path,
     refusal::{Refusal, no_descriptors, refusal},
+    user_fronts::Admission,
     users::{Caller, Owner, check_options},
 };
-use crate::options::Settings;
+use crate::{front::Front, options::Settings};
 
 /// The device number of `/dev/fuse`.
 const FUSE_DEVICE: (u32, u32) = (10, 229);
@@ -28,6 +29,8 @@ pub(super) enum TargetFile {
     Directory(Directory),
     /// The connection of a mount that the client has made, with what the client says of it.
     Connection { device: OwnedFd, directory: PathBuf, number: (u32, u32) },
+    /// The client attaches the mount itself.
+    Detached(PathBuf),
 }
 
 /// Where a mount is made.
@@ -38,6 +41,8 @@ pub(super) enum Target<'caller> {
     OfUser(Directory, &'caller Peer, PeerNamespaces),
     /// The client has made it.
     Connection { device: OwnedFd, directory: PathBuf, number: (u32, u32) },
+    /// Another user attaches it, in the user namespace of its process.
+    Detached(PathBuf, PeerNamespaces),
 }
 
 /// A mount that no domain serves yet.
@@ -51,7 +56,8 @@ pub(super) struct Made {
 
 /// A mount that is attached to a directory once it is served.
 pub(super) struct ToAttach<'caller> {
-    mount: DetachedMount,
+    /// `None` for a front, which is made once it is served.
+    mount: Option<DetachedMount>,
     directory: Directory,
     peer: &'caller Peer,
     namespaces: PeerNamespaces,
@@ -62,9 +68,19 @@ impl TargetFile {
     ///
     /// # Errors
     /// It is no directory opened with `O_PATH`, or no connection.
-    pub(super) fn check(target: &MountTarget, file: OwnedFd) -> Result<Self, Refusal> {
+    pub(super) fn check(target: &MountTarget, file: Option<OwnedFd>) -> Result<Self, Refusal> {
         let wrong = |message: &str| Err((RefusalKind::Usage, message.to_owned()));
+        let is_path = |directory: &[u8]| directory.len() <= PATH_BYTES_MAX && !directory.contains(&0);
+        let file = match (target, file) {
+            (MountTarget::Detached { directory }, _) if is_path(directory) => {
+                return Ok(Self::Detached(path(directory)));
+            }
+            (MountTarget::Detached { .. }, _) => return wrong("a path is too long, or has a zero byte"),
+            (_, Some(file)) => file,
+            (_, None) => return wrong("descriptors are missing"),
+        };
         match target {
+            MountTarget::Detached { directory } => Ok(Self::Detached(path(directory))),
             MountTarget::Directory => {
                 if !fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::PATH)) {
                     return wrong("the directory must be opened with O_PATH");
@@ -75,7 +91,7 @@ impl TargetFile {
                 }
             }
             MountTarget::Connection { directory, device: [major, minor] } => {
-                if directory.len() > PATH_BYTES_MAX || directory.contains(&0) {
+                if !is_path(directory) {
                     return wrong("a path is too long, or has a zero byte");
                 }
                 // O_PATH descriptors have no access mode.
@@ -111,23 +127,73 @@ impl<'caller> Target<'caller> {
                 let (mount, device) = DetachedMount::for_user(peer, options)
                     .map_err(|failure| refusal(MountError::of(directory.path(), failure).into()))?;
                 let made = Made { device, place: mount.place_on(&directory), is_of_client: false };
-                Ok((made, Some(ToAttach { mount, directory, peer, namespaces })))
+                Ok((made, Some(ToAttach { mount: Some(mount), directory, peer, namespaces })))
             }
             Self::Connection { device, directory, number } => {
                 let place = Place::elsewhere(directory, number);
                 Ok((Made { device, place, is_of_client: true }, None))
             }
+            Self::Detached(..) => Err((RefusalKind::NotOffered, "only a front can be handed over".to_owned())),
         }
+    }
+
+    /// Where a front for this target is mounted, and whom of users it admits if it is for another user. Otherwise, the reason why there
+    /// is none.
+    pub(super) fn of_front(
+        &self,
+        owner: Owner,
+        settings: &Settings,
+    ) -> Result<(FrontTarget, Option<Admission>), String> {
+        let text = |error: std::io::Error| error.to_string();
+        match (self, owner) {
+            (Self::Directory(directory), Owner::Service) => {
+                Ok((FrontTarget::Directory(directory.try_clone().map_err(text)?), None))
+            }
+            (Self::OfUser(directory, ..), Owner::User(user)) => {
+                let admission = Admission::of(user, settings, false)?;
+                Ok((FrontTarget::Detached { path: directory.path().to_owned(), owners: None }, Some(admission)))
+            }
+            (Self::Detached(path, namespaces), Owner::User(user)) => {
+                let admission = Admission::of(user, settings, true)?;
+                let owners = Some(namespaces.users().try_clone_to_owned().map_err(text)?);
+                Ok((FrontTarget::Detached { path: path.clone(), owners }, Some(admission)))
+            }
+            _ => Err("another process has mounted it".to_owned()),
+        }
+    }
+
+    /// Whom the front of a later mount by this client admits, if that attaches one.
+    pub(super) fn front_of_later(&self, owner: Owner, settings: &Settings) -> Option<Admission> {
+        match (self, owner) {
+            (Self::Connection { .. }, Owner::User(user)) if settings.front == Front::Auto => {
+                Admission::of(user, settings, true).ok()
+            }
+            _ => None,
+        }
+    }
+
+    /// What attaches a front for this target once it is served.
+    pub(super) fn into_attaching(self) -> Option<ToAttach<'caller>> {
+        match self {
+            Self::OfUser(directory, peer, namespaces) => Some(ToAttach { mount: None, directory, peer, namespaces }),
+            Self::Directory(_) | Self::Connection { .. } | Self::Detached(..) => None,
+        }
+    }
+
+    /// Whether the client attaches it.
+    pub(super) fn is_detached(&self) -> bool {
+        matches!(self, Self::Detached(..))
     }
 }
 
 impl ToAttach<'_> {
-    /// Attaches the mount to its directory.
+    /// Attaches the mount to its directory, or the front that was made.
     ///
     /// # Errors
     /// The user may not mount there any more, or the kernel refuses. The mount ends then.
-    pub(super) fn attach(self) -> Result<(), Refusal> {
+    pub(super) fn attach(self, front: impl FnOnce() -> Option<DetachedMount>) -> Result<(), Refusal> {
         let Self { mount, directory, peer, namespaces } = self;
+        let Some(mount) = mount.or_else(front) else { return Err(no_front()) };
         mount.attach(&directory, peer, &namespaces).map_err(|error| refused_on(&directory, &error))
     }
 }
@@ -144,20 +210,29 @@ impl Ledger {
         settings: &mut Settings,
     ) -> Result<Target<'caller>, Refusal> {
         let (Owner::User(user), Some(limits)) = (caller.owner, &self.users) else {
-            return Ok(match file {
-                TargetFile::Directory(directory) => Target::Directory(directory),
+            return match file {
+                TargetFile::Directory(directory) => Ok(Target::Directory(directory)),
                 TargetFile::Connection { device, directory, number } => {
-                    Target::Connection { device, directory, number }
+                    Ok(Target::Connection { device, directory, number })
                 }
-            });
+                TargetFile::Detached(_) => {
+                    Err((RefusalKind::Usage, "root attaches mounts without the service's help".to_owned()))
+                }
+            };
         };
         {
             let state = self.state.lock();
             limits.check(user, state.mounts_of(user.account), state.domains.values().map(|domain| domain.owner))?;
         }
-        check_options(settings, matches!(file, TargetFile::Connection { .. }))?;
+        check_options(settings, limits, !matches!(file, TargetFile::Directory(_)))?;
         let directory = match file {
             TargetFile::Directory(directory) => directory,
+            TargetFile::Detached(directory) => {
+                return match caller.namespaces()? {
+                    Some((_, namespaces)) if !namespaces.admit_mounts() => Ok(Target::Detached(directory, namespaces)),
+                    _ => Err((RefusalKind::Usage, "the service attaches mounts in this mount namespace".to_owned())),
+                };
+            }
             TargetFile::Connection { device, directory, number } => {
                 return Ok(Target::Connection { device, directory, number });
             }
@@ -201,6 +276,11 @@ impl Ledger {
             _ => self.options.clone(),
         }
     }
+}
+
+/// The refusal of a front that its process has not asked for.
+pub(super) fn no_front() -> Refusal {
+    (RefusalKind::Failed, "the process that reads images breaks the protocol".to_owned())
 }
 
 /// Checks that a directory can be mounted on.

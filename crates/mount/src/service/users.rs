@@ -22,6 +22,9 @@ use crate::{failure::Failure, front::Front, options::Settings, quantity};
 /// The maximum number of processes that read images for one user: there is one for each user namespace.
 const DOMAINS_MAX: usize = 8;
 
+/// The disk space for kept metadata of one user with `fronts`.
+const FRONTS_BYTES: u64 = 256 << 20;
+
 /// The options of a mount that only the user who runs the service may give.
 const FOR_ROOT: &str = "is not available to users through the service: mount with -o service=off";
 
@@ -64,6 +67,8 @@ pub struct UserLimits {
     cpu_percent: Option<u32>,
     /// Whether its threads may be scheduled in real time.
     may_be_real_time: bool,
+    /// The disk space for kept metadata of fronts of one user; `None` if users have no fronts.
+    fronts_bytes: Option<u64>,
     /// Where such processes get control groups; `None` if nowhere.
     group: Option<DelegatedGroup>,
 }
@@ -186,18 +191,28 @@ impl Caller {
             Ok(None) => true,
             Err(_) => false,
         };
-        ServiceOffer { users: limits.is_some(), fronts: false, mounts }
+        let is_roots = self.owner == Owner::Service && geteuid().is_root();
+        let fronts = is_roots || limits.is_some_and(|limits| limits.fronts_bytes.is_some());
+        ServiceOffer { users: limits.is_some(), fronts, mounts }
     }
 }
 
 impl Default for UserLimits {
     fn default() -> Self {
-        Self { mounts_max: 100, memory_bytes: 1 << 30, cpu_percent: None, may_be_real_time: false, group: None }
+        Self {
+            mounts_max: 100,
+            memory_bytes: 1 << 30,
+            cpu_percent: None,
+            may_be_real_time: false,
+            fronts_bytes: None,
+            group: None,
+        }
     }
 }
 
 impl UserLimits {
-    /// The default limits with changes: `mounts=COUNT`, `memory=SIZE`, `cpu=PERCENT`, `real-time`, separated by commas.
+    /// The default limits with changes: `mounts=COUNT`, `memory=SIZE`, `cpu=PERCENT`, `real-time`, `fronts` or `fronts=SIZE`, separated
+    /// by commas.
     ///
     /// # Errors
     /// A word is none of these, or this process is not root of the machine, who alone may mount for others.
@@ -222,8 +237,16 @@ impl UserLimits {
                         return Err(wrong("it needs a control group of the service's own (DelegateSubgroup=broker)"));
                     }
                 }
+                Some(("fronts", size)) => {
+                    limits.fronts_bytes = Some(quantity::bytes(size).map_err(|reason| wrong(&reason))?);
+                }
                 None if word == "real-time" => limits.may_be_real_time = true,
-                _ => return Err(wrong("the limits are mounts=COUNT, memory=SIZE, cpu=PERCENT and real-time")),
+                None if word == "fronts" => limits.fronts_bytes = Some(FRONTS_BYTES),
+                _ => {
+                    return Err(wrong(
+                        "the limits are mounts=COUNT, memory=SIZE, cpu=PERCENT, real-time and fronts=SIZE",
+                    ));
+                }
             }
         }
         Ok(limits)
@@ -232,6 +255,11 @@ impl UserLimits {
     /// The options of a user's domain, if these are those of the service.
     pub(super) fn options(&self, of_service: &str) -> String {
         if self.may_be_real_time { of_service.to_owned() } else { format!("{of_service},priority=normal") }
+    }
+
+    /// The disk space for kept metadata of fronts of one user; `None` if users have no fronts.
+    pub(super) fn fronts_bytes(&self) -> Option<u64> {
+        self.fronts_bytes
     }
 
     /// What the domain of a user becomes.
@@ -269,16 +297,18 @@ impl UserLimits {
     }
 }
 
-/// Checks the options of a user's mount, and makes the mount `nosuid` and `nodev`. `has_mounted`: the user's process has mounted.
+/// Checks the options of a user's mount, and makes the mount `nosuid` and `nodev`. `is_users`: the user's process mounts.
 ///
 /// # Errors
 /// The options are root's, or others may not be admitted on this machine.
-pub(super) fn check_options(settings: &mut Settings, has_mounted: bool) -> Result<(), Refusal> {
-    if settings.front == Front::Kernel {
-        return Err((RefusalKind::NotOffered, format!("front=kernel {FOR_ROOT}")));
+pub(super) fn check_options(settings: &mut Settings, limits: &UserLimits, is_users: bool) -> Result<(), Refusal> {
+    if limits.fronts_bytes.is_none() {
+        if settings.front == Front::Kernel {
+            let message = "front=kernel is root's here: root permits it to users with floe serve --users=fronts";
+            return Err((RefusalKind::NotOffered, message.to_owned()));
+        }
+        settings.front = Front::Fuse;
     }
-    // A front admits all users whom the modes of its files admit.
-    settings.front = Front::Fuse;
     let kernel = &mut settings.mount.kernel;
     let not_offered = |what: &str| Err((RefusalKind::NotOffered, format!("{what} {FOR_ROOT}")));
     if let Some(option) = kernel.others.first() {
@@ -289,7 +319,7 @@ pub(super) fn check_options(settings: &mut Settings, has_mounted: bool) -> Resul
     }
     kernel.flags.nosuid = true;
     kernel.flags.nodev = true;
-    if has_mounted {
+    if is_users {
         // The kernel knows the options; the process that serves the mount refuses no request because of its user.
         return match kernel.access {
             Some(Access::OwnerAndRoot) => not_offered("access=allow-root in a user namespace"),

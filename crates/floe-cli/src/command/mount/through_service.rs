@@ -1,12 +1,14 @@
 //! Mounts through the service.
 
+use std::os::fd::AsFd;
+
 use floe::Offset;
 use floe_fuse::{MountError, Mountpoint};
 use floe_image::ShownName;
 use floe_ipc::{ClientError, MountFiles, ServiceClient, ServiceMount, protocol::RefusalKind};
-use floe_keeper::{Access, Detach, KernelOptions, Mounted};
+use floe_keeper::{Access, Detach, Directory, KernelOptions, Mounted, attach};
 use floe_mount::{
-    Failure, Request,
+    Failure, Front, Request,
     daemon::is_background,
     handover::is_upgrade,
     options::{ServiceChoice, Settings},
@@ -41,9 +43,15 @@ pub(crate) fn mount_through_service(request: &Request, lists: &[String], says_re
     };
     let files = MountFiles::open(image, &settings.open.devices, directory)?;
     let options = option_text(lists, settings);
-    let mounted = match service.offer()?.mounts {
+    let offer = service.offer()?;
+    let mounted = match offer.mounts {
         true => service.mount(&files, &options),
-        false => mount_for_service(&mut service, request, files, &options)?,
+        false => match attach_front(&mut service, request, &files, &options, offer.fronts)? {
+            Err(ClientError::Refused { kind: RefusalKind::NotOffered, .. }) if settings.front != Front::Kernel => {
+                mount_for_service(&mut service, request, files, &options)?
+            }
+            mounted => mounted,
+        },
     };
     let mounted = match mounted {
         // It has other options than this program, or does not mount for this user, or not as much.
@@ -62,6 +70,57 @@ pub(crate) fn mount_through_service(request: &Request, lists: &[String], says_re
     Ok(Some(Exit::Done.code()))
 }
 
+/// Attaches the kernel's EROFS that the service has mounted, in a mount namespace of this user. The service maps the owners of its files
+/// to this user namespace.
+///
+/// # Errors
+/// The kernel refuses. The inner error is that of the service ([`RefusalKind::NotOffered`]: there are other ways); nothing stays mounted.
+fn attach_front(
+    service: &mut ServiceClient,
+    request: &Request,
+    files: &MountFiles,
+    options: &str,
+    is_offered: bool,
+) -> Result<Result<ServiceMount, ClientError>, Fail> {
+    let Request { directory, settings, .. } = request;
+    let not_offered =
+        |message: &str| Ok(Err(ClientError::Refused { kind: RefusalKind::NotOffered, message: message.to_owned() }));
+    if settings.front == Front::Fuse {
+        return not_offered("front=fuse is requested");
+    }
+    if !is_offered {
+        return not_offered("front=kernel is root's here: root permits it to users with floe serve --users=fronts");
+    }
+    let mountpoint = mountpoint_of(request)?;
+    let path = mountpoint.path().to_owned();
+    let access = access_of(&settings.mount.kernel);
+    let (mounted, mount) = match service.mount_detached(files, &path, &format!("{options},access={access}")) {
+        Ok(mounted) => mounted,
+        Err(error) => return Ok(Err(error)),
+    };
+    // Without the descriptor, the mount ends.
+    attach(mount.as_fd(), &mountpoint)
+        .map_err(|error| Fail::failed(format!("cannot mount on {}: {error}", directory.shown())))?;
+    Ok(Ok(mounted))
+}
+
+/// The directory of a request.
+fn mountpoint_of(request: &Request) -> Result<Directory, Fail> {
+    match Mountpoint::find(&request.directory).map_err(|error| Fail::from(Failure::from(error)))? {
+        Mountpoint::Directory(mountpoint) => Ok(mountpoint),
+        Mountpoint::Descriptor(_) => Err(Fail::usage("the service needs a directory to mount on")),
+    }
+}
+
+/// Who may enter a mount with these options. The service must know it.
+fn access_of(kernel: &KernelOptions) -> &'static str {
+    match kernel.access() {
+        Access::Owner => "private",
+        Access::OwnerAndRoot => "allow-root",
+        Access::All => "allow-other",
+    }
+}
+
 /// Mounts where the service may not: in a mount namespace of this user, who has all rights over mounts there. The service serves the
 /// mount, and has no more rights over it than over any file that this process has opened.
 ///
@@ -73,11 +132,9 @@ fn mount_for_service(
     files: MountFiles,
     options: &str,
 ) -> Result<Result<ServiceMount, ClientError>, Fail> {
-    let Request { directory, settings, .. } = request;
+    let settings = &request.settings;
     let failed = |error: MountError| Fail::from(Failure::from(error));
-    let Mountpoint::Directory(mountpoint) = Mountpoint::find(directory).map_err(failed)? else {
-        return Err(Fail::usage("the service needs a directory to mount on"));
-    };
+    let mountpoint = mountpoint_of(request)?;
     let source = || request.shown_image().to_string_lossy().into_owned();
     let kernel = KernelOptions {
         source: settings.source.clone().unwrap_or_else(source),
@@ -91,12 +148,7 @@ fn mount_for_service(
         let _ = place.unmount(Detach::Lazily);
         return Err(Fail::failed(format!("{}: the kernel does not tell the number of the mount", path.shown())));
     };
-    // The other process must know who may enter.
-    let access = match kernel.access() {
-        Access::Owner => "private",
-        Access::OwnerAndRoot => "allow-root",
-        Access::All => "allow-other",
-    };
+    let access = access_of(&kernel);
     let served = service.mount(&files.with_connection(&path, device, number), &format!("{options},access={access}"));
     if served.is_err() {
         let _ = place.unmount(Detach::Lazily);
