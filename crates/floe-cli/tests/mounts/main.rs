@@ -39,6 +39,7 @@ mod service {
     mod hostile_users;
     mod images;
     mod restarts;
+    mod user_fronts;
     mod users;
 }
 

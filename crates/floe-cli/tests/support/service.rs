@@ -37,7 +37,8 @@ impl Service {
         Self::started(tempfile::tempdir().expect("a directory"), &[], variables)
     }
 
-    fn started(
+    /// As [`Service::start_in`], with these environment variables.
+    pub(crate) fn started(
         folder: tempfile::TempDir,
         arguments: &[&str],
         variables: &'static [(&'static str, &'static str)],

@@ -31,6 +31,25 @@ pub(super) struct ForUsers {
 
 impl ForUsers {
     pub(super) fn start(limits: &str) -> Self {
+        Self::started(limits, &[], &[])
+    }
+
+    /// One that mounts fronts, and keeps metadata in its folder.
+    pub(super) fn start_with_cache(limits: &str) -> Self {
+        Self::started(&format!("=fronts{limits}"), &["cache"], &[("FLOE_TEST_KEEP_AFTER_MS", "100")])
+    }
+
+    /// The same, with a process that reads images which does something else than it is told to.
+    pub(super) fn start_lying(lie: &'static str) -> Self {
+        let variables: &'static [(&str, &str)] = match lie {
+            "rendering" => &[("FLOE_TEST_LYING", "rendering"), ("FLOE_TEST_KEEP_AFTER_MS", "100")],
+            "nothing" => &[("FLOE_TEST_LYING", "nothing"), ("FLOE_TEST_KEEP_AFTER_MS", "100")],
+            _ => &[("FLOE_TEST_LYING", "order"), ("FLOE_TEST_KEEP_AFTER_MS", "100")],
+        };
+        Self::started("=fronts", &["cache"], variables)
+    }
+
+    fn started(limits: &str, cache: &[&str], variables: &'static [(&'static str, &'static str)]) -> Self {
         let folder = tempfile::tempdir().expect("a directory");
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("ours");
         copy_program(env!("CARGO_BIN_EXE_floe"), folder.path().join("floe"));
@@ -39,7 +58,14 @@ impl ForUsers {
             run(Command::new("mknod").args(["-m", "666"]).arg(folder.path().join("fuse")).args(["c", "10", "229"]));
         assert!(made.status.success(), "{made:?}");
         let socket = folder.path().join("users").to_str().expect("text").to_owned();
-        let service = Service::start_in(folder, &[&format!("--users{limits}"), "--users-socket", &socket]);
+        let cache: Vec<String> = cache
+            .iter()
+            .map(|name| format!("cache-directory={}", folder.path().join(name).to_str().expect("text")))
+            .collect();
+        let limits = format!("--users{limits}");
+        let further = cache.iter().flat_map(|option| ["-o", option]);
+        let arguments: Vec<&str> = [&*limits, "--users-socket", &socket].into_iter().chain(further).collect();
+        let service = Service::started(folder, &arguments, variables);
         Self { service }
     }
 
@@ -215,9 +241,9 @@ fn the_service_is_roots_alone_until_users_are_permitted() {
     assert!(!service.folder().join("users").exists());
     let refused = run(service.floe().args(["serve", "--users=mount=1"]));
     assert!(
-        told(&refused)
-            .1
-            .contains("--users=mount=1: the limits are mounts=COUNT, memory=SIZE, cpu=PERCENT and real-time"),
+        told(&refused).1.contains(
+            "--users=mount=1: the limits are mounts=COUNT, memory=SIZE, cpu=PERCENT, real-time and fronts=SIZE"
+        ),
         "{refused:?}"
     );
     let folder = tempfile::tempdir().expect("a directory");
