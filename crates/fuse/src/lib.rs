@@ -16,7 +16,7 @@ mod session_pool;
 mod setup;
 
 pub use connection::rings::Rings;
-pub use edge::{front_pages::FrontImage, negotiation::negotiate_hidden};
+pub use edge::front_pages::FrontImage;
 pub use floe_keeper::{
     Access, Detach, Directory, FrontRange, FrontRefusal, Keeper, KernelFlags, KernelOptions, UnmountError,
     UnmountReason,
@@ -25,6 +25,7 @@ pub use mount::{
     Abandoner, Ended, Mount, MountStart,
     error::MountError,
     handover::{ConnectionTerms, Handover, Inherited, PauseError, Paused},
+    hidden::negotiate_hidden,
     mountpoint::Mountpoint,
     passed_sys::passed_descriptors,
     transport::Transport,

@@ -3,6 +3,7 @@
 mod end_sender;
 pub(crate) mod error;
 pub(crate) mod handover;
+pub(crate) mod hidden;
 mod link;
 pub(crate) mod mountpoint;
 pub(crate) mod passed_sys;

@@ -1,13 +1,13 @@
 //! The terms of the connection that INIT negotiates with the kernel.
 
-use std::{io, num::NonZero, os::fd::OwnedFd, time::Duration};
+use std::num::NonZero;
 
 use floe_engine::machine_page_bytes;
-use floe_fuse_wire::{Agreement, Channel, InitFlags, Offer, Terms};
-use floe_keeper::{Access, KernelOptions};
+use floe_fuse_wire::{Agreement, InitFlags, Offer, Terms};
+use floe_keeper::Access;
 
 use crate::{
-    ConnectionTerms, MountOptions, MountSetup, Readdir, Rings,
+    MountOptions, MountSetup, Readdir, Rings,
     connection::{READ_BYTES_MAX, WRITE_BYTES_MAX},
 };
 
@@ -33,38 +33,6 @@ pub(crate) struct ZeroMessageOpens {
     pub(crate) files: bool,
     /// For directories.
     pub(crate) directories: bool,
-}
-
-/// Negotiates the connection of a hidden mount behind a front of another user, which a process of that user will serve. The kernel
-/// aborts the connection if that process leaves a request without a reply for `request_timeout`, however it behaves: who reads the
-/// front waits no longer.
-///
-/// # Errors
-/// The kernel has no such time limit (before Linux 6.14), or the handshake fails.
-pub fn negotiate_hidden(
-    device: OwnedFd,
-    options: &MountOptions,
-    request_timeout: Duration,
-) -> io::Result<ConnectionTerms> {
-    let channel = Channel::new(device);
-    // As the process that serves it sets it up.
-    let kernel = KernelOptions { access: Some(Access::All), checks_permissions: false, ..options.kernel.clone() };
-    let setup = MountSetup::from(&MountOptions { kernel, ..options.clone() });
-    let agreement = channel.negotiate(|offer| {
-        let terms = terms(offer, &setup, false);
-        Terms {
-            flags: terms.flags | InitFlags::REQUEST_TIMEOUT,
-            request_timeout_s: u16::try_from(request_timeout.as_secs()).unwrap_or(u16::MAX),
-            ..terms
-        }
-    })?;
-    if !agreement.flags.contains(InitFlags::REQUEST_TIMEOUT) {
-        return Err(io::Error::new(
-            io::ErrorKind::Unsupported,
-            "the kernel does not limit the time of requests (Linux 6.14 does)",
-        ));
-    }
-    Ok(ConnectionTerms::of(&agreement))
 }
 
 /// The terms to request for a mount. `has_acls` is whether the format has access control lists.

@@ -1,5 +1,5 @@
 """Shows a tree as a process of a user sees it: view.py WHAT…. Prints a line for each fact."""
-import ctypes, errno, os, socket, stat, struct, sys
+import ctypes, errno, os, socket, stat, struct, sys, tempfile
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -169,8 +169,7 @@ def overlay(directory):
     def mounted(kind, where, options):
         call(libc.mount, kind, where.encode(), kind, 0, options.encode())
 
-    base = f"/tmp/overlay-{os.getpid()}"
-    os.mkdir(base)
+    base = tempfile.mkdtemp()
     mounted(b"tmpfs", base, "")
     os.chdir(base)
     for name in ("upper", "work", "merged"):
