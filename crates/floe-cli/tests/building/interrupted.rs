@@ -113,16 +113,23 @@ impl Scene {
         self.folder.path().join("messages")
     }
 
-    /// Checks what a build left in a directory: `image`, perhaps with its root hash, and nothing else. Returns whether it is the
-    /// new image.
-    fn is_new(&self, build: usize, directory: &Path, had_earlier: bool, what: &str) -> bool {
+    /// Checks what a build left in a directory: `image`, perhaps with its root hash, and nothing else, unless it was stopped while
+    /// it replaced the earlier image. Returns whether it is the new image.
+    fn is_new(&self, build: usize, directory: &Path, (had_earlier, was_stopped): (bool, bool), what: &str) -> bool {
         let image = directory.join("image");
         let names = fs::read_dir(directory).expect("listed").map(|entry| entry.expect("listed").file_name());
-        let mut others: Vec<_> = names.filter(|name| name != "image" && name != "lost+found").collect();
+        let known = ["image", "image.dmverity", "lost+found"];
+        let others = names.filter(|name| known.iter().all(|known| name != known));
         let hash = root_hash(&image);
-        others.retain(|name| name != "image.dmverity");
-        assert!(others.is_empty(), "{what}: {others:?} are left");
         let (complete, complete_hash, _) = &self.complete[build];
+        for name in others {
+            // A file that replaces another one has a temporary name for a moment, in which it is complete.
+            let bytes = fs::read(directory.join(&name)).expect("it is there");
+            let is_complete = bytes == *complete || bytes == EARLIER || complete_hash.as_ref() == Some(&bytes);
+            let is_temporary = was_stopped && had_earlier && name.to_string_lossy().starts_with(".image.");
+            assert!(is_temporary && is_complete, "{what}: {name:?} is left");
+            fs::remove_file(directory.join(&name)).expect("it is there");
+        }
         match fs::read(&image) {
             Err(error) => {
                 assert!(!had_earlier && hash.is_none(), "{what}: the earlier image is gone: {error}");
@@ -199,7 +206,7 @@ fn killed_builds_leave_no_part_of_an_image() {
         let ended = child.try_wait().expect("our own child");
         child.kill().expect("our own child");
         child.wait().expect("our own child");
-        let is_new = scene.is_new(build, place.path(), has_earlier, what);
+        let is_new = scene.is_new(build, place.path(), (has_earlier, true), what);
         assert!(is_new || ended.is_none(), "{what}: it ended with {ended:?} before, without an image");
         is_new
     });
@@ -218,7 +225,7 @@ fn builds_on_a_disk_that_is_full_leave_no_part_of_an_image() {
         let disk = Disk::new(&format!("size={}k", 16 + random.below(most >> 10)));
         let image = prepare(disk.directory(), has_earlier);
         let status = scene.start(build, &image, &scene.tree()).wait().expect("our own child");
-        let is_new = scene.is_new(build, disk.directory(), has_earlier, what);
+        let is_new = scene.is_new(build, disk.directory(), (has_earlier, false), what);
         assert_eq!(status.success(), is_new, "{what}");
         if !is_new {
             let told = scene.assert_told(status, what);
@@ -259,7 +266,7 @@ fn builds_on_a_disk_that_fails_leave_no_part_of_an_image() {
         }
         mount.end(&device);
         let mount = Mount::new(&device.path, &directory);
-        let is_new = scene.is_new(build, &directory, has_earlier, what);
+        let is_new = scene.is_new(build, &directory, (has_earlier, true), what);
         assert!(is_new || ended.is_none(), "{what}: the image is lost after {ended:?}");
         mount.end(&device);
         is_new
@@ -292,12 +299,12 @@ fn builds_from_a_source_that_fails_leave_no_part_of_an_image() {
             // Archives are not in the mount; another format takes their place.
             let status = scene.start(0, &image, &source.place.path).wait().expect("our own child");
             scene.assert_told(status, what);
-            return scene.is_new(0, place.path(), has_earlier, what);
+            return scene.is_new(0, place.path(), (has_earlier, false), what);
         }
         let status = scene.start(build, &image, &source.place.path).wait().expect("our own child");
         let told = scene.assert_told(status, what);
         assert!(told.contains("cannot read"), "{what}: byte {offset}: {told}");
-        scene.is_new(build, place.path(), has_earlier, what)
+        scene.is_new(build, place.path(), (has_earlier, false), what)
     });
     assert_eq!(failed, attempts(), "no image has unreadable files");
 }
