@@ -100,7 +100,8 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
             let kib = fs::metadata(&image)?.len() >> 10;
             let mut line = format!("{build}: {kib} KiB in {:.1} s:", begun.elapsed().as_secs_f64());
             image_count += 1;
-            for reader in readers.iter().filter(|reader| reader.reads(build)) {
+            let expected = build.visible(&expected);
+            for reader in readers.iter().filter(|reader| reader.reads(build, &expected)) {
                 let found = reader.read(&floe, &image, format, &scratch.path().join("out"));
                 let told = match found {
                     Ok(found) => {

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use floe_testkit::corpus::Format;
+use floe_testkit::{corpus::Format, manifest::Manifest};
 
 use super::succeed;
 use crate::task_error::{During, Outcome, TaskError};
@@ -78,6 +78,20 @@ impl Build {
     /// Whether the image is compressed by a codec that Linux and its readers do not have.
     pub(super) fn is_lzma_squashfs(&self) -> bool {
         self.format == Format::Squashfs && self.options.iter().any(|word| word == "lzma")
+    }
+
+    /// The part of a tree that the source of this image has: GNU tar omits sockets, and stores several names of a device or of a
+    /// pipe as files of their own.
+    pub(super) fn visible(&self, tree: &Manifest) -> Manifest {
+        let mut visible = Manifest::default();
+        for (path, entry) in tree.entries().filter(|(_, entry)| !self.from_tar || entry.file_type != 's') {
+            let mut entry = entry.clone();
+            if self.from_tar && matches!(entry.file_type, 'b' | 'c' | 'p') {
+                (entry.link_of, entry.link_count) = (None, 1);
+            }
+            visible.insert(path.to_vec(), entry);
+        }
+        visible
     }
 
     /// Builds the image; keeps a tar archive in `scratch` during the build.

@@ -81,9 +81,15 @@ impl Reader {
         }
     }
 
-    /// Whether it has the codec of an image: Linux and squashfuse have no lzma.
-    pub(super) fn reads(self, build: &Build) -> bool {
-        !build.is_lzma_squashfs() || !matches!(self, Self::Kernel | Self::Squashfuse)
+    /// Whether it can read an image of this tree: Linux and squashfuse have no lzma, and squashfuse refuses to give empty
+    /// attributes.
+    pub(super) fn reads(self, build: &Build, tree: &Manifest) -> bool {
+        let has_empty = || tree.entries().any(|(_, entry)| entry.xattrs.values().any(Vec::is_empty));
+        match self {
+            Self::Kernel => !build.is_lzma_squashfs(),
+            Self::Squashfuse => !build.is_lzma_squashfs() && !has_empty(),
+            _ => true,
+        }
     }
 
     /// Why the reader is not available; `None` if it is.
