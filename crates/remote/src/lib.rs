@@ -38,7 +38,7 @@ pub use location::{BadLocation, ImageReference, LayerChoice, ObjectService, Remo
 pub use network::Network;
 pub use object::RemoteObject;
 pub use options::{BadOutage, Outage, RemoteOptions};
-pub use process::{RemoteProcess, serve};
+pub use process::{FetchingProcess, RemoteProcess, Renewal, serve, serve_several};
 pub use pull::Pulled;
 pub use registry::{
     EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, ImageToPush, Pushed, PushedFormat, RegistryImages, RootedLayer,

@@ -94,6 +94,11 @@ impl RemoteLocation {
         text.split_once("://").is_some_and(|(scheme, _)| SCHEMES.contains(&scheme.to_ascii_lowercase().as_str()))
     }
 
+    /// Whether a text that is meant as a location has a password or a query, which may contain a signature.
+    pub fn has_secrets(text: &str) -> bool {
+        without_secrets(text) != text
+    }
+
     /// The text of a location for display, valid or not: without user, password, and query.
     pub fn shown(text: &str) -> String {
         text.parse::<Self>().map_or_else(|_| without_secrets(text), |location| location.to_string())

@@ -25,14 +25,17 @@ pub struct Network {
 }
 
 pub(crate) struct Shared {
-    runtime: Option<Runtime>,
+    threads: Arc<Threads>,
     pub(crate) client: HttpClient,
-    pub(crate) limits: HostLimits,
-    pub(crate) authenticator: Authenticator,
+    pub(crate) limits: Arc<HostLimits>,
+    pub(crate) authenticator: Arc<Authenticator>,
     pub(crate) options: RemoteOptions,
     is_closed: AtomicBool,
     closed: Notify,
 }
+
+/// The threads that drive connections.
+struct Threads(Option<Runtime>);
 
 impl Network {
     /// Starts the threads. Sends nothing yet.
@@ -48,15 +51,30 @@ impl Network {
             .build()?;
         let client = HttpClient::new(options.stall)?;
         let shared = Shared {
-            runtime: Some(runtime),
-            limits: HostLimits::new(options.connections_max),
-            authenticator: Authenticator::new(client.clone(), options.auth_file.clone()),
+            threads: Arc::new(Threads(Some(runtime))),
+            limits: Arc::new(HostLimits::new(options.connections_max)),
+            authenticator: Arc::new(Authenticator::new(client.clone(), options.auth_file.clone())),
             client,
             options,
             is_closed: AtomicBool::new(false),
             closed: Notify::new(),
         };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// A network with the threads, connections, limits and tokens of this one, and with the same options. Each is closed by itself.
+    pub(crate) fn sibling(&self) -> Self {
+        let Shared { threads, client, limits, authenticator, options, .. } = &*self.shared;
+        let shared = Shared {
+            threads: Arc::clone(threads),
+            client: client.clone(),
+            limits: Arc::clone(limits),
+            authenticator: Arc::clone(authenticator),
+            options: options.clone(),
+            is_closed: AtomicBool::new(false),
+            closed: Notify::new(),
+        };
+        Self { shared: Arc::new(shared) }
     }
 
     /// Cancels all waiting requests, and fails all later ones.
@@ -78,7 +96,7 @@ impl Shared {
 
     /// Runs `work` until it completes or the network is closed.
     pub(crate) fn block_on<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
-        let Some(runtime) = &self.runtime else { return Err(Fault::closed()) };
+        let Some(runtime) = &self.threads.0 else { return Err(Fault::closed()) };
         runtime.block_on(async {
             let closed = self.closed.notified();
             if self.is_closed.load(Relaxed) {
@@ -92,9 +110,9 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for Threads {
     fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
+        if let Some(runtime) = self.0.take() {
             // Tasks that still wait, for example for a name server, are abandoned.
             runtime.shutdown_background();
         }

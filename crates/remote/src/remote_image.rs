@@ -40,9 +40,16 @@ pub struct ImageAbout {
     pub is_recalled: bool,
     /// Whether a launch bundle is being fetched.
     pub has_launch_bundle: bool,
+    /// The version that the server states; `None` if bytes are verified.
+    pub version: Option<String>,
 }
 
 impl ImageAbout {
+    /// Whether this is the same image, opened again.
+    pub(crate) fn is_same_as(&self, other: &Self) -> bool {
+        (self.len, &self.verified_by, &self.version) == (other.len, &other.verified_by, &other.version)
+    }
+
     /// What tells the image from all others; `None` if its bytes are not verified.
     pub(crate) fn identity(&self) -> Option<SourceIdentity> {
         let origin = SourceOrigin::Digest(self.verified_by.clone()?);
@@ -124,6 +131,10 @@ impl RemoteImage {
             },
             is_recalled: !object.is_open(),
             has_launch_bundle: launch.is_some(),
+            version: match &key.trust {
+                Trust::Location(place) => Some(place.etag.clone()),
+                Trust::Verity(_) | Trust::Tree(_) | Trust::Table(_) => None,
+            },
         };
         let source_options = SourceOptions { require_verified: options.require_verified, ..SourceOptions::default() };
         let fetcher: Arc<dyn RangeFetcher> = Arc::clone(&object) as Arc<dyn RangeFetcher>;

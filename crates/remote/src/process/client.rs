@@ -2,8 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, IoSlice, Read, Write},
-    mem::MaybeUninit,
+    io,
     os::{
         fd::{AsFd, OwnedFd},
         unix::process::CommandExt,
@@ -14,15 +13,14 @@ use std::{
 };
 
 use floe_image::{ImageSource, SourceIdentity, start_error};
-use floe_sync::{Condvar, Mutex};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
-};
+use floe_sync::Mutex;
+use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 
-use crate::{
-    ImageAbout, ImageCounts, ImageOptions,
-    process::message::{Failure, LANE_COUNT, Order, Question, READ_BYTES_MAX, Reply, Report, Verb, receive, send},
+use super::{
+    lanes::{Lane, Lanes, Renewal, ended, lost},
+    message::{LANE_COUNT, Order, Question, READ_BYTES_MAX, Report, Verb, receive, receive_with, send, send_with},
 };
+use crate::{ImageAbout, ImageCounts, ImageOptions};
 
 /// How long the process may take to end: it cancels requests in progress, and leaves the cache on disk consistent.
 const END_TIME_MAX: Duration = Duration::from_secs(2);
@@ -30,29 +28,17 @@ const END_TIME_MAX: Duration = Duration::from_secs(2);
 /// The interval at which the end of the process is polled.
 const END_INTERVAL: Duration = Duration::from_millis(1);
 
+/// The number of lanes at first to a process that makes them. Reads that wait make more.
+const LANE_COUNT_AT_FIRST: usize = 2;
+
 /// A remote image that another process fetches. This process needs only its open sockets.
 pub struct RemoteProcess {
     about: ImageAbout,
     /// `None` once [`RemoteProcess::end`] was called.
     control: Mutex<Option<File>>,
-    lanes: Mutex<Lanes>,
-    freed: Condvar,
+    lanes: Lanes,
     /// `None` if this process has not started the other one.
     child: Mutex<Option<Child>>,
-}
-
-/// The unused lanes.
-struct Lanes {
-    free: Vec<File>,
-    /// Whether a lane was lost because the other process has ended or violated the protocol.
-    is_lost: bool,
-}
-
-/// A lane in use.
-struct Lane<'a> {
-    process: &'a RemoteProcess,
-    /// `None` after a violation of the order of questions and replies.
-    file: Option<File>,
 }
 
 impl RemoteProcess {
@@ -83,18 +69,44 @@ impl RemoteProcess {
     pub fn over(control: OwnedFd, location: &str, options: &ImageOptions) -> io::Result<Self> {
         let pairs = (0..LANE_COUNT).map(|_| pair()).collect::<io::Result<Vec<_>>>()?;
         let (ours, theirs): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
-        send_lanes(&control, &theirs)?;
+        send_with(&control, b"L", &theirs.iter().map(AsFd::as_fd).collect::<Vec<_>>(), SendFlags::empty())?;
         drop(theirs);
         let control = File::from(control);
         send(&control, &Order::Open { location: location.to_owned(), options: options.clone() })?;
-        let about = match receive(&control)?.ok_or_else(ended)? {
-            Report::Opened(about) => about,
-            Report::Failed(failure) => return Err(failure.into_error()),
-            Report::Counts(_) => return Err(io::ErrorKind::InvalidData.into()),
-        };
-        let free = ours.into_iter().map(File::from).collect();
-        let lanes = Mutex::new(Lanes { free, is_lost: false });
-        Ok(Self { about, control: Mutex::new(Some(control)), lanes, freed: Condvar::new(), child: Mutex::default() })
+        let about = opened(&control)?;
+        let lanes = Lanes::new(ours.into_iter().map(File::from).collect(), LANE_COUNT, None);
+        Ok(Self { about, control: Mutex::new(Some(control)), lanes, child: Mutex::default() })
+    }
+
+    /// The image at the other end of a connection to a [`FetchingProcess`](super::FetchingProcess).
+    ///
+    /// # Errors
+    /// The image cannot be opened, or the process has ended.
+    pub fn connected(connection: OwnedFd, renewal: Renewal) -> io::Result<Self> {
+        let control = File::from(connection);
+        let about = opened(&control)?;
+        let lanes = Lanes::new(lanes_at_first(&control)?, LANE_COUNT, Some(renewal));
+        Ok(Self { about, control: Mutex::new(Some(control)), lanes, child: Mutex::default() })
+    }
+
+    /// Goes on with a connection to another process, if this one is lost. If the image cannot be opened there, reads wait for the next
+    /// one.
+    pub fn renew(&self, connection: OwnedFd) {
+        let next = File::from(connection);
+        let renewed = opened(&next).and_then(|about| match about.is_same_as(&self.about) {
+            true => lanes_at_first(&next),
+            false => Err(io::Error::other("the image on the server has changed since it was mounted")),
+        });
+        let mut control = self.control.lock();
+        match renewed {
+            // It was closed meanwhile.
+            _ if control.is_none() => {}
+            Ok(lanes) => {
+                *control = Some(next);
+                self.lanes.renew(lanes);
+            }
+            Err(error) => self.lanes.note_refusal(error.to_string()),
+        }
     }
 
     /// Properties of the image.
@@ -118,7 +130,13 @@ impl RemoteProcess {
 
     /// Makes the process end. Reads that wait for the server fail, as do all later ones.
     pub fn end(&self) {
-        drop(self.control.lock().take());
+        if let Some(control) = self.control.lock().take()
+            && self.lanes.is_renewable()
+        {
+            // The service has descriptors of the socket, too.
+            let _ = shutdown(&control, Shutdown::Both);
+        }
+        self.lanes.close();
     }
 
     /// As [`RemoteProcess::end`], and waits until the process has ended and released the cache on disk, for a limited time.
@@ -135,22 +153,10 @@ impl RemoteProcess {
 
     /// Takes a lane; waits until one is free.
     fn lane(&self) -> io::Result<Lane<'_>> {
-        let mut lanes = self.lanes.lock();
-        loop {
-            if let Some(file) = lanes.free.pop() {
-                return Ok(Lane { process: self, file: Some(file) });
-            }
-            if lanes.is_lost {
-                return Err(ended());
-            }
-            lanes = self.freed.wait(lanes);
-        }
-    }
-
-    /// Takes a lane if one is free.
-    fn free_lane(&self) -> Option<Lane<'_>> {
-        let file = self.lanes.lock().free.pop()?;
-        Some(Lane { process: self, file: Some(file) })
+        self.lanes.take(|| match &*self.control.lock() {
+            Some(control) => another_lane(control),
+            None => Err(ended()),
+        })
     }
 
     fn check(&self, offset: u64, len: usize) -> io::Result<()> {
@@ -161,7 +167,7 @@ impl RemoteProcess {
     }
 
     fn hint(&self, verb: Verb, offset: u64, len: u64) {
-        if let Some(mut lane) = self.free_lane() {
+        if let Some(mut lane) = self.lanes.take_free() {
             // Hints may be lost.
             let _ = lane.ask(Question { verb, offset, len });
         }
@@ -178,8 +184,16 @@ impl ImageSource for RemoteProcess {
         let mut lane = self.lane()?;
         let mut place = offset;
         for piece in output.chunks_mut(READ_BYTES_MAX) {
-            if !lane.read(Verb::Read, place, piece)? {
-                return Err(io::ErrorKind::InvalidData.into());
+            loop {
+                match lane.read(Verb::Read, place, piece) {
+                    Ok(true) => break,
+                    Ok(false) => return Err(io::ErrorKind::InvalidData.into()),
+                    Err(_) if lane.is_lost() && self.lanes.is_renewable() => {
+                        drop(lane);
+                        lane = self.lane()?;
+                    }
+                    Err(error) => return Err(error),
+                }
             }
             place += piece.len() as u64;
         }
@@ -188,8 +202,12 @@ impl ImageSource for RemoteProcess {
 
     fn try_read_at(&self, offset: u64, output: &mut [u8]) -> io::Result<bool> {
         self.check(offset, output.len())?;
-        match self.free_lane() {
-            Some(mut lane) if output.len() <= READ_BYTES_MAX => lane.read(Verb::TryRead, offset, output),
+        match self.lanes.take_free() {
+            Some(mut lane) if output.len() <= READ_BYTES_MAX => match lane.read(Verb::TryRead, offset, output) {
+                // A read that may wait does so.
+                Err(_) if lane.is_lost() && self.lanes.is_renewable() => Ok(false),
+                result => result,
+            },
             _ => Ok(false),
         }
     }
@@ -211,68 +229,26 @@ impl ImageSource for RemoteProcess {
     }
 }
 
-impl Lane<'_> {
-    /// Reads bytes. Returns whether they arrived; they always do if the read may wait.
-    fn read(&mut self, verb: Verb, offset: u64, output: &mut [u8]) -> io::Result<bool> {
-        self.ask(Question { verb, offset, len: output.len() as u64 })?;
-        // Until the reply is complete, the lane cannot be used for anything else.
-        let file = self.file.take().ok_or_else(ended)?;
-        let result = match Reply::receive(&file).map_err(lost)? {
-            Reply::Bytes(len) if len == output.len() => (&file).read_exact(output).map(|()| true).map_err(lost),
-            Reply::Bytes(_) => return Err(io::ErrorKind::InvalidData.into()),
-            Reply::WouldBlock => Ok(false),
-            Reply::Failed(len) => {
-                let mut text = vec![0; len];
-                (&file).read_exact(&mut text).map_err(lost)?;
-                Err(serde_json::from_slice::<Failure>(&text).map_or_else(io::Error::from, Failure::into_error))
-            }
-        };
-        self.file = Some(file);
-        result
-    }
-
-    fn ask(&mut self, question: Question) -> io::Result<()> {
-        let file = self.file.take().ok_or_else(ended)?;
-        (&file).write_all(&question.to_bytes()).map_err(lost)?;
-        self.file = Some(file);
-        Ok(())
-    }
-}
-
-impl Drop for Lane<'_> {
-    fn drop(&mut self) {
-        let mut lanes = self.process.lanes.lock();
-        match self.file.take() {
-            Some(file) => lanes.free.push(file),
-            None => lanes.is_lost = true,
-        }
-        drop(lanes);
-        self.process.freed.notify_all();
-    }
-}
-
 fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?)
 }
 
-fn send_lanes(control: &OwnedFd, lanes: &[OwnedFd]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(LANE_COUNT))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let lanes: Vec<_> = lanes.iter().map(AsFd::as_fd).collect();
-    if !ancillary.push(SendAncillaryMessage::ScmRights(&lanes)) {
-        return Err(io::ErrorKind::InvalidInput.into());
+/// Waits until the other process has opened the image.
+fn opened(control: &File) -> io::Result<ImageAbout> {
+    match receive(control).map_err(lost)?.ok_or_else(ended)? {
+        Report::Opened(about) => Ok(about),
+        Report::Failed(failure) => Err(failure.into_error()),
+        Report::Counts(_) => Err(io::ErrorKind::InvalidData.into()),
     }
-    sendmsg(control, &[IoSlice::new(b"L")], &mut ancillary, SendFlags::NOSIGNAL)?;
-    Ok(())
 }
 
-fn ended() -> io::Error {
-    io::Error::new(io::ErrorKind::BrokenPipe, "the process that fetches the image has ended")
+fn lanes_at_first(control: &File) -> io::Result<Vec<File>> {
+    (0..LANE_COUNT_AT_FIRST).map(|_| another_lane(control)).collect()
 }
 
-fn lost(error: io::Error) -> io::Error {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ended(),
-        _ => error,
-    }
+/// Asks the other process for a lane.
+fn another_lane(control: &File) -> io::Result<File> {
+    send(control, &Order::Lane).map_err(lost)?;
+    let (_, lanes) = receive_with(control, 1).map_err(lost)?;
+    lanes.into_iter().next().map(File::from).ok_or_else(ended)
 }

@@ -3,13 +3,25 @@
 //! The control socket carries the descriptors of the lanes with one byte, then alternating messages of JSON, each
 //! preceded by its length. Each lane carries a [`Question`] and, unless it is a hint, a [`Reply`] with its bytes,
 //! alternately.
+//!
+//! A process that fetches several images gets a [`Wanted`] for each, with a connection that serves as its control socket. It sends
+//! the answer to that by itself, and makes the lanes.
 
 use std::{
     fs::File,
-    io::{self, Read, Write},
+    io::{self, IoSlice, IoSliceMut, Read, Write},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 use floe_remote_cache::{FetchError, FetchFault};
+use rustix::{
+    io::retry_on_intr,
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+        recvmsg, sendmsg,
+    },
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{ImageAbout, ImageCounts, ImageOptions};
@@ -32,6 +44,15 @@ pub(crate) enum Order {
     Open { location: String, options: ImageOptions },
     /// The counters so far.
     Counts,
+    /// Another lane, of a process that fetches several images. The answer is one byte, with the descriptor.
+    Lane,
+}
+
+/// A request to a process that fetches several images: open this one for the process at the other end of the connection beside it.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Wanted {
+    pub(crate) location: String,
+    pub(crate) options: ImageOptions,
 }
 
 /// An answer over the control socket.
@@ -157,6 +178,40 @@ impl Failure {
         };
         io::Error::new(kind, self.message)
     }
+}
+
+/// Sends bytes with descriptors beside them.
+pub(crate) fn send_with(
+    socket: impl AsFd,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(LANE_COUNT))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = flags | SendFlags::NOSIGNAL;
+    retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, flags))?;
+    Ok(())
+}
+
+/// Receives at most this many bytes with the descriptors beside them. There are no bytes if the other process has ended.
+pub(crate) fn receive_with(socket: impl AsFd, bytes_max: usize) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut bytes = vec![0; bytes_max];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(LANE_COUNT))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = retry_on_intr(|| recvmsg(&socket, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags))?;
+    let mut descriptors = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            descriptors.extend(received);
+        }
+    }
+    bytes.truncate(received.bytes);
+    Ok((bytes, descriptors))
 }
 
 /// Sends a message over the control socket.

@@ -2,8 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, IoSliceMut, Write},
-    mem::MaybeUninit,
+    io::{self, Write},
     os::fd::OwnedFd,
     sync::Arc,
     thread,
@@ -13,17 +12,16 @@ use floe_image::ImageSource;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
-    net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
 };
 
 use crate::{
     Network, RemoteImage,
-    process::message::{Failure, LANE_COUNT, Order, Question, READ_BYTES_MAX, Reply, Report, Verb, receive, send},
+    process::message::{Failure, Order, Question, READ_BYTES_MAX, Reply, Report, Verb, receive, receive_with, send},
 };
 
 /// The stack size of a thread that serves a lane, in bytes. Requests to object stores run on it; without optimisation, they
 /// take more than 256 KiB.
-const STACK_BYTES: usize = 1 << 20;
+pub(super) const STACK_BYTES: usize = 1 << 20;
 
 /// Serves an image to the process at the other end of `control` until that process ends. `notice` receives messages for
 /// users.
@@ -77,53 +75,56 @@ fn close_at_end(control: &File, network: &Network) -> io::Result<()> {
 
 fn serve_lane(lane: &File, image: &RemoteImage) -> io::Result<()> {
     let mut buffer = Vec::new();
-    while let Some(Question { verb, offset, len }) = Question::receive(lane)? {
-        let result = match verb {
-            Verb::WillNeed => {
-                image.will_need(offset, len);
-                continue;
-            }
-            Verb::DontNeed => {
-                image.dont_need(offset, len);
-                continue;
-            }
-            Verb::Read | Verb::TryRead => {
-                let len = usize::try_from(len).ok().filter(|len| *len <= READ_BYTES_MAX);
-                buffer.resize(len.ok_or(io::ErrorKind::InvalidData)?, 0);
-                if verb == Verb::Read {
-                    image.read_at(offset, &mut buffer).map(|()| true)
-                } else {
-                    image.try_read_at(offset, &mut buffer)
-                }
-            }
-        };
-        let mut lane = lane;
-        match result {
-            Ok(true) => {
-                lane.write_all(&Reply::Bytes(buffer.len()).to_bytes())?;
-                lane.write_all(&buffer)?;
-            }
-            Ok(false) => lane.write_all(&Reply::WouldBlock.to_bytes())?,
-            Err(error) => {
-                let text = serde_json::to_vec(&Failure::of(&error))?;
-                lane.write_all(&Reply::Failed(text.len()).to_bytes())?;
-                lane.write_all(&text)?;
-            }
-        }
+    while let Some(question) = Question::receive(lane)? {
+        answer(question, lane, image, &mut buffer)?;
     }
     Ok(())
 }
 
-fn receive_lanes(control: &OwnedFd) -> io::Result<Vec<File>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(LANE_COUNT))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    recvmsg(control, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
-    let mut lanes = Vec::new();
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-            lanes.extend(descriptors.map(File::from));
+/// Answers a question over the lane that it came from.
+///
+/// # Errors
+/// The question is wrong, or the other process does not take the answer.
+pub(super) fn answer(
+    Question { verb, offset, len }: Question,
+    mut lane: &File,
+    image: &RemoteImage,
+    buffer: &mut Vec<u8>,
+) -> io::Result<()> {
+    let result = match verb {
+        Verb::WillNeed => {
+            image.will_need(offset, len);
+            return Ok(());
+        }
+        Verb::DontNeed => {
+            image.dont_need(offset, len);
+            return Ok(());
+        }
+        Verb::Read | Verb::TryRead => {
+            let len = usize::try_from(len).ok().filter(|len| *len <= READ_BYTES_MAX);
+            buffer.resize(len.ok_or(io::ErrorKind::InvalidData)?, 0);
+            if verb == Verb::Read {
+                image.read_at(offset, buffer).map(|()| true)
+            } else {
+                image.try_read_at(offset, buffer)
+            }
+        }
+    };
+    match result {
+        Ok(true) => {
+            lane.write_all(&Reply::Bytes(buffer.len()).to_bytes())?;
+            lane.write_all(buffer)
+        }
+        Ok(false) => lane.write_all(&Reply::WouldBlock.to_bytes()),
+        Err(error) => {
+            let text = serde_json::to_vec(&Failure::of(&error))?;
+            lane.write_all(&Reply::Failed(text.len()).to_bytes())?;
+            lane.write_all(&text)
         }
     }
-    Ok(lanes)
+}
+
+fn receive_lanes(control: &OwnedFd) -> io::Result<Vec<File>> {
+    let (_, lanes) = receive_with(control, 1)?;
+    Ok(lanes.into_iter().map(File::from).collect())
 }
