@@ -55,6 +55,9 @@ enum Command {
     /// Fetch a remote image (internal)
     #[command(hide = true, name = remote::FETCH_COMMAND)]
     Fetch,
+    /// Fetch remote images for the service (internal)
+    #[command(hide = true, name = remote::FETCH_SEVERAL_COMMAND)]
+    FetchSeveral,
     /// Read images for the service (internal)
     #[command(hide = true, name = DOMAIN_COMMAND)]
     ServeForBroker,
@@ -123,6 +126,7 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::ServeForBroker => command::serve::run_domain(),
         Command::CheckForBroker => command::serve::run_check(),
         Command::Fetch => remote::fetch(),
+        Command::FetchSeveral => remote::fetch_several(),
         Command::FindLaunch(arguments) => command::push::launch::run(&arguments),
         Command::Exporter(arguments) => command::exporter::run(&arguments),
         Command::Doctor(arguments) => command::doctor::run(&arguments),

@@ -4,7 +4,7 @@ use std::{ffi::OsString, io, os::fd::AsFd, path::PathBuf};
 
 use clap::Args;
 use floe::remote::{ImageOptions, Outage, RemoteLocation, RemoteOptions};
-pub(crate) use floe_mount::remote::{FETCH_COMMAND, is_url, open_image, without_credentials};
+pub(crate) use floe_mount::remote::{FETCH_COMMAND, FETCH_SEVERAL_COMMAND, is_url, open_image, without_credentials};
 use floe_mount::{quantity, remote::absolute};
 
 use crate::fail::Fail;
@@ -107,6 +107,26 @@ impl RemoteArguments {
         words
     }
 
+    /// Those that were given, in the notation of `-o`.
+    pub(crate) fn list(&self) -> Vec<String> {
+        let Self { network, require_verified, cache_size, cache_directory } = self;
+        let NetworkArguments { outage, plain_http, auth_file, mirror } = network;
+        let escaped = |text: &str| text.replace('\\', r"\\").replace(',', r"\,").replace('"', "\\\"");
+        let path = |path: &PathBuf| escaped(&absolute(path).to_string_lossy());
+        [
+            outage.map(|outage| format!("outage={outage}")),
+            plain_http.then(|| "plain-http".to_owned()),
+            auth_file.as_ref().map(|file| format!("auth-file={}", path(file))),
+            require_verified.then(|| "require-verified".to_owned()),
+            cache_size.map(|bytes| format!("cache-size={bytes}")),
+            cache_directory.as_ref().map(|directory| format!("cache-directory={}", path(directory))),
+        ]
+        .into_iter()
+        .flatten()
+        .chain(mirror.iter().map(|url| format!("mirror={}", escaped(url))))
+        .collect()
+    }
+
     /// The options, with defaults for those that were not given.
     pub(crate) fn options(&self) -> ImageOptions {
         let mut options = ImageOptions::default();
@@ -133,6 +153,20 @@ pub(crate) fn without_credentials_of(words: &[OsString], message: &str) -> Strin
         message = message.replace(url, &RemoteLocation::shown(url));
     }
     message
+}
+
+/// Fetches images for the service at the other end of standard input, and its processes.
+///
+/// # Errors
+/// The service violates the protocol.
+pub(crate) fn fetch_several() -> Result<u8, Fail> {
+    // It is no process that reads images.
+    let _ = rustix::thread::set_name(c"floe-fetch");
+    let orders = io::stdin().as_fd().try_clone_to_owned();
+    let served = orders.and_then(|orders| floe::remote::serve_several(orders, |message| say!("floe: {message}")));
+    served.map_err(|error| Fail::failed(format!("this command is internal to floe: {error}")))?;
+    // Threads may still wait for messages.
+    std::process::exit(0)
 }
 
 /// Fetches an image for the process at the other end of standard input.

@@ -11,6 +11,7 @@ use std::{
 };
 
 use rustix::{
+    fs::{Mode, OFlags, open},
     io::Errno,
     net::{
         AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
@@ -64,7 +65,8 @@ pub struct ServiceClient {
 /// The open files of a mount request.
 #[derive(Debug)]
 pub struct MountFiles {
-    image: (PathBuf, OwnedFd),
+    /// The descriptor is that of a file. The service opens a remote image itself.
+    image: (PathBuf, Option<OwnedFd>),
     devices: Vec<(PathBuf, OwnedFd)>,
     target: (MountTarget, OwnedFd),
 }
@@ -257,7 +259,8 @@ impl ServiceClient {
         if !is_short || options.len() > TEXT_BYTES_MAX || devices.len() > DEVICES_MAX {
             return Err(ClientError::TooLong);
         }
-        let descriptors: Vec<BorrowedFd<'_>> = [image.1.as_fd()]
+        let file = image.1.as_ref().map(AsFd::as_fd);
+        let descriptors: Vec<BorrowedFd<'_>> = file
             .into_iter()
             .chain(devices.iter().map(|(_, device)| device.as_fd()))
             .chain(file.map(AsFd::as_fd))
@@ -336,19 +339,22 @@ impl MountFiles {
     /// # Errors
     /// One of them cannot be opened.
     pub fn open(image: &Path, devices: &[PathBuf], directory: &Path) -> Result<Self, ClientError> {
-        use rustix::fs::{Mode, OFlags, open};
-        let opened = |path: &Path, flags: OFlags| match open(path, flags | OFlags::CLOEXEC, Mode::empty()) {
-            Ok(file) => Ok(file),
-            Err(error) => Err(ClientError::File { path: path.to_owned(), error: error.into() }),
-        };
         // Without NONBLOCK, opening a FIFO would wait for a writer.
         let to_read = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let named = |path: &Path| Ok((absolute(path), opened(path, to_read)?));
         Ok(Self {
-            image: named(image)?,
+            image: named(image).map(|(path, file)| (path, Some(file)))?,
             devices: devices.iter().map(|path| named(path)).collect::<Result<_, _>>()?,
-            target: (MountTarget::Directory, opened(directory, OFlags::PATH | OFlags::DIRECTORY)?),
+            target: directory_to_mount_on(directory)?,
         })
+    }
+
+    /// A remote image, which the service fetches with the credentials of its user, and the directory to mount on.
+    ///
+    /// # Errors
+    /// The directory cannot be opened.
+    pub fn remote(url: &str, directory: &Path) -> Result<Self, ClientError> {
+        Ok(Self { image: (url.into(), None), devices: Vec::new(), target: directory_to_mount_on(directory)? })
     }
 
     /// The same image and devices for a mount that this process has made: `device` is the descriptor of its connection, which nobody
@@ -361,8 +367,17 @@ impl MountFiles {
     /// Files that are open already: the image and the devices for reading, with their paths for messages, and the directory with
     /// `O_PATH`.
     pub fn new(image: (PathBuf, OwnedFd), devices: Vec<(PathBuf, OwnedFd)>, directory: OwnedFd) -> Self {
-        Self { image, devices, target: (MountTarget::Directory, directory) }
+        Self { image: (image.0, Some(image.1)), devices, target: (MountTarget::Directory, directory) }
     }
+}
+
+fn directory_to_mount_on(directory: &Path) -> Result<(MountTarget, OwnedFd), ClientError> {
+    Ok((MountTarget::Directory, opened(directory, OFlags::PATH | OFlags::DIRECTORY)?))
+}
+
+fn opened(path: &Path, flags: OFlags) -> Result<OwnedFd, ClientError> {
+    open(path, flags | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|error| ClientError::File { path: path.to_owned(), error: error.into() })
 }
 
 impl From<ServedMount> for ServiceMount {

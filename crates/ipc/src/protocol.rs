@@ -24,7 +24,8 @@ encoded! {
             /// [`VERSION`].
             version: u32,
         },
-        /// Mount an image. Beside the message come the descriptors of the image, of its extra devices, and of the target if it has one.
+        /// Mount an image. Beside the message come the descriptors of the image, unless that is remote, of its extra devices, and of the
+        /// target if it has one.
         2 => Mount {
             /// The image and the options.
             mount: MountRequest,
@@ -56,7 +57,7 @@ encoded! {
     /// What to mount.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct MountRequest {
-        /// The path of the image, for messages and the mount table.
+        /// The path of the image, for messages and the mount table, or its URL.
         pub image: Vec<u8>,
         /// The paths of the extra devices, for messages, in the order of their descriptors.
         pub devices: Vec<Vec<u8>>,

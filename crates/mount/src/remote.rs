@@ -23,6 +23,9 @@ use crate::{
 /// The hidden command of the program `floe` that fetches an image for another process.
 pub const FETCH_COMMAND: &str = "fetch-for-another";
 
+/// The hidden command of the program `floe` that fetches images for a service.
+pub const FETCH_SEVERAL_COMMAND: &str = "fetch-for-others";
+
 /// The deadline of a mount's requests exceeds the retry time of its image's server by this much.
 const DEADLINE_MARGIN: Duration = Duration::from_secs(30);
 
@@ -34,6 +37,11 @@ pub fn absolute(path: &Path) -> PathBuf {
 /// Whether the image argument is a URL.
 pub fn is_url(image: &Path) -> bool {
     image.to_str().is_some_and(RemoteLocation::is_meant_by)
+}
+
+/// Whether the image argument is a URL with a password or a query, which may contain a signature.
+pub(crate) fn has_secrets(image: &Path) -> bool {
+    image.to_str().is_some_and(|text| RemoteLocation::is_meant_by(text) && RemoteLocation::has_secrets(text))
 }
 
 /// Removes the credentials from a URL, which need not be valid; returns a path unchanged.
@@ -110,8 +118,15 @@ fn start(file: &Path, options: &ImageOptions) -> Result<Option<Arc<RemoteProcess
     }
     match RemoteProcess::start(program, url, options) {
         Ok(process) => Ok(Some(Arc::new(process))),
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(Failure::usage(error.to_string())),
-        Err(error) => Err(Failure::failed(error.to_string())),
+        Err(error) => Err(failure(error)),
+    }
+}
+
+/// The failure to open a remote image.
+pub(crate) fn failure(error: io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::InvalidInput => Failure::usage(error.to_string()),
+        _ => Failure::failed(error.to_string()),
     }
 }
 

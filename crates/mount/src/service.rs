@@ -14,6 +14,7 @@ mod control_group;
 mod domain;
 mod domain_directory;
 mod domain_process;
+mod fetching;
 mod front_mounting;
 mod fronts;
 mod kept_image;

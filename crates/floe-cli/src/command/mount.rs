@@ -114,6 +114,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
         settings.open.device_directory = arguments.device_directory;
     }
     arguments.remote.apply(&mut settings.open.remote);
+    let remote_options = arguments.remote.list();
     let (Some(image), Some(directory)) = (arguments.image, arguments.directory) else {
         return Err(Fail::usage("give an image and a directory: floe mount IMAGE DIR; see --help"));
     };
@@ -121,7 +122,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
         settings.service = ServiceChoice::On;
     }
     let request = Request { in_background: arguments.daemon, ..Request::new(image, directory, settings) };
-    match mount_through_service(&request, &arguments.options, true)? {
+    let lists: Vec<String> = arguments.options.into_iter().chain(remote_options).collect();
+    match mount_through_service(&request, &lists, true)? {
         Some(code) => Ok(code),
         None => fulfil(request, true),
     }

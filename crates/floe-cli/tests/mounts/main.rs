@@ -38,6 +38,7 @@ mod service {
     mod hostile;
     mod hostile_users;
     mod images;
+    mod remote;
     mod restarts;
     mod user_fronts;
     mod users;

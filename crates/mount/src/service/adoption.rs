@@ -29,7 +29,7 @@ use super::{
     settings::settings_of_request,
     users::Owner,
 };
-use crate::{control, prepared::schedule_of, sealed_file::SealedFile};
+use crate::{control, prepared::schedule_of, remote, sealed_file::SealedFile};
 
 /// How long a domain may take for each message, and for all of them. Clients wait meanwhile.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
@@ -244,7 +244,8 @@ impl Kept {
         if record.number != number || number > NUMBER_MAX || record.is_front != files.metadata.is_some() {
             return Err(wrong("its record is that of another mount".to_owned()));
         }
-        check_types(&files).map_err(wrong)?;
+        let is_remote = remote::is_url(&path(&record.request.image));
+        check_types(&files, is_remote).map_err(wrong)?;
         Ok(Self { record, files, format, is_served })
     }
 }
@@ -268,8 +269,8 @@ fn of_answer(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { io::Error::other("it does not answer") } else { error }
 }
 
-/// Checks the types of a mount's descriptors.
-fn check_types(files: &KeptFiles) -> Result<(), String> {
+/// Checks the types of a mount's descriptors. That of a remote image is a connection.
+fn check_types(files: &KeptFiles, is_remote: bool) -> Result<(), String> {
     let KeptFiles { device, state, control, record: _, image, devices, metadata } = files;
     let type_of = |file: &OwnedFd| fstat(file).map(|stat| (FileType::from_raw_mode(stat.st_mode), stat.st_rdev));
     let is_device = |(file_type, number): (FileType, u64)| {
@@ -284,7 +285,11 @@ fn check_types(files: &KeptFiles) -> Result<(), String> {
     if socket_acceptconn(control) != Ok(true) {
         return Err("its control socket does not listen".to_owned());
     }
-    [image].into_iter().chain(devices).chain(metadata).try_for_each(check_file)
+    if is_remote && !type_of(image).is_ok_and(|(file_type, _)| file_type == FileType::Socket) {
+        return Err("its image is no connection".to_owned());
+    }
+    let image = (!is_remote).then_some(image);
+    image.into_iter().chain(devices).chain(metadata).try_for_each(check_file)
 }
 
 #[cfg(test)]

@@ -9,7 +9,10 @@ use std::{
     thread,
 };
 
-use floe::{Engine, Image, ImageFiles, NamedFiles, OpenError, OpenOptions};
+use floe::{
+    Engine, Image, ImageFiles, NamedFiles, OpenError, OpenOptions,
+    remote::{RemoteProcess, Renewal},
+};
 use floe_front::KeptImage;
 use floe_fuse::{ConnectionTerms, MountError, Sessions};
 use floe_image::Error;
@@ -38,6 +41,7 @@ use crate::{
     launch::{LaunchPlan, ProfileChoice},
     log::MountLog,
     prepared::{Mounting, mount_setup, serving_any},
+    remote,
     target::Target,
     transport::{Continuity, TransportPlan},
 };
@@ -66,6 +70,8 @@ struct Entry {
     /// The format of its image; empty until it has been opened.
     format: String,
     keeper: Arc<Keeper>,
+    /// The image, if another process fetches it and it has been opened.
+    remote: Option<Arc<RemoteProcess>>,
     /// For the next broker.
     files: KeptFiles,
 }
@@ -137,6 +143,7 @@ pub fn serve_for_broker(socket: OwnedFd) -> Result<(), Failure> {
                 }
                 Order::Render { rendering } => domain.render_later(rendering, descriptors),
                 Order::Record { number } => domain.renew_record(number, descriptors),
+                Order::Source { number } => domain.renew_source(number, descriptors),
                 Order::End => return Ok(()),
                 Order::Begin { .. } | Order::Adopt { .. } => break,
             }
@@ -176,7 +183,8 @@ impl Domain {
         };
         let keeper = Arc::new(KeeperSocket::new(keeper).into_keeper());
         let (state, format) = (State::Attaching { has_ended: false }, attachment.format.clone());
-        self.mounts.lock().insert(number, Entry { state, format, keeper: Arc::clone(&keeper), files });
+        let entry = Entry { state, format, keeper: Arc::clone(&keeper), remote: None, files };
+        self.mounts.lock().insert(number, entry);
         let domain = Arc::clone(self);
         let work = move || domain.attach(&attachment, copies, keeper, transfer);
         if let Err(error) = thread::Builder::new().name("floe-attach".to_owned()).spawn(work) {
@@ -242,6 +250,45 @@ impl Domain {
         }
     }
 
+    /// Another process fetches the image of a mount from now on. It opens the image first, so a thread waits for that.
+    fn renew_source(&self, number: u64, descriptors: Vec<OwnedFd>) {
+        let Some(source) = descriptors.into_iter().next() else { return };
+        let remote = {
+            let mut mounts = self.mounts.lock();
+            let Some(entry) = mounts.get_mut(&number) else { return };
+            let (Some(remote), Ok(kept)) = (&entry.remote, source.try_clone()) else { return };
+            entry.files.image = kept;
+            Arc::clone(remote)
+        };
+        // Without a thread, the reads that wait ask again.
+        let _ = thread::Builder::new().name("floe-source".to_owned()).spawn(move || remote.renew(source));
+    }
+
+    /// The image at the other end of a connection to the process that fetches it.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    fn remote(
+        self: &Arc<Self>,
+        number: u64,
+        connection: OwnedFd,
+        options: &OpenOptions,
+    ) -> Result<Arc<RemoteProcess>, Failure> {
+        let domain = Arc::downgrade(self);
+        let ask = Box::new(move || {
+            if let Some(domain) = domain.upgrade() {
+                domain.broker.tell_if_it_reads(&Report::SourceLost { number });
+            }
+        });
+        let renewal = Renewal { ask, patience: options.remote.remote.outage.patience() };
+        let remote = RemoteProcess::connected(connection, renewal).map_err(remote::failure)?;
+        let remote = Arc::new(remote);
+        if let Some(entry) = self.mounts.lock().get_mut(&number) {
+            entry.remote = Some(Arc::clone(&remote));
+        }
+        Ok(remote)
+    }
+
     /// Serves a mount. `transfer` leads into its front, if that is mounted.
     fn mount(
         self: &Arc<Self>,
@@ -251,7 +298,8 @@ impl Domain {
         transfer: Option<FrontTransfer>,
     ) -> Result<Mounted, Failure> {
         let Attachment { number, request, place, .. } = attachment;
-        let (image_path, directory) = (path(&request.image), path(&attachment.directory));
+        let (location, directory) = (path(&request.image), path(&attachment.directory));
+        let image_path = remote::without_credentials(&location);
         let KeptFiles { device, state, control, image, devices, metadata, .. } = files;
         let (state_file, is_continued) = (File::from(state), !attachment.format.is_empty());
         let front = match metadata {
@@ -299,7 +347,11 @@ impl Domain {
             spill_directory: None,
         };
         let transport = TransportPlan::new(settings.transport, &settings.mount, Continuity::Kept, settings.front)?;
-        let launch = LaunchPlan::prepare(&image_path, &settings, None, &log)?;
+        let (image, remote) = match remote::is_url(&location) {
+            true => (None, Some(self.remote(*number, image, &settings.open)?)),
+            false => (Some(image), None),
+        };
+        let launch = LaunchPlan::prepare(&image_path, &settings, remote.as_deref(), &log)?;
         let mut setup = mount_setup(&settings, &held, &transport, &launch);
         setup.handles.sessions = Some(self.sessions.clone());
         let (ends, ended) = (self.ends.clone(), *number);
@@ -308,7 +360,11 @@ impl Domain {
             let _ = ends.send(ended);
         }));
         let open = OpenOptions { volume: launch.volume_options(settings.open.volume.clone()), ..settings.open.clone() };
-        let named = NamedFiles::of_descriptors(&image_path, image, devices)?;
+        let named = match (image, &remote) {
+            (Some(image), _) => NamedFiles::of_descriptors(&image_path, image, devices)?,
+            (None, Some(remote)) => remote::named_files(remote, &open),
+            (None, None) => return Err(Failure::failed("the image is missing")),
+        };
         let image = Image::of_in(&self.engine, ImageFiles::of_named(named, &open)?, &open)?;
         let image = match &settings.subdirectory {
             None => image,
@@ -327,7 +383,7 @@ impl Domain {
             invocation: None,
             state_file,
         };
-        let confined = Confined { image, enforced: self.enforced.clone(), remote: None, mounting, held };
+        let confined = Confined { image, enforced: self.enforced.clone(), remote, mounting, held };
         let mounted = confined.mount()?;
         if !tuned.is_empty()
             && let Err(refusal) = mounted.source.tune(&tuned)

@@ -153,8 +153,8 @@ impl DomainProcess {
     ///
     /// # Errors
     /// The domain has ended, or has no room for messages.
-    pub(super) fn tell_at_once(&self, order: &Order) -> io::Result<()> {
-        Ok(send(&self.socket, order, &[], SendFlags::DONTWAIT)?)
+    pub(super) fn tell_at_once(&self, order: &Order, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        Ok(send(&self.socket, order, descriptors, SendFlags::DONTWAIT)?)
     }
 
     /// The next message, without waiting. Returns `None` if there is none now.

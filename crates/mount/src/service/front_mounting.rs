@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{
     control, front::Front, handover::StateFile, kept_front::KeptFront, launch::ProfileChoice, options::Settings,
-    prepared::schedule_of,
+    prepared::schedule_of, remote,
 };
 
 /// How long a mount with `front=kernel` waits for metadata to be rendered.
@@ -64,7 +64,12 @@ impl Ledger {
         settings: &Settings,
     ) -> Result<(ServedMount, Vec<String>), Refusal> {
         let shown = path(&request.image);
-        let begun = target.of_front(owner, settings).and_then(|(place, admission)| {
+        let is_remote = remote::is_url(&shown);
+        let place = match is_remote {
+            true => Err("the metadata of remote images is not kept".to_owned()),
+            false => target.of_front(owner, settings),
+        };
+        let begun = place.and_then(|(place, admission)| {
             let front = self.find_front(domain, &request, &image, settings, admission)?;
             self.make_front((domain, owner), &request, &image, place, front, settings)
         });
@@ -87,7 +92,7 @@ impl Ledger {
             Err(obstacle) => obstacle,
         };
         // The client has mounted because there was no metadata yet.
-        let later = target.front_of_later(owner, settings);
+        let later = target.front_of_later(owner, settings).filter(|_| !is_remote);
         let later = later.and_then(|admission| Some((admission, request.clone(), image.try_clone().ok()?)));
         let obstacle = if later.is_some() { KEPT_LATER.to_owned() } else { obstacle };
         let number = self.next_number();

@@ -25,6 +25,7 @@ use rustix::{
 use super::{
     domain_directory::DomainDirectory,
     domain_process::DomainProcess,
+    fetching::Fetching,
     fronts::Fronts,
     kept_image::{KeptFiles, KeptImage, Stage},
     messages::{Order, Report},
@@ -53,6 +54,7 @@ pub(super) struct Ledger {
     pub(super) fronts: Arc<Fronts>,
     /// The cache directory of mounts that name none.
     pub(super) cache_directory: Option<PathBuf>,
+    pub(super) fetching: Fetching,
     epoll: OwnedFd,
 }
 
@@ -132,6 +134,7 @@ impl Ledger {
             directory,
             fronts: Arc::default(),
             cache_directory,
+            fetching: Fetching::default(),
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
         })
     }
@@ -214,6 +217,10 @@ impl Ledger {
                 drop(state);
                 return self.fronts.note_rendered(domain, *number, *is_done);
             }
+            Report::SourceLost { number } => {
+                drop(state);
+                return self.renew_source(domain, *number);
+            }
             Report::Attached { number, .. }
             | Report::Failed { number, .. }
             | Report::Remark { number, .. }
@@ -222,7 +229,11 @@ impl Ledger {
         let Some(kept) = state.mounts.get_mut(&number).filter(|kept| kept.domain == domain) else { return };
         let kept_owner = kept.owner;
         match report {
-            Report::Ready | Report::Adopting { .. } | Report::Kept { .. } | Report::Rendered { .. } => {}
+            Report::Ready
+            | Report::Adopting { .. }
+            | Report::Kept { .. }
+            | Report::Rendered { .. }
+            | Report::SourceLost { .. } => {}
             Report::Attached { format, .. } => {
                 if let Stage::Attaching(waiter) = std::mem::replace(&mut kept.stage, Stage::Served) {
                     kept.format = format;
@@ -279,6 +290,7 @@ impl Ledger {
         for waiter in end_waiters {
             let _ = waiter.send(is_released);
         }
+        self.end_fetching_if_unused();
         self.end_if_unused(domain);
     }
 
@@ -324,7 +336,7 @@ impl Ledger {
             // It waits for the next broker, at its socket.
             return;
         }
-        if domain.process.tell_at_once(&Order::End).is_err() {
+        if domain.process.tell_at_once(&Order::End, &[]).is_err() {
             domain.process.kill();
         }
         self.remove_name(number);

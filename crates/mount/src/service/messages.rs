@@ -50,6 +50,11 @@ encoded! {
             /// The number of the mount.
             number: u64,
         },
+        /// The process that fetches a remote image was lost: a connection to another one is beside the message.
+        9 => Source {
+            /// The number of the mount.
+            number: u64,
+        },
     }
 }
 
@@ -187,6 +192,11 @@ encoded! {
             /// Whether it is.
             is_done: bool,
         },
+        /// The process that fetches a remote image was lost, and reads wait for another one.
+        9 => SourceLost {
+            /// The number of the mount.
+            number: u64,
+        },
     }
 }
 
@@ -253,6 +263,7 @@ mod tests {
             Order::Keeper { number: 3 },
             Order::Converse { number: 3 },
             Order::Record { number: 3 },
+            Order::Source { number: 3 },
         ] {
             check(&order);
         }
@@ -266,6 +277,7 @@ mod tests {
             Report::Adopting { version: VERSION, count: 2 },
             Report::Kept { number: 1, format: text(), is_served: true },
             Report::Rendered { number: 2, is_done: true },
+            Report::SourceLost { number: 2 },
         ] {
             check(&report);
         }

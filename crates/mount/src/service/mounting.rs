@@ -20,7 +20,7 @@ use super::{
     kept_image::{Attaching, FrontForUser, KeptFiles, KeptImage, Stage},
     ledger::{Domain, Ledger, State, Watched},
     messages::Order,
-    record::Record,
+    record::{Record, path},
     refusal::{Refusal, no_descriptors, refusal},
     settings::settings_of_request,
     targets::{Made, TargetFile, ToAttach},
@@ -28,6 +28,7 @@ use super::{
 };
 use crate::{
     control, failure::Failure, handover::StateFile, launch::ProfileChoice, options::Settings, prepared::schedule_of,
+    remote,
 };
 
 /// How long a domain may take to open an image. Its client waits a little longer.
@@ -44,7 +45,8 @@ const DONT_SYNC: AtFlags = AtFlags::from_bits_retain(0x4000);
 
 /// The open files of a request.
 struct RequestFiles {
-    image: OwnedFd,
+    /// `None` if it is remote.
+    image: Option<OwnedFd>,
     devices: Vec<OwnedFd>,
     target: TargetFile,
 }
@@ -71,10 +73,28 @@ impl Ledger {
         }
         let RequestFiles { image, devices, target } = files;
         let target = self.target_for(caller, target, &mut settings)?;
+        let image = match image {
+            Some(image) => image,
+            None => self.open_remote(caller.owner, &request, &settings)?,
+        };
         let domain = self.domain_for_new(caller.owner)?;
         let mounted = self.mount_in((domain, caller.owner), request, (image, devices), target, &settings);
         self.release(domain);
         mounted
+    }
+
+    /// A connection to a remote image.
+    fn open_remote(&self, owner: Owner, request: &MountRequest, settings: &Settings) -> Result<OwnedFd, Refusal> {
+        let location = path(&request.image);
+        if owner != Owner::Service {
+            let message = "the service fetches images only for the user who runs it: mount with -o service=off";
+            return Err((RefusalKind::NotOffered, message.to_owned()));
+        }
+        let opened = self.fetching.open(&location, &settings.open.remote);
+        opened.map_err(|error| {
+            let image = remote::without_credentials(&location);
+            (RefusalKind::Failed, format!("{}: cannot start the process that fetches it: {error}", image.shown()))
+        })
     }
 
     /// Waits until a domain serves a mount. Otherwise, nothing stays mounted.
@@ -238,6 +258,7 @@ impl Ledger {
         if let Some(domain) = self.state.lock().domains.get_mut(&domain) {
             domain.expected -= 1;
         }
+        self.end_fetching_if_unused();
         self.end_if_unused(domain);
     }
 
@@ -325,8 +346,10 @@ impl RequestFiles {
     fn check(request: &MountRequest, descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
         let wrong = |message: String| Err((RefusalKind::Usage, message));
         let MountRequest { image, devices, .. } = request;
+        let is_remote = remote::is_url(&path(image));
         let target_count = usize::from(!matches!(request.target, MountTarget::Detached { .. }));
-        if devices.len() > DEVICES_MAX || descriptors.len() != devices.len() + 1 + target_count {
+        let file_count = devices.len() + usize::from(!is_remote);
+        if devices.len() > DEVICES_MAX || descriptors.len() != file_count + target_count {
             return wrong("the request needs descriptors of the image, its devices and the target".to_owned());
         }
         let mut paths = devices.iter().chain([image]);
@@ -334,11 +357,11 @@ impl RequestFiles {
             return wrong("a path is too long, or has a zero byte".to_owned());
         }
         let mut descriptors = descriptors.into_iter();
-        let Some(image) = descriptors.next() else { return wrong("descriptors are missing".to_owned()) };
+        let image = if is_remote { None } else { descriptors.next() };
         let devices: Vec<OwnedFd> = descriptors.by_ref().take(devices.len()).collect();
         let target = descriptors.next();
-        let names = [&request.image].into_iter().chain(&request.devices);
-        for (name, file) in names.zip([&image].into_iter().chain(&devices)) {
+        let names = image.iter().map(|_| &request.image).chain(&request.devices);
+        for (name, file) in names.zip(image.iter().chain(&devices)) {
             if let Err(reason) = check_file(file) {
                 return wrong(format!("{}: {reason}", Path::new(std::ffi::OsStr::from_bytes(name)).shown()));
             }

@@ -1,6 +1,6 @@
 //! Domains that die: another one continues their mounts.
 
-use std::{sync::Arc, sync::mpsc, thread, time::Duration};
+use std::{os::fd::OwnedFd, sync::Arc, sync::mpsc, thread, time::Duration};
 
 use floe_image::ShownName;
 
@@ -87,16 +87,21 @@ impl Ledger {
             Ok(domain) => domain,
             Err(failure) => return self.lose(numbers, &failure.to_string()),
         };
-        let mut waiters = Vec::new();
+        let (mut waiters, mut earlier_sources) = (Vec::new(), Vec::new());
         for number in numbers {
             match self.continue_mount(*number, domain) {
-                Ok(Some(waiter)) => waiters.push((*number, waiter)),
+                Ok(Some((waiter, earlier_source))) => {
+                    waiters.push((*number, waiter));
+                    earlier_sources.push(earlier_source);
+                }
                 // It has ended meanwhile.
                 Ok(None) => {}
                 Err(error) => self.lose(&[*number], &error.to_string()),
             }
         }
         self.wait_for_continued(waiters);
+        // Until then, the process that fetches keeps remote images open, so that no server is asked again.
+        drop(earlier_sources);
         self.release(domain);
     }
 
@@ -113,22 +118,25 @@ impl Ledger {
         }
     }
 
-    /// Asks a new domain to continue a mount. Returns the receiver of its answer; `None` if the mount has ended.
-    fn continue_mount(&self, number: u64, domain: u64) -> std::io::Result<Option<Attaching>> {
+    /// Asks a new domain to continue a mount. Returns the receiver of its answer, and the earlier connection to a remote image;
+    /// `None` if the mount has ended.
+    fn continue_mount(&self, number: u64, domain: u64) -> std::io::Result<Option<(Attaching, Option<OwnedFd>)>> {
         let (sender, waiter) = mpsc::channel();
-        let socket = {
+        let (socket, earlier_source) = {
             let mut state = self.state.lock();
             let Some(kept) = state.mounts.get_mut(&number) else { return Ok(None) };
+            let source = self.source_of(kept)?;
+            let earlier_source = source.map(|source| std::mem::replace(&mut kept.files.image, source));
             kept.domain = domain;
             kept.stage = Stage::Attaching(sender);
             let socket = kept.keeper.renew()?;
             self.watch(kept.keeper.socket(), Watched::Mount(number))?;
-            socket
+            (socket, earlier_source)
         };
         match self.attach(number, &socket) {
             // The end of the domain is an event of its own.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Some(waiter)),
-            attached => attached.map(|()| Some(waiter)),
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Some((waiter, earlier_source))),
+            attached => attached.map(|()| Some((waiter, earlier_source))),
         }
     }
 

@@ -34,6 +34,7 @@ fn settings_of_mount(options: &str, image: &Path, devices: Vec<PathBuf>) -> Resu
     }
     let source = || image.to_string_lossy().into_owned();
     settings.mount.kernel.source = settings.source.clone().unwrap_or_else(source);
+    settings.mount.deadline = remote::raised_deadline(image, &settings);
     Ok(settings)
 }
 
@@ -79,8 +80,19 @@ pub fn check_mount(image: &Path, settings: &Settings) -> Result<(), Failure> {
         )))
     };
     let Settings { open, mount, .. } = settings;
-    if remote::is_url(image) || open.devices.iter().any(|device| remote::is_url(device)) {
-        return refused("a remote image");
+    if remote::is_url(image) {
+        if remote::has_secrets(image) {
+            return refused("a URL with a password or a query");
+        }
+        if !open.devices.is_empty() {
+            return refused("a remote image with extra devices");
+        }
+        if open.remote.remote.mirrors.iter().any(|mirror| remote::has_secrets(Path::new(mirror))) {
+            return refused("a mirror with a password or a query");
+        }
+    }
+    if open.devices.iter().any(|device| remote::is_url(device)) {
+        return refused("a remote device");
     }
     let default = MountOptions::default();
     let has_own_threads = (mount.threads, mount.busy_polling) != (default.threads, default.busy_polling);
@@ -145,12 +157,16 @@ mod tests {
             ("/a", "busy-polling=off", false),
             ("/a", "sandbox=off", false),
             ("/a", "no-such-option", false),
-            ("https://example.org/a", "", false),
+            ("https://example.org/a", "", true),
+            ("oci://example.org/a@sha256:1", "outage=eio,cache-size=1G,cache-directory=/x,plain-http", true),
+            ("https://a:b@example.org/a", "", false),
+            ("https://example.org/a?signature=b", "", false),
         ] {
-            let settings = settings_of_mount(options, Path::new(image), vec!["/b".into()]);
+            let devices = if remote::is_url(Path::new(image)) { Vec::new() } else { vec![PathBuf::from("/b")] };
+            let settings = settings_of_mount(options, Path::new(image), devices.clone());
             assert_eq!(settings.is_ok(), is_permitted, "{image} {options}");
             if let Ok(settings) = settings {
-                assert_eq!(settings.open.devices, [PathBuf::from("/b")]);
+                assert_eq!(settings.open.devices, devices);
             }
         }
     }

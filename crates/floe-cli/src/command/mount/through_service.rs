@@ -18,6 +18,7 @@ use floe_mount::{
 use crate::{
     fail::{Exit, Fail},
     output::remark,
+    remote::is_url,
 };
 
 /// Mounts through the service if the settings ask for that. `lists` are the options as the user gave them. Says that the mount
@@ -41,7 +42,10 @@ pub(crate) fn mount_through_service(request: &Request, lists: &[String], says_re
         Err(_) if !is_needed => return Ok(None),
         connected => connected?,
     };
-    let files = MountFiles::open(image, &settings.open.devices, directory)?;
+    let files = match image.to_str().filter(|_| is_url(image)) {
+        Some(url) => MountFiles::remote(url, directory)?,
+        None => MountFiles::open(image, &settings.open.devices, directory)?,
+    };
     let options = option_text(lists, settings);
     let offer = service.offer()?;
     let mounted = match offer.mounts {
