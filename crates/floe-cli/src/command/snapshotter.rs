@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let failed = |error: &dyn std::fmt::Display| Fail::failed(error.to_string());
     let root = std::path::absolute(&arguments.root).map_err(|error| failed(&error))?;
     // A FUSE mount whose process was killed can be recognised, and is replaced.
-    let mut mount: Vec<OsString> = ["mount", "--daemon", "-o", "front=fuse"].map(OsString::from).into();
+    let mut mount: Vec<OsString> = ["mount", "--daemon", "-o", "front=fuse,service=auto"].map(OsString::from).into();
     mount.extend(arguments.mount.iter().cloned());
     let options = SnapshotterOptions {
         root,

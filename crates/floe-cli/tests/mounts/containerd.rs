@@ -1,5 +1,7 @@
 //! `floe snapshotter` with a real containerd.
 
+mod survival;
+
 use std::{fs, path::Path, process::Command};
 
 use floe_testkit::skip::{self, Need};
@@ -15,8 +17,8 @@ use crate::support::{
 const START: &str = r#"
 exec 2>&1
 PATH=/run/floe:/usr/sbin:/usr/bin:/sbin:/bin
-export CONTAINERD_ADDRESS=/run/containerd/containerd.sock
-trap 'status=$?; [ $status = 0 ] || tail -n 40 /run/containerd.log /run/snapshotter.log; exit $status' EXIT
+export CONTAINERD_ADDRESS=/run/containerd/containerd.sock FLOE_SERVICE=/run/service/socket
+trap 'status=$?; [ $status = 0 ] || { echo "status $status"; tail -n 40 /run/*.log; }; exit $status' EXIT
 cat > /run/config.toml <<END
 version = 3
 root = "/run/containerd-root"
@@ -38,14 +40,17 @@ END
 start_snapshotter() {
     : > /run/snapshotter.log
     floe snapshotter --address /run/snapshotter.sock --root /run/snapshots "$@" -- --cache-directory /run/cache \
-        > /run/snapshotter.log 2>&1 &
+        ${mount_options-} > /run/snapshotter.log 2>&1 &
     snapshotter=$!
     until grep -q serving /run/snapshotter.log; do kill -0 $snapshotter; sleep 0.05; done
 }
+start_containerd() {
+    containerd --config /run/config.toml >> /run/containerd.log 2>&1 &
+    containerd=$!
+    until ctr version > /run/version 2>&1; do kill -0 $containerd; sleep 0.1; done
+}
 start_snapshotter
-containerd --config /run/config.toml > /run/containerd.log 2>&1 &
-containerd=$!
-until ctr version > /run/version 2>&1; do kill -0 $containerd; sleep 0.1; done
+start_containerd
 pull() { ctr images pull --plain-http --snapshotter "$1" "$registry/$2" > /run/pull.log 2>&1 || { cat /run/pull.log; exit 1; }; }
 refuse() { if "$@"; then exit 1; fi; }
 # Runs a shell command in a container. The status tells that it was reached: ctr loses output of containers that end at once.
@@ -67,27 +72,38 @@ tree() {
 
 /// A shell with its libraries, in the lowest layer.
 pub(super) fn add_shell(folder: &Path) {
-    let shell = fs::canonicalize("/bin/sh").expect("there is a shell");
-    let listed = Command::new("ldd").arg(&shell).output().expect("there is ldd");
-    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
-    let libraries = text.split_whitespace().filter(|word| word.starts_with('/'));
-    for file in libraries.chain([shell.to_str().expect("text")]) {
-        let target = folder.join("one").join(file.trim_start_matches('/'));
-        fs::create_dir_all(target.parent().expect("a folder")).expect("made");
-        fs::copy(file, target).expect("copied");
-    }
-    fs::create_dir_all(folder.join("one/bin")).expect("made");
-    fs::copy(shell, folder.join("one/bin/sh")).expect("copied");
+    add_programs(folder, &["sh"]);
 }
 
-/// A registry with an image whose layers are archives, `plain`, and the same with EROFS layers, `erofs`.
+/// Programs with their libraries, in the lowest layer.
+fn add_programs(folder: &Path, names: &[&str]) {
+    for name in names {
+        let program = fs::canonicalize(format!("/usr/bin/{name}")).expect("it is everywhere");
+        let listed = Command::new("ldd").arg(&program).output().expect("there is ldd");
+        let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+        for file in text.split_whitespace().filter(|word| word.starts_with('/')) {
+            let target = folder.join("one").join(file.trim_start_matches('/'));
+            fs::create_dir_all(target.parent().expect("a folder")).expect("made");
+            fs::copy(file, target).expect("copied");
+        }
+        fs::create_dir_all(folder.join("one/bin")).expect("made");
+        fs::copy(program, folder.join("one/bin").join(name)).expect("copied");
+    }
+}
+
+/// A registry with an image whose layers are archives, `both`, which also has EROFS layers, the same with these alone, `erofs`, and
+/// with one EROFS layer, `merged`.
 fn registry(folder: &Path) -> RealServer {
-    add_shell(folder);
+    add_programs(folder, &["sh", "cksum", "dd"]);
     make_layers(folder);
     make_layout(folder);
     let server = RealServer::registry();
     let url = |name: &str| format!("oci://localhost:{}/{name}:v1", server.port);
-    for (target, options) in [("both", &[][..]), ("erofs", &["--only-converted", "--containerd-2.1"])] {
+    for (target, options) in [
+        ("both", &[][..]),
+        ("erofs", &["--only-converted", "--containerd-2.1"]),
+        ("merged", &["--only-converted", "--containerd-2.1", "--merged"]),
+    ] {
         let mut convert = floe();
         convert.args(["convert", "--quiet", "--platform", "linux/amd64", "layout"]).arg(url(target)).args(options);
         let output = run(convert.current_dir(folder));
@@ -96,9 +112,9 @@ fn registry(folder: &Path) -> RealServer {
     server
 }
 
-/// Runs a script after [`START`].
-fn run_script(root: &ContainerRoot, folder: &Path, server: &RealServer, script: &str) {
-    let output = root.run(folder, &format!("registry=localhost:{}\n{START}\n{script}", server.port));
+/// Runs a script after [`START`], with the registry at a port.
+fn run_script(root: &ContainerRoot, folder: &Path, port: u16, script: &str) {
+    let output = root.run(folder, &format!("registry=localhost:{port}\n{START}\n{script}"));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -152,7 +168,7 @@ refuse grep /run/snapshots /proc/self/mountinfo
 kill $snapshotter
 wait $snapshotter
 "#;
-    run_script(&root, scene.path(), &server, script);
+    run_script(&root, scene.path(), server.port, script);
 }
 
 #[test]
@@ -180,9 +196,7 @@ cat >> /run/config.toml <<END
   default = ["erofs", "walking"]
 END
 start_snapshotter --convert
-containerd --config /run/config.toml > /run/containerd.log 2>&1 &
-containerd=$!
-until ctr version > /run/version 2>&1; do kill -0 $containerd; sleep 0.1; done
+start_containerd
 pull overlayfs both:v1
 tree overlayfs both:v1 plain
 for snapshotter in erofs floe; do
@@ -196,5 +210,5 @@ done
 ctr images rm --sync "$registry/both:v1" > /run/removed
 refuse grep /run/snapshots /proc/self/mountinfo
 "#;
-    run_script(&root, scene.path(), &server, script);
+    run_script(&root, scene.path(), server.port, script);
 }
