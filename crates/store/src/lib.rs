@@ -6,9 +6,10 @@
 //!
 //! `server` serves the directory over FUSE, with the nodes of `nodes`, and answers what waits on threads of their own (`pending`);
 //! `store` has the operations: it finds layers (`searches`), keeps records of those in use (`record`), and mounts them
-//! (`layer_mounts`). `name` parses the names of the directory; `credentials` takes credentials from Podman and CRI-O.
+//! (`layer_mounts`). `contents` has layers by the digests of their archives, for containerd. `name` parses the names of the directory; `credentials` takes credentials from Podman and CRI-O.
 #![forbid(unsafe_code)]
 
+mod contents;
 mod credentials;
 mod layer_mounts;
 mod name;

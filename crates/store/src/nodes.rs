@@ -18,6 +18,12 @@ pub(crate) enum Node {
     Layer(Reference, Digest),
     /// A file of a layer.
     File(Reference, Digest, LayerFile),
+    /// The directory of layers by diff IDs.
+    Contents,
+    /// The layers whose diff IDs begin with these digits.
+    Prefix([u8; 2]),
+    /// A layer by its diff ID.
+    Content(Digest),
 }
 
 /// A file in the directory of a layer.

@@ -46,14 +46,6 @@ impl PendingReplies {
         self.0.lock().remove(&pending.unique);
     }
 
-    /// Refuses a request whose caller was interrupted.
-    pub(crate) fn interrupt(&self, unique: u64) {
-        let found = self.0.lock().get(&unique).map(|(pending, _)| Arc::clone(pending));
-        if let Some(reply) = found.and_then(|pending| pending.take()) {
-            reply.refuse(Errno::INTR);
-        }
-    }
-
     /// Refuses requests that have waited for too long.
     pub(crate) fn expire(&self) {
         let expired: Vec<Arc<PendingReply>> = {

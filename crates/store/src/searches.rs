@@ -51,7 +51,10 @@ impl Searches {
             }
         }
         let network = Network::new(options)?;
-        let layers = network.images(&image.image()).and_then(|images| images.rooted_layers(root))?;
+        let layers = match network.images(&image.image()).and_then(|images| images.rooted_layers(root)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            layers => layers?,
+        };
         let found = with_root(&layers);
         let search = Search { at: Instant::now(), layers, is_complete: found.is_none() };
         self.0.lock().insert(image.clone(), search);

@@ -26,12 +26,16 @@ use wire::{
 };
 
 use crate::{
+    contents,
     layer_mounts::{is_dead, unmount_all},
     name,
     nodes::{LayerFile, Node, Nodes},
     pending::{PendingReplies, PendingReply},
     store::Store,
 };
+
+/// The directory of layers by diff IDs, which are digests of this algorithm.
+const CONTENTS: &[u8] = b"sha256";
 
 /// The name whose creation notes a use of a layer.
 const USE: &[u8] = b"use";
@@ -161,7 +165,8 @@ impl Server {
                 let mut nodes = self.nodes.lock();
                 return forgotten.iter().for_each(|one| nodes.forget(one.nodeid, one.nlookup));
             }
-            Operation::Interrupt(interrupt) => return self.pending.interrupt(interrupt.unique),
+            // Programs in Go interrupt their own calls all the time, and containers/storage takes EINTR for a missing layer.
+            Operation::Interrupt(_) => return reply.refuse(Errno::NOSYS),
             Operation::Destroy => return reply.done(),
             _ => {}
         }
@@ -171,6 +176,10 @@ impl Server {
             Operation::Getattr(_) => match node {
                 Node::File(image, root, file) if file != LayerFile::Diff => self.later(reply, move |server| {
                     let (node, mode, len) = server.file(image, root, file)?;
+                    Ok(Answer::Attributes(number, node, mode, len))
+                }),
+                Node::Content(diff_id) => self.later(reply, move |server| {
+                    let (node, mode, len) = server.content(diff_id)?;
                     Ok(Answer::Attributes(number, node, mode, len))
                 }),
                 node => {
@@ -191,6 +200,11 @@ impl Server {
                 Node::File(image, root, LayerFile::Blob) => self.later(reply, move |server| {
                     let blob = server.store.blob(&image, &root).map_err(|error| server.fault(&error))?;
                     Ok(Answer::Opened(server.keep_blob(Arc::new(blob.ok_or(Errno::NOENT)?))))
+                }),
+                Node::Content(diff_id) => self.later(reply, move |server| {
+                    let contents = server.store.contents.as_ref().ok_or(Errno::NOENT)?;
+                    let layer = contents.open(&diff_id).map_err(|error| server.fault(&error))?;
+                    Ok(Answer::Opened(server.keep_blob(Arc::new(layer.ok_or(Errno::NOENT)?))))
                 }),
                 _ => reply.refuse(Errno::INVAL),
             },
@@ -229,7 +243,15 @@ impl Server {
 
     fn look_up(self: &Arc<Self>, parent: &Node, name: &[u8], reply: Reply) {
         let node = match parent {
+            Node::Root if name == CONTENTS && self.store.contents.is_some() => Some(Node::Contents),
             Node::Root => name::Reference::of_name(name).map(Node::Image),
+            Node::Contents => contents::prefix(name).map(Node::Prefix),
+            Node::Prefix(prefix) => match contents::entry(*prefix, name) {
+                Some(diff_id) => {
+                    return self.later(reply, move |server| Ok(Answer::Entry(server.content(diff_id)?)));
+                }
+                None => None,
+            },
             Node::Image(image) => name::layer(name).map(|root| Node::Layer(image.clone(), root)),
             Node::Layer(image, root) => match LayerFile::of_name(name) {
                 Some(file) => {
@@ -238,7 +260,7 @@ impl Server {
                 }
                 None => None,
             },
-            Node::File(..) => return reply.refuse(Errno::NOTDIR),
+            Node::File(..) | Node::Content(_) => return reply.refuse(Errno::NOTDIR),
         };
         match node {
             Some(node) => {
@@ -264,9 +286,29 @@ impl Server {
         Ok((node, mode, len))
     }
 
+    /// A layer by its diff ID.
+    fn content(&self, diff_id: Digest) -> Result<Found, Errno> {
+        let contents = self.store.contents.as_ref().ok_or(Errno::NOENT)?;
+        let content = contents.find(&diff_id).map_err(|error| self.fault(&error))?.ok_or(Errno::NOENT)?;
+        let node = Node::Content(diff_id);
+        let mode = mode_of(&node);
+        Ok((node, mode, content.len))
+    }
+
     fn read(self: &Arc<Self>, node: &Node, read: ReadIn, reply: Reply) {
-        let Node::File(image, root, file) = node.clone() else { return reply.refuse(Errno::ISDIR) };
         let len = read.size.min(1 << 20) as usize;
+        let read_blob = move |server: &Self| {
+            let blob = server.blobs.lock().open.get(&read.fh).cloned().ok_or(Errno::BADF)?;
+            let rest = usize::try_from(blob.len().saturating_sub(read.offset)).unwrap_or(usize::MAX);
+            let mut bytes = vec![0; len.min(rest)];
+            blob.read_at(read.offset, &mut bytes).map_err(|error| server.fault(&error))?;
+            Ok(Answer::Bytes(bytes))
+        };
+        let (image, root, file) = match node.clone() {
+            Node::File(image, root, file) => (image, root, file),
+            Node::Content(_) => return self.later(reply, read_blob),
+            _ => return reply.refuse(Errno::ISDIR),
+        };
         match file {
             LayerFile::Diff => reply.refuse(Errno::INVAL),
             LayerFile::Info => self.later(reply, move |server| {
@@ -275,13 +317,7 @@ impl Server {
                 let rest = usize::try_from(read.offset).ok().and_then(|offset| info.get(offset..)).unwrap_or_default();
                 Ok(Answer::Bytes(rest[..rest.len().min(len)].to_vec()))
             }),
-            LayerFile::Blob => self.later(reply, move |server| {
-                let blob = server.blobs.lock().open.get(&read.fh).cloned().ok_or(Errno::BADF)?;
-                let rest = usize::try_from(blob.len().saturating_sub(read.offset)).unwrap_or(usize::MAX);
-                let mut bytes = vec![0; len.min(rest)];
-                blob.read_at(read.offset, &mut bytes).map_err(|error| server.fault(&error))?;
-                Ok(Answer::Bytes(bytes))
-            }),
+            LayerFile::Blob => self.later(reply, read_blob),
         }
     }
 
@@ -295,7 +331,8 @@ impl Server {
             Node::Layer(..) => [(LayerFile::Diff, LINK), (LayerFile::Info, FILE), (LayerFile::Blob, FILE)]
                 .map(|(file, mode)| (file.name().to_owned(), mode))
                 .into(),
-            Node::File(..) => return reply.refuse(Errno::NOTDIR),
+            Node::Contents | Node::Prefix(_) => Vec::new(),
+            Node::File(..) | Node::Content(_) => return reply.refuse(Errno::NOTDIR),
         };
         let own = [(".".to_owned(), DIRECTORY), ("..".to_owned(), DIRECTORY)];
         let mut entries = DirectoryEntries::new(read.size as usize);
@@ -358,7 +395,7 @@ impl Server {
 
     fn attr(&self, ino: u64, node: &Node, mode: u32, len: u64) -> Attr {
         let (uid, gid) = self.owner;
-        let nlink = if matches!(node, Node::File(..)) { 1 } else { 2 };
+        let nlink = if matches!(node, Node::File(..) | Node::Content(_)) { 1 } else { 2 };
         Attr { ino, size: len, blocks: len.div_ceil(512), mode, nlink, uid, gid, blksize: 4096, ..Attr::default() }
     }
 
@@ -394,9 +431,9 @@ impl Stopper {
 
 fn mode_of(node: &Node) -> u32 {
     match node {
-        Node::Root | Node::Image(_) | Node::Layer(..) => DIRECTORY,
+        Node::Root | Node::Image(_) | Node::Layer(..) | Node::Contents | Node::Prefix(_) => DIRECTORY,
         Node::File(_, _, LayerFile::Diff) => LINK,
-        Node::File(..) => FILE,
+        Node::File(..) | Node::Content(_) => FILE,
     }
 }
 

@@ -17,6 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde_json::json;
 
 use crate::{
+    contents::Contents,
     credentials,
     layer_mounts::{MountCommand, is_mounted, unmount_all},
     name::{Reference, layer_name},
@@ -45,6 +46,8 @@ pub struct StoreOptions {
     pub mount: MountCommand,
     /// How registries are read.
     pub image: ImageOptions,
+    /// The repository with layers by diff IDs.
+    pub contents: Option<ImageReference>,
 }
 
 /// Layers, by the roots that they are verified with.
@@ -52,6 +55,8 @@ pub struct Store {
     options: StoreOptions,
     layers: Mutex<HashMap<Digest, Layer>>,
     searches: Searches,
+    /// Layers by diff IDs.
+    pub(crate) contents: Option<Contents>,
     /// The roots that a thread works on at present.
     busy: Mutex<HashSet<Digest>>,
     idle: Condvar,
@@ -90,8 +95,9 @@ impl Store {
                 }
             }
         }
+        let contents = options.contents.clone().map(|repository| Contents::new(repository, options.image.clone()));
         let (searches, busy, idle) = (Searches::default(), Mutex::default(), Condvar::default());
-        Ok(Self { options, layers: Mutex::new(layers), searches, busy, idle, say, _lock: lock })
+        Ok(Self { options, layers: Mutex::new(layers), searches, contents, busy, idle, say, _lock: lock })
     }
 
     /// The mounted tree of a layer; `None` if the image has no such layer that can be mounted.

@@ -10,6 +10,7 @@ use std::{
 };
 
 use clap::Args;
+use floe::remote::{ImageReference, RemoteLocation};
 use floe_image::{ShownName, start_error};
 use floe_mount::{daemon::own_program, handover::ServiceManager};
 use floe_sandbox::Mode;
@@ -23,7 +24,7 @@ use crate::{
     cancellation::unless_ignored,
     fail::{Exit, Fail},
     output::remark,
-    remote::RemoteArguments,
+    remote::{self, RemoteArguments},
 };
 
 /// Serve layers to Podman and CRI-O, which mount layers that are EROFS images instead of pulling them
@@ -57,6 +58,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
 
+    /// A repository with layers by diff IDs, oci://registry/repository, for containerd's layer_content_caches = ["DIR"]: the layer
+    /// whose archive has the digest sha256:HEX has the tag sha256-HEX
+    #[arg(long, value_name = "URL")]
+    layer_cache: Option<String>,
+
     #[command(flatten)]
     remote: RemoteArguments,
 
@@ -88,6 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         credentials: credentials()?,
         mount: MountCommand { program: own_program(), arguments: mount },
         image: arguments.remote.options(),
+        contents: arguments.layer_cache.as_deref().map(repository).transpose()?,
     };
     make_directory(&arguments.directory)?;
     let store = Store::open(options, Arc::new(|message| say!("floe: {message}"))).map_err(|error| failed(&error))?;
@@ -122,6 +129,14 @@ pub(crate) fn run_auth(arguments: &[OsString], _: Mode) -> Result<u8, Fail> {
     }
     take_credentials(io::stdin().lock(), &credentials()?).map_err(|error| Fail::failed(error.to_string()))?;
     Ok(Exit::Done.code())
+}
+
+/// Parses the URL of a repository.
+fn repository(url: &str) -> Result<ImageReference, Fail> {
+    match remote::location(url)? {
+        RemoteLocation::Registry(reference) => Ok(reference),
+        other => Err(Fail::usage(format!("{other}: layers are in registries: oci://registry/repository"))),
+    }
 }
 
 /// Makes the directory, unless there is one, or a mount whose process was killed.

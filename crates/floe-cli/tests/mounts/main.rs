@@ -14,6 +14,7 @@ mod drop_in_mounts;
 mod exporter;
 mod exporter_trust;
 mod handover;
+mod layer_caches;
 mod misses;
 mod mount_all;
 mod mounting;

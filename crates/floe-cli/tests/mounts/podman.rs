@@ -36,7 +36,7 @@ PATH=/run/bin:/run/floe:/usr/sbin:/usr/bin:/sbin:/bin
 export HOME=$home XDG_RUNTIME_DIR=$home/run CONTAINERS_STORAGE_CONF=$home/storage.conf
 export CONTAINERS_REGISTRIES_CONF=$home/registries.conf
 mkdir -p $XDG_RUNTIME_DIR
-trap 'status=$?; [ $status = 0 ] || cat $home/store.log; exit $status' EXIT
+trap 'status=$?; [ $status = 0 ] || cat $home/said $home/store.log; exit $status' EXIT
 cat > $home/storage.conf <<END
 [storage]
 driver = "overlay"

@@ -22,7 +22,7 @@ use crate::support::program;
 const WITHOUT_COMMANDS: [&str; 5] = ["text", "fstab", "ini", "toml", "yaml"];
 
 /// The blocks with commands or programs that are not run here: the page, the beginning of the block, and the reason.
-const NOT_RUN: [(&str, &str, &str); 42] = [
+const NOT_RUN: [(&str, &str, &str); 43] = [
     ("README.md", "cargo run --release", "builds and tests the project"),
     ("README.md", "apt install", "installs files that do not exist yet; packaging/try-release installs the packages"),
     ("README.md", "floe mount oci://", "needs a registry; tests/remotes mounts from one"),
@@ -46,6 +46,7 @@ const NOT_RUN: [(&str, &str, &str); 42] = [
     ("kubernetes.md", "floe convert oci://registry.example/team/app", "needs a cluster; as in containerd.md"),
     ("kubernetes.md", "floe convert oci://registry.example/team/data", "needs a cluster; as in containerd.md"),
     ("containerd.md", "floe convert", "needs a registry; tests/building and tests/remotes convert images"),
+    ("containerd.md", "floe push", "needs a registry; tests/mounts/layer_caches.rs pushes and serves a layer"),
     ("containerd.md", "floe snapshotter", "does not end; tests/mounts/containerd.rs runs it"),
     ("containerd.md", "systemctl", "needs systemd; tests/mounts/containerd.rs runs containerd"),
     ("front.md", "floe mount -o front-metadata=render", "needs an image; tests/mounts/fronts/kept.rs mounts so"),
