@@ -27,7 +27,7 @@ pub use mount::{
     handover::{ConnectionTerms, Handover, Inherited, PauseError, Paused},
     hidden::negotiate_hidden,
     mountpoint::Mountpoint,
-    passed_sys::passed_descriptors,
+    passed_sys::{InheritedDescriptors, passed_descriptors},
     transport::Transport,
     unmounter::Unmounter,
 };

@@ -46,6 +46,16 @@ impl FrontFiles {
         }
     }
 
+    /// The files of the mount with this root, which [`FrontFiles::new`] has opened in an earlier program of this process.
+    pub(crate) fn of_root(root: OwnedFd) -> Self {
+        Self { root }
+    }
+
+    /// The root.
+    pub(crate) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
     /// Opens the regular file with this EROFS inode number for reading. The process that serves the mount may present a device or a
     /// FIFO instead, which must not be opened.
     ///

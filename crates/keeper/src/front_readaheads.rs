@@ -3,12 +3,12 @@
 use std::{
     collections::BTreeMap,
     fmt, io,
-    os::fd::OwnedFd,
+    os::fd::{BorrowedFd, OwnedFd},
     sync::{Arc, Weak},
     thread,
 };
 
-use floe_sync::Mutex;
+use floe_sync::{Mutex, MutexGuard};
 use rustix::{
     buffer::spare_capacity,
     event::epoll::{self, CreateFlags, EventData, EventFlags},
@@ -30,6 +30,25 @@ pub struct FrontReadaheads {
     fronts: Mutex<BTreeMap<u64, Arc<Front>>>,
     epoll: OwnedFd,
     thread: u32,
+    /// Locked by the thread while it reads.
+    reading: Mutex<()>,
+}
+
+/// The readahead while its thread waits. It goes on when this is dropped.
+#[derive(Debug)]
+pub struct PausedReadaheads<'readaheads> {
+    _only: MutexGuard<'readaheads, ()>,
+}
+
+/// The numbers of a front's descriptors, for the next program of this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrontDescriptors<Descriptor> {
+    /// The receiving end of the transfer.
+    pub socket: Descriptor,
+    /// The hidden file.
+    pub image: Descriptor,
+    /// The root of the private clone, if there is one.
+    pub root: Option<Descriptor>,
 }
 
 /// A front with its private clone. Dropping it lets the front end.
@@ -55,7 +74,7 @@ impl FrontReadaheads {
                 run(&readaheads, &waiting, &own);
             }
         })?;
-        let readaheads = Arc::new(Self { fronts: Mutex::default(), epoll, thread });
+        let readaheads = Arc::new(Self { fronts: Mutex::default(), epoll, thread, reading: Mutex::default() });
         // The thread has started.
         let _ = sender.send(Arc::downgrade(&readaheads));
         Ok(readaheads)
@@ -94,6 +113,38 @@ impl FrontReadaheads {
         Ok(Some(transfer))
     }
 
+    /// Makes the thread wait before its next read. Returns `None` if it is reading: it may wait for a source.
+    pub fn try_pause(&self) -> Option<PausedReadaheads<'_>> {
+        self.reading.try_lock().map(|only| PausedReadaheads { _only: only })
+    }
+
+    /// Passes the descriptors of all fronts to `pass`. Returns the results, by the numbers of the fronts.
+    ///
+    /// # Errors
+    /// Those of `pass`.
+    pub fn pass<Passed>(
+        &self,
+        mut pass: impl FnMut(BorrowedFd<'_>) -> io::Result<Passed>,
+    ) -> io::Result<Vec<(u64, FrontDescriptors<Passed>)>> {
+        let all = self.all().into_iter().map(|(number, front)| {
+            let (socket, image, root) = front.readahead.descriptors();
+            Ok((
+                number,
+                FrontDescriptors { socket: pass(socket)?, image: pass(image)?, root: root.map(&mut pass).transpose()? },
+            ))
+        });
+        all.collect()
+    }
+
+    /// Reads ahead in a front whose descriptors an earlier program of this process has [passed](FrontReadaheads::pass).
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn add_passed(&self, number: u64, place: Place, front: FrontDescriptors<OwnedFd>) -> io::Result<()> {
+        let FrontDescriptors { socket, image, root } = front;
+        self.add(number, place, FrontReadahead::of_descriptors(socket, image, root))
+    }
+
     /// Drops the clones of all fronts that were unmounted: while a clone exists, the front does not end. To be called when the mount
     /// table has changed.
     pub fn drop_unmounted(&self) {
@@ -130,6 +181,7 @@ fn run(readaheads: &Weak<FrontReadaheads>, epoll: &OwnedFd, schedule: &Schedule)
         if found.is_err() {
             return;
         }
+        let _reading = readaheads.reading.lock();
         if events.is_empty() {
             for (_, front) in readaheads.all() {
                 front.readahead.drop_all_copies(&mut front.progress.lock());

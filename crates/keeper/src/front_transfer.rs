@@ -283,6 +283,16 @@ impl FrontReadahead {
         Ok((FrontTransfer::new(ours, 0), Self { socket: theirs, files, image }))
     }
 
+    /// The descriptors of a front, in the order of [`FrontReadahead::of_descriptors`].
+    pub(crate) fn descriptors(&self) -> (BorrowedFd<'_>, BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
+        (self.socket.as_fd(), self.image.as_fd(), self.files.as_ref().map(|files| files.root()))
+    }
+
+    /// The receiving end over descriptors of an earlier program of this process.
+    pub(crate) fn of_descriptors(socket: OwnedFd, image: OwnedFd, root: Option<OwnedFd>) -> Self {
+        Self { socket, files: root.map(|root| Arc::new(FrontFiles::of_root(root))), image: Arc::new(image) }
+    }
+
     /// The socket that is readable when there is a message.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

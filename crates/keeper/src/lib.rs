@@ -47,7 +47,7 @@ pub use detached::{DetachedMount, attach};
 pub use directory::Directory;
 pub use failure::{FrontRefusal, MountFailure, UnmountError, UnmountReason};
 pub use front::{DetachedFront, FrontOptions, HiddenMount, KeptFiles, can_mount_kept};
-pub use front_readaheads::FrontReadaheads;
+pub use front_readaheads::{FrontDescriptors, FrontReadaheads, PausedReadaheads};
 pub use front_transfer::{FrontRange, FrontTransfer};
 pub use fuse_configuration::FuseConfiguration;
 pub use fusermount::AutoUnmount;
