@@ -25,7 +25,7 @@ pub use container_root::container_root;
 pub use corpus::{target_dir, workspace_root};
 pub use counting_allocator_sys::{AllocationCounts, CountingAllocator, LARGE_BYTES};
 pub use direct_reader::DirectReader;
-pub use file_sys::{GET_LABEL, file_system_label, mapped_bytes};
+pub use file_sys::{GET_LABEL, MappedFile, file_system_label, mapped_bytes};
 pub use idmap_sys::mount_idmapped;
 pub use kernel_caches::{KernelCaches, drop_kernel_caches, keep_kernel_caches};
 pub use mount::KernelMount;
