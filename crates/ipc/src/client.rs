@@ -38,6 +38,9 @@ pub const USERS_SOCKET: &str = "/run/floe-users/service";
 /// How long an answer may take. Opening an image may wait for a slow disk.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// How long an upgrade may take: the process of each user is replaced, one after the other.
+const UPGRADE_PATIENCE: Duration = Duration::from_secs(600);
+
 /// How long the service may take to accept a connection.
 const GREETING_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -292,6 +295,21 @@ impl ServiceClient {
     pub fn control(&mut self, device: (u32, u32)) -> Result<OwnedFd, ClientError> {
         match self.ask(&Request::Control { device: [device.0, device.1] }, &[])? {
             (Answer::Connected, Some(connection)) => Ok(connection),
+            _ => Err(damaged()),
+        }
+    }
+
+    /// Replaces the program of the service by another one, an executable file opened with `O_PATH`, while all mounts are served. Returns
+    /// what stays as it was, as messages of one line.
+    ///
+    /// # Errors
+    /// This user does not run the service, or the program cannot continue it: the service goes on as before.
+    pub fn upgrade(&mut self, program: BorrowedFd<'_>) -> Result<Vec<String>, ClientError> {
+        self.set_patience(UPGRADE_PATIENCE);
+        let answer = self.ask(&Request::Upgrade, &[program]);
+        self.set_patience(PATIENCE);
+        match answer?.0 {
+            Answer::Upgraded { remarks, .. } => Ok(remarks),
             _ => Err(damaged()),
         }
     }

@@ -50,6 +50,9 @@ encoded! {
             /// The device number, as the mount table has it.
             device: [u32; 2],
         },
+        /// Replace the program of the service by the one whose descriptor, opened with `O_PATH`, comes beside the message. Only the user
+        /// who runs the service may. The new program answers.
+        7 => Upgrade,
     }
 }
 
@@ -149,6 +152,13 @@ encoded! {
         },
         /// The connection is the descriptor beside this message.
         7 => Connected,
+        /// The program is replaced, and so are the processes that read images.
+        8 => Upgraded {
+            /// The version of the new program.
+            program: String,
+            /// What stays as it was, as messages of one line.
+            remarks: Vec<String>,
+        },
     }
 }
 
@@ -225,6 +235,7 @@ mod tests {
             Request::List { after: u64::MAX },
             Request::Offer,
             Request::Control { device: [0, 57] },
+            Request::Upgrade,
         ] {
             check(&request);
         }
@@ -245,6 +256,7 @@ mod tests {
             Answer::Refused { kind: RefusalKind::Busy, message: "it is in use".to_owned() },
             Answer::Offered { offer: ServiceOffer { users: true, fronts: false, mounts: true } },
             Answer::Connected,
+            Answer::Upgraded { program: "0.2.0".to_owned(), remarks: vec!["/mnt".to_owned()] },
         ] {
             check(&answer);
         }

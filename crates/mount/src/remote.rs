@@ -71,6 +71,11 @@ pub struct RemoteFiles {
 }
 
 impl RemoteFiles {
+    /// An image that a process fetches, without extra devices.
+    pub(crate) fn of_image(process: &Arc<RemoteProcess>) -> Self {
+        Self { image: Some(Arc::clone(process)), devices: Vec::new() }
+    }
+
     /// Starts the processes.
     ///
     /// # Errors

@@ -12,8 +12,12 @@ use std::{
 use floe_image::{ShownName, start_error};
 use floe_ipc::{USERS_SOCKET, socket_path};
 use floe_mount::{
+    Remarks,
     handover::ServiceManager,
-    service::{Broker, ServiceSocket, Stopper, UserLimits, check_for_broker, serve_for_broker},
+    service::{
+        Broker, Continued, ServiceSocket, Stopper, UserLimits, check_continuation, check_for_broker, is_to_check,
+        serve_for_broker,
+    },
 };
 use floe_sandbox::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -26,7 +30,7 @@ use crate::{
     cancellation::unless_ignored,
     confinement::SandboxArguments,
     fail::{Exit, Fail},
-    output::remark,
+    output::{Output, remark},
 };
 
 /// Run the service, which mounts many images with one engine
@@ -82,17 +86,32 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         Mode::Require => options.push("sandbox=require".to_owned()),
         Mode::Off => options.push("sandbox=off".to_owned()),
     }
+    let options = options.join(",");
+    if is_to_check() {
+        let input = io::stdin().as_fd().try_clone_to_owned();
+        let input = input.map_err(|error| Fail::failed(format!("there is no standard input: {error}")))?;
+        return Output::print(format_args!("{}\n", check_continuation(input, &options)?));
+    }
     raise_descriptor_limit();
     let path = arguments.socket.clone().unwrap_or_else(socket_path);
-    let users_path = arguments.users_socket.clone().unwrap_or_else(|| USERS_SOCKET.into());
     let limits = arguments.users.as_deref().map(UserLimits::parse).transpose()?;
-    let (socket, users_socket) = ServiceSocket::open(&path, limits.is_some().then_some(&*users_path))?;
-    let users = match (users_socket, limits) {
-        (Some(socket), Some(limits)) => Some((socket, limits)),
-        (Some(socket), None) => Some((socket, UserLimits::parse("")?)),
-        (None, _) => None,
+    let remarks: Remarks = Arc::new(|message| say!("floe: {message}"));
+    let (broker, is_continued) = match Continued::find()? {
+        Some(continued) => {
+            let limits = limits.or(if continued.has_users() { Some(UserLimits::parse("")?) } else { None });
+            (Broker::continued(continued, limits, &options, remarks)?, true)
+        }
+        None => {
+            let users_path = arguments.users_socket.clone().unwrap_or_else(|| USERS_SOCKET.into());
+            let (socket, users_socket) = ServiceSocket::open(&path, limits.is_some().then_some(&*users_path))?;
+            let users = match (users_socket, limits) {
+                (Some(socket), Some(limits)) => Some((socket, limits)),
+                (Some(socket), None) => Some((socket, UserLimits::parse("")?)),
+                (None, _) => None,
+            };
+            (Broker::new(socket, users, &options, remarks)?, false)
+        }
     };
-    let broker = Broker::new(socket, users, &options.join(","), Arc::new(|message| say!("floe: {message}")))?;
     let signals = Signals::new(unless_ignored(&[SIGINT, SIGTERM, SIGHUP]));
     let signals = signals.map_err(|error| Fail::failed(format!("cannot install signal handlers: {error}")))?;
     start_signal_thread(signals, broker.stopper())
@@ -100,7 +119,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     if let Some(manager) = ServiceManager::connect() {
         manager.ready();
     }
-    remark(format_args!("serving mounts at {}\n", path.shown()));
+    if !is_continued {
+        remark(format_args!("serving mounts at {}\n", path.shown()));
+    }
     let left = broker.run()?;
     for message in &left {
         say!("floe: {message}");

@@ -41,6 +41,7 @@ mod service {
     mod images;
     mod remote;
     mod restarts;
+    mod upgrades;
     mod user_fronts;
     mod users;
 }

@@ -241,8 +241,13 @@ impl Drop for Running {
 
 /// A command of the built program whose messages go to a file, which can be read while the program runs.
 pub(crate) fn floe_with_messages_in(messages: &Path) -> Command {
+    with_messages_in(messages, Path::new(env!("CARGO_BIN_EXE_floe")))
+}
+
+/// As [`floe_with_messages_in`], for another program.
+pub(crate) fn with_messages_in(messages: &Path, program: &Path) -> Command {
     let mut command = Command::new("sh");
-    command.args(["-c", "exec \"$@\" 2>\"$0\""]).arg(messages).arg(env!("CARGO_BIN_EXE_floe"));
+    command.args(["-c", "exec \"$@\" 2>\"$0\""]).arg(messages).arg(program);
     command
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::program::{Place, children_of, floe, floe_with_messages_in, is_running, run, told, until, within};
+use super::program::{Place, children_of, floe, is_running, run, told, until, with_messages_in, within};
 
 /// A service with a socket of its own. Its processes are killed when it is dropped.
 pub(crate) struct Service {
@@ -43,7 +43,7 @@ impl Service {
         arguments: &[&str],
         variables: &'static [(&'static str, &'static str)],
     ) -> Self {
-        let child = broker(folder.path(), arguments, variables);
+        let child = broker(Path::new(env!("CARGO_BIN_EXE_floe")), folder.path(), arguments, variables);
         Self { pid: Pid::from_child(&child), child: Some(child), folder, variables, domains: Vec::new() }
     }
 
@@ -57,7 +57,12 @@ impl Service {
 
     /// Starts another broker, after the end of the first one.
     pub(crate) fn restart(&mut self) {
-        let child = broker(self.folder.path(), &[], self.variables);
+        self.restart_as(Path::new(env!("CARGO_BIN_EXE_floe")));
+    }
+
+    /// As [`Service::restart`], with another program.
+    pub(crate) fn restart_as(&mut self, program: &Path) {
+        let child = broker(program, self.folder.path(), &[], self.variables);
         (self.pid, self.child) = (Pid::from_child(&child), Some(child));
     }
 
@@ -88,6 +93,12 @@ impl Service {
         assert_eq!(told(&mounted), (Some(0), String::new()), "{}", image.display());
         assert!(place.is_mounted(), "{}", image.display());
         place
+    }
+
+    /// Runs `floe upgrade` with this program. Returns the exit code and the messages.
+    pub(crate) fn upgrade(&mut self, program: &Path) -> (Option<i32>, String) {
+        self.domains();
+        told(&run(self.floe().arg("upgrade").arg("--program").arg(program)))
     }
 
     /// Unmounts with `floe umount`. Returns the exit code and the messages.
@@ -175,8 +186,8 @@ impl Drop for Service {
 }
 
 /// Starts a broker, and waits until it listens.
-fn broker(folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Child {
-    let mut command = floe_with_messages_in(&folder.join("messages"));
+fn broker(program: &Path, folder: &Path, arguments: &[&str], variables: &[(&str, &str)]) -> Child {
+    let mut command = with_messages_in(&folder.join("messages"), program);
     command.envs(variables.iter().copied());
     command.arg("serve").arg("--socket").arg(folder.join("service")).args(arguments);
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the program starts");

@@ -65,11 +65,23 @@ impl Giver {
         connection.set_write_timeout(Some(START_PATIENCE))?;
         self.send_state(connection)?;
         connection.set_read_timeout(Some(OPENING_PATIENCE))?;
+        self.give_prepared(connection).map(drop)
+    }
+
+    /// As [`Giver::give`], without the state: the other process has it, and has opened the image, or will before the connection
+    /// times out. Returns whether that process serves the mount.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn give_prepared(&self, connection: &UnixStream) -> io::Result<bool> {
         let Question::Stop = read_question(connection)? else { return Err(io::ErrorKind::InvalidData.into()) };
         let can_resend = self.handover.terms().can_resend();
         let paused = match self.handover.pause(if can_resend { DRAIN_PATIENCE } else { FULL_DRAIN_PATIENCE }) {
             Ok(paused) => paused,
-            Err(reason) => return write_line(connection, &Answer::Refused(reason.to_string())),
+            Err(reason) => {
+                write_line(connection, &Answer::Refused(reason.to_string()))?;
+                return Ok(false);
+            }
         };
         write_line(connection, &Answer::Stopped)?;
         connection.set_read_timeout(Some(START_PATIENCE))?;
@@ -80,7 +92,7 @@ impl Giver {
             Question::Serves => paused.finish(),
             _ => return Err(io::ErrorKind::InvalidData.into()),
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Stores the descriptors and the state for a restart after a crash. Without the kernel's ability to resend requests, a

@@ -98,7 +98,7 @@ impl Taken {
         Ok(taken)
     }
 
-    /// A mount that the service keeps, whose process has ended.
+    /// A mount that the service keeps. Its process has ended, or stops when it is asked over the connection `from`.
     ///
     /// # Errors
     /// The memory file has no valid state.
@@ -107,12 +107,17 @@ impl Taken {
         state_file: File,
         place: Place,
         front: Option<TakenFront>,
+        from: Option<UnixStream>,
     ) -> io::Result<Self> {
         let state = StateFile::read(&state_file)?;
         if !state.is_understood() {
             return Err(io::Error::other("its state is of another version of Floe"));
         }
-        let mut taken = Self::new(state, vec![device], None, Some(state_file), None);
+        if let Some(from) = &from {
+            from.set_read_timeout(Some(PATIENCE))?;
+            from.set_write_timeout(Some(PATIENCE))?;
+        }
+        let mut taken = Self::new(state, vec![device], None, Some(state_file), from);
         (taken.inherited.place, taken.front) = (Some(place), front);
         Ok(taken)
     }

@@ -23,7 +23,7 @@ use super::{
     domain_process::DomainProcess,
     kept_image::{Attaching, FrontForUser, KeptFiles, KeptImage, Stage},
     ledger::{Domain, Ledger, Watched},
-    messages::{Order, Report, VERSION},
+    messages::{Order, Report, version},
     mounting::check_file,
     record::{Record, path},
     settings::settings_of_request,
@@ -69,6 +69,11 @@ impl Ledger {
             self.remark(format_args!("{}: not a socket of this service: it is ignored", other.shown()));
         }
         self.reserve_numbers(numbers.last().copied().unwrap_or(0));
+        let numbers: Vec<u64> = {
+            // An earlier program of this process has left some.
+            let state = self.state.lock();
+            numbers.into_iter().filter(|number| !state.domains.contains_key(number)).collect()
+        };
         let thread_count = numbers.len().min(THREADS);
         let numbers = Mutex::new(numbers.into_iter());
         let adopt = || {
@@ -131,14 +136,23 @@ impl Ledger {
         for mount in unfinished {
             self.take_back(mount);
         }
-        if continued.is_empty() {
+        let is_of_this_version = process.is_of_this_version();
+        if continued.is_empty() && is_of_this_version {
             self.release(number);
             return Ok(());
         }
-        let ledger = Arc::clone(self);
+        let (ledger, activity) = (Arc::clone(self), self.upgrade.activity());
         let work = move || {
-            ledger.wait_for_continued(continued);
-            ledger.release(number);
+            if is_of_this_version {
+                ledger.wait_for_continued(continued);
+                ledger.release(number);
+            } else {
+                // It takes no orders. Another one continues its mounts.
+                ledger.release(number);
+                let remarks = ledger.renew_domain(number);
+                remarks.iter().for_each(|remark| ledger.remark(format_args!("{remark}")));
+            }
+            drop(activity);
         };
         thread::Builder::new().name("floe-restart".to_owned()).spawn(work).map(drop)
     }
@@ -153,14 +167,19 @@ impl Ledger {
         let (sender, waiter) = mpsc::channel();
         {
             let mut state = self.state.lock();
-            if state.mounts.contains_key(&number) {
-                return Err(io::Error::other("another process serves it, too"));
+            match state.mounts.get(&number).map(|kept| matches!(kept.stage, Stage::Served)) {
+                None => {}
+                // The other one was about to take it over.
+                Some(false) if is_served => {}
+                Some(true) if !is_served => return Ok(None),
+                Some(_) => return Err(io::Error::other("another process serves it, too")),
             }
             self.watch(keeper.socket(), Watched::Mount(number))?;
             let image = KeptImage {
                 domain,
                 owner: Owner::Service,
                 stage: if is_served { Stage::Served } else { Stage::Attaching(sender) },
+                heir: None,
                 keeper,
                 request: record.request,
                 files,
@@ -187,13 +206,16 @@ impl Introduction {
     /// It does not answer, or breaks the protocol.
     fn of(socket: OwnedFd) -> io::Result<Option<Self>> {
         let until = Instant::now() + ALL_ANSWERS_TIME_MAX;
-        let process = match DomainProcess::connected(socket) {
+        let mut process = match DomainProcess::connected(socket) {
             Err(error) if is_end(&error) => return Ok(None),
             process => process?,
         };
-        let greeted = process.tell(&Order::Adopt { version: VERSION }, &[]).and_then(|()| process.next_report());
+        let greeted = process.tell(&Order::Adopt { version: version() }, &[]).and_then(|()| process.next_report());
         let count = match greeted {
-            Ok((Report::Adopting { version: VERSION, count }, _)) => count,
+            Ok((Report::Adopting { version: its, count }, _)) if its == version() || count > 0 => {
+                process.version = its;
+                count
+            }
             Ok((Report::Adopting { .. }, _)) => return Err(io::Error::other("it is another version of Floe")),
             Ok(_) => return Err(io::ErrorKind::InvalidData.into()),
             Err(error) if is_end(&error) => return Ok(None),

@@ -1,13 +1,14 @@
 //! The broker: mounts and unmounts, keeps the descriptors of all mounts, and starts domains.
 
 use std::{
-    fmt,
+    fmt, io,
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, atomic::Ordering::Relaxed},
     thread,
 };
 
 use floe_image::start_error;
+use floe_ipc::protocol::Answer;
 use floe_sync::Mutex;
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -15,11 +16,12 @@ use rustix::{
 };
 
 use super::{
-    clients::Clients,
+    clients::{Client, Clients},
     domain_directory::DomainDirectory,
     ledger::{Ledger, Watched},
     settings::settings_of_service,
     socket::ServiceSocket,
+    succession::{Continued, PassedClient, Succession},
     users::UserLimits,
 };
 use crate::{Remarks, control, failure::Failure};
@@ -34,6 +36,10 @@ pub struct Broker {
     stop: Arc<OwnedFd>,
     /// A message for each mount that could not be unmounted; `None` until all unmounts were attempted.
     left: Arc<Mutex<Option<Vec<String>>>>,
+    /// Whether an earlier program of this process has left the service to this one.
+    is_continued: bool,
+    /// The client that has asked for this program.
+    asking: Option<Arc<Client>>,
 }
 
 /// Ends a broker. Can be used from any thread.
@@ -53,10 +59,49 @@ impl Broker {
         remarks: Remarks,
     ) -> Result<Self, Failure> {
         let (users_socket, limits) = users.map(|(socket, limits)| (Arc::new(socket), limits)).unzip();
-        let settings = settings_of_service(options)?;
-        let (priority, cache) = (settings.open.engine.priority, settings.open.remote.cache_directory);
         // Only here: each mount would look at the sockets of all others.
         control::remove_leftovers();
+        Self::with_sockets(socket, (users_socket, limits), options, remarks)
+    }
+
+    /// The broker of a service that an earlier program of this process has left to this one. `limits` are those of other users.
+    ///
+    /// # Errors
+    /// As for [`Broker::new`], or something that it has left is missing.
+    pub fn continued(
+        continued: Continued,
+        limits: Option<UserLimits>,
+        options: &str,
+        remarks: Remarks,
+    ) -> Result<Self, Failure> {
+        let Continued { mut succession, mut inherited } = continued;
+        let failed = |error: io::Error| Failure::failed(format!("cannot continue the service: {error}"));
+        let mut taken = |passed| ServiceSocket::passed(passed, &mut inherited).map_err(failed);
+        let socket = taken(succession.socket.take().ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?)?;
+        let users_socket = succession.users_socket.take().map(taken).transpose()?;
+        let mut broker = Self::with_sockets(socket, (users_socket.map(Arc::new), limits), options, remarks)?;
+        broker.ledger.continue_all(&mut succession, &mut inherited);
+        for PassedClient { socket, has_greeted, has_asked } in std::mem::take(&mut succession.clients) {
+            // Others are closed: they speak another version.
+            let Ok(socket) = inherited.take(socket) else { continue };
+            if !succession.has_same_clients() {
+                continue;
+            }
+            let client = broker.clients.take_passed(socket, has_greeted);
+            broker.asking = client.filter(|_| has_asked).or(broker.asking.take());
+        }
+        broker.is_continued = true;
+        Ok(broker)
+    }
+
+    fn with_sockets(
+        socket: ServiceSocket,
+        (users_socket, limits): (Option<Arc<ServiceSocket>>, Option<UserLimits>),
+        options: &str,
+        remarks: Remarks,
+    ) -> Result<Self, Failure> {
+        let settings = settings_of_service(options)?;
+        let (priority, cache) = (settings.open.engine.priority, settings.open.remote.cache_directory);
         let failed = |error: rustix::io::Errno| Failure::failed(format!("cannot start the service: {error}"));
         let directory = socket.path().map(|path| DomainDirectory::open(&path));
         let (directory, obstacle) = match directory.transpose() {
@@ -70,6 +115,7 @@ impl Broker {
         }
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
         ledger.watch(&*stop, Watched::Stop).map_err(failed)?;
+        ledger.watch(ledger.upgrade.event(), Watched::Upgrade).map_err(failed)?;
         let socket = Arc::new(socket);
         Ok(Self {
             clients: Clients::new(Arc::clone(&ledger)),
@@ -78,6 +124,8 @@ impl Broker {
             users_socket,
             stop,
             left: Arc::default(),
+            is_continued: false,
+            asking: None,
         })
     }
 
@@ -107,6 +155,7 @@ impl Broker {
                     Watched::Domain(number) => self.ledger.take_reports(number),
                     Watched::DomainEnd(number) => self.ledger.note_death(number),
                     Watched::Mount(number) => self.ledger.answer_keeper(number),
+                    Watched::Upgrade => self.upgrade(),
                     Watched::Table => self.ledger.fronts.note_changes(),
                     Watched::Stop => {
                         if let Some(left) = self.left.lock().take() {
@@ -125,7 +174,9 @@ impl Broker {
     ///
     /// # Errors
     /// No thread can be started.
-    fn begin_to_listen(&self) -> Result<(), Failure> {
+    fn begin_to_listen(&mut self) -> Result<(), Failure> {
+        let (is_continued, asking) = (self.is_continued, self.asking.take());
+        let activity = self.ledger.upgrade.activity();
         let (ledger, socket) = (Arc::clone(&self.ledger), Arc::clone(&self.socket));
         let users_socket = self.users_socket.clone();
         let work = move || {
@@ -134,9 +185,29 @@ impl Broker {
             if let Err(error) = ledger.watch(&*socket, Watched::Listener).and_then(|()| watch_users()) {
                 ledger.remark(format_args!("the service cannot listen: {error}"));
             }
+            drop(activity);
+            if is_continued && ledger.upgrade.begin() {
+                let remarks = ledger.renew_domains();
+                remarks.iter().for_each(|remark| ledger.remark(format_args!("{remark}")));
+                ledger.upgrade.end();
+                let answer = Answer::Upgraded { program: env!("CARGO_PKG_VERSION").to_owned(), remarks };
+                asking.iter().for_each(|client| client.answer(&answer, None));
+            }
         };
         let thread = thread::Builder::new().name("floe-adopt".to_owned()).spawn(work);
         thread.map(drop).map_err(|error| Failure::failed(format!("no thread can be started: {}", start_error(error))))
+    }
+
+    /// Replaces the program of this process, if one waits for that and nothing is in progress.
+    fn upgrade(&mut self) {
+        let Self { ledger, clients, socket, users_socket, .. } = self;
+        ledger.try_to_execute(clients.requests_in_progress(), |asking, pass| {
+            let users_socket = users_socket.as_ref().map(|socket| socket.pass(pass)).transpose()?;
+            let sockets = (socket.pass(pass)?, users_socket);
+            let clients = clients.pass(asking, pass)?;
+            Succession::of(ledger, sockets, clients, pass)
+        });
+        self.clients.take_held();
     }
 
     /// Unmounts everything on another thread, while this one goes on.

@@ -19,7 +19,7 @@ use rustix::{
     process::geteuid,
 };
 
-use super::messages::{Order, Report, VERSION};
+use super::messages::{Order, Report, version};
 
 /// The number of brokers that may wait to be accepted. There is one at a time.
 const BACKLOG: i32 = 4;
@@ -35,6 +35,8 @@ pub(super) struct BrokerLink {
     listener: Option<OwnedFd>,
     /// Readable when a mount was removed.
     removed: OwnedFd,
+    /// The [`version`] of the messages of this process.
+    version: u32,
 }
 
 impl BrokerLink {
@@ -49,7 +51,7 @@ impl BrokerLink {
             ioctl_fionbio(listener, true)?;
         }
         let removed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { socket: Mutex::new(Arc::new(socket)), listener, removed })
+        Ok(Self { socket: Mutex::new(Arc::new(socket)), listener, removed, version: version() })
     }
 
     /// The next message with its descriptors; `None` if the broker has ended.
@@ -99,7 +101,7 @@ impl BrokerLink {
         let socket = Arc::new(socket);
         let count = u32::try_from(kept.len()).unwrap_or(u32::MAX);
         let mut current = self.socket.lock();
-        send(&*socket, &Report::Adopting { version: VERSION, count }, &[], SendFlags::empty())?;
+        send(&*socket, &Report::Adopting { version: self.version, count }, &[], SendFlags::empty())?;
         for (report, descriptors) in kept {
             send(&*socket, report, descriptors, SendFlags::empty())?;
         }
@@ -115,7 +117,8 @@ impl BrokerLink {
     }
 }
 
-/// Whether the process at the other end of a connection is a broker of this user and of this version.
+/// Whether the process at the other end of a connection is a broker of this user. One of another version sends no other orders: it
+/// continues the mounts in another process.
 fn is_broker(socket: &OwnedFd) -> io::Result<bool> {
     for timeout in [Timeout::Send, Timeout::Recv] {
         set_socket_timeout(socket, timeout, Some(GREETING_TIME_MAX))?;
@@ -123,12 +126,5 @@ fn is_broker(socket: &OwnedFd) -> io::Result<bool> {
     if socket_peercred(socket)?.uid != geteuid() {
         return Ok(false);
     }
-    match receive(socket.as_fd(), RecvFlags::empty())? {
-        Some((Order::Adopt { version: VERSION }, _)) => Ok(true),
-        Some((Order::Adopt { .. }, _)) => {
-            send(socket, &Report::Adopting { version: VERSION, count: 0 }, &[], SendFlags::empty())?;
-            Ok(false)
-        }
-        _ => Ok(false),
-    }
+    Ok(matches!(receive(socket.as_fd(), RecvFlags::empty())?, Some((Order::Adopt { .. }, _))))
 }

@@ -2,7 +2,8 @@
 
 use std::{
     collections::BTreeMap,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -21,6 +22,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, accept_with, recv
 use super::{
     ledger::{Ledger, Watched},
     requests::Requests,
+    succession::PassedClient,
     users::{Caller, Owner},
 };
 use crate::MountUsers;
@@ -37,10 +39,12 @@ pub(super) struct Clients {
     /// By their numbers, so the oldest one is first.
     connected: BTreeMap<u64, Arc<Client>>,
     requests: Arc<Requests>,
+    /// Those whose requests wait for the end of an upgrade.
+    held: Vec<u64>,
 }
 
 /// A connection to a client.
-struct Client {
+pub(super) struct Client {
     socket: OwnedFd,
     /// Who it is, or why it is refused.
     caller: Result<Caller, String>,
@@ -56,7 +60,51 @@ type Received = (Request, Vec<OwnedFd>);
 
 impl Clients {
     pub(super) fn new(ledger: Arc<Ledger>) -> Self {
-        Self { ledger, connected: BTreeMap::new(), requests: Arc::default() }
+        Self { ledger, connected: BTreeMap::new(), requests: Arc::default(), held: Vec::new() }
+    }
+
+    /// The number of requests in progress.
+    pub(super) fn requests_in_progress(&self) -> usize {
+        self.requests.in_progress()
+    }
+
+    /// The clients for the next program of this process, for which `asking` has asked. `pass` gets their descriptors.
+    ///
+    /// # Errors
+    /// Those of `pass`.
+    pub(super) fn pass(
+        &self,
+        asking: u64,
+        pass: &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<RawFd>,
+    ) -> io::Result<Vec<PassedClient>> {
+        let passed = self.connected.iter().map(|(number, client)| {
+            let (has_greeted, has_asked) = (client.has_greeted.load(Relaxed), *number == asking);
+            Ok(PassedClient { socket: pass(client.socket.as_fd())?, has_greeted, has_asked })
+        });
+        passed.collect()
+    }
+
+    /// Takes a client of an earlier program of this process.
+    pub(super) fn take_passed(&mut self, socket: OwnedFd, has_greeted: bool) -> Option<Arc<Client>> {
+        let caller = Caller::of(socket.as_fd(), self.ledger.users.as_ref());
+        let (is_served, is_over) = Default::default();
+        let client = Arc::new(Client { socket, caller, has_greeted: has_greeted.into(), is_served, is_over });
+        let number = self.ledger.next_number();
+        self.ledger.watch_once(&client.socket, Watched::Client(number)).ok()?;
+        self.connected.insert(number, Arc::clone(&client));
+        Some(client)
+    }
+
+    /// Takes the requests that have waited for the end of an upgrade.
+    pub(super) fn take_held(&mut self) {
+        if self.ledger.upgrade.is_holding() {
+            return;
+        }
+        for number in std::mem::take(&mut self.held) {
+            if let Some(client) = self.connected.get(&number).cloned() {
+                self.watch_again(number, &client);
+            }
+        }
     }
 
     /// Accepts a client. One that is refused is told so once it has sent its first request: a socket that is closed with unread data
@@ -96,6 +144,9 @@ impl Clients {
         if client.is_over.load(Relaxed) {
             return self.disconnect(number);
         }
+        if self.ledger.upgrade.is_holding() {
+            return self.held.push(number);
+        }
         let owner = match &client.caller {
             Ok(caller) => caller.owner,
             Err(message) => {
@@ -110,10 +161,13 @@ impl Clients {
                 Ok(Some(received)) => received,
                 Ok(None) | Err(_) => return self.disconnect(number),
             };
-            let is_slow = matches!(request, Request::Mount { .. } | Request::Unmount { .. } | Request::Control { .. });
+            let is_slow = matches!(
+                request,
+                Request::Mount { .. } | Request::Unmount { .. } | Request::Control { .. } | Request::Upgrade
+            );
             received = Some((request, descriptors));
             if !is_slow {
-                let is_over = !client.serve(&self.ledger, received);
+                let is_over = !client.serve(number, &self.ledger, received);
                 return if is_over { self.disconnect(number) } else { self.watch_again(number, &client) };
             }
         }
@@ -127,7 +181,7 @@ impl Clients {
         client.is_served.store(true, Relaxed);
         let (ledger, requests, served) = (Arc::clone(&self.ledger), Arc::clone(&self.requests), Arc::clone(&client));
         let work = move || {
-            if !served.serve(&ledger, received) {
+            if !served.serve(number, &ledger, received) {
                 served.is_over.store(true, Relaxed);
                 // The broker's thread disconnects it.
                 let _ = shutdown(&served.socket, Shutdown::Both);
@@ -159,7 +213,7 @@ impl Clients {
 
 impl Client {
     /// Serves one request: this one, or the next one that arrives. Returns whether the connection goes on.
-    fn serve(&self, ledger: &Arc<Ledger>, received: Option<Received>) -> bool {
+    fn serve(&self, number: u64, ledger: &Arc<Ledger>, received: Option<Received>) -> bool {
         let Ok(caller) = &self.caller else { return false };
         let received =
             received.map_or_else(|| receive(&self.socket, RecvFlags::DONTWAIT), |received| Ok(Some(received)));
@@ -172,6 +226,12 @@ impl Client {
         } else if !self.has_greeted.load(Relaxed) {
             self.answer(&Answer::Refused { kind: RefusalKind::Usage, message: "greet first".to_owned() }, None);
             return false;
+        }
+        if let (Request::Upgrade, Owner::Service) = (&request, caller.owner) {
+            // If it succeeds, the next program answers.
+            let (kind, message) = ledger.upgrade(number, descriptors);
+            self.answer(&Answer::Refused { kind, message }, None);
+            return true;
         }
         let (answer, descriptor) = ledger.answer(caller, request, descriptors);
         self.answer(&answer, descriptor);
@@ -190,7 +250,7 @@ impl Client {
     }
 
     /// Answers. A client that does not read its answers gets no more of them.
-    fn answer(&self, answer: &Answer, descriptor: Option<OwnedFd>) {
+    pub(super) fn answer(&self, answer: &Answer, descriptor: Option<OwnedFd>) {
         let descriptor = descriptor.as_ref().map(AsFd::as_fd);
         let _ = send(self.socket.as_fd(), answer, descriptor.as_slice(), SendFlags::DONTWAIT);
     }
@@ -222,6 +282,10 @@ impl Ledger {
             Request::Control { device } => match self.control_for_client(caller.owner, device) {
                 Ok(connection) => return (Answer::Connected, Some(connection)),
                 Err((kind, message)) => Answer::Refused { kind, message },
+            },
+            Request::Upgrade => Answer::Refused {
+                kind: RefusalKind::NotOffered,
+                message: "only the user who runs the service may replace its program".to_owned(),
             },
         };
         (answer, None)

@@ -71,6 +71,17 @@ impl DelegatedGroup {
     }
 }
 
+impl ControlGroup {
+    /// The control group of a process that an earlier program of this process has started.
+    pub(super) fn of(directory: PathBuf) -> Self {
+        Self { directory }
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
 impl Drop for ControlGroup {
     fn drop(&mut self) {
         // A process that has not ended yet keeps it.

@@ -1,11 +1,16 @@
 //! A domain: the confined process that serves mounts of the service.
 
+mod moves;
+
 use std::{
     collections::HashMap,
     fs::File,
     io,
-    os::{fd::OwnedFd, unix::net::UnixListener},
-    sync::{Arc, mpsc},
+    os::{
+        fd::OwnedFd,
+        unix::net::{UnixListener, UnixStream},
+    },
+    sync::{Arc, atomic::AtomicUsize, mpsc},
     thread,
 };
 
@@ -41,7 +46,7 @@ use crate::{
     launch::{LaunchPlan, ProfileChoice},
     log::MountLog,
     prepared::{Mounting, mount_setup, serving_any},
-    remote,
+    remote::{self, RemoteFiles},
     target::Target,
     transport::{Continuity, TransportPlan},
 };
@@ -62,6 +67,16 @@ struct Domain {
     mounts: Mutex<HashMap<u64, Entry>>,
     /// Locked while metadata is rendered for later mounts.
     rendering_later: Mutex<()>,
+    /// The number of mounts that are being handed over.
+    handing_over: AtomicUsize,
+}
+
+/// What leads into a mount that is attached.
+struct Leading {
+    /// The transfer into its front, if that is mounted.
+    transfer: Option<FrontTransfer>,
+    /// The connection to the process that serves it until it is told to stop.
+    from: Option<UnixStream>,
 }
 
 /// A mount of a domain.
@@ -82,6 +97,8 @@ enum State {
     Attaching {
         /// Whether the mount has ended meanwhile.
         has_ended: bool,
+        /// Whether another process serves it until then.
+        is_taken: bool,
     },
     Mounted(Box<Mounted>),
     /// It has ended, and is being closed.
@@ -127,6 +144,7 @@ pub fn serve_for_broker(socket: OwnedFd) -> Result<(), Failure> {
         ends,
         mounts: Mutex::default(),
         rendering_later: Mutex::default(),
+        handing_over: AtomicUsize::new(0),
     });
     let closing = Arc::clone(&domain);
     let work = move || ended.iter().for_each(|number| closing.close_later(number));
@@ -144,6 +162,7 @@ pub fn serve_for_broker(socket: OwnedFd) -> Result<(), Failure> {
                 Order::Render { rendering } => domain.render_later(rendering, descriptors),
                 Order::Record { number } => domain.renew_record(number, descriptors),
                 Order::Source { number } => domain.renew_source(number, descriptors),
+                Order::HandOver { number } => domain.hand_over_later(number, descriptors),
                 Order::End => return Ok(()),
                 Order::Begin { .. } | Order::Adopt { .. } => break,
             }
@@ -155,19 +174,6 @@ pub fn serve_for_broker(socket: OwnedFd) -> Result<(), Failure> {
 }
 
 impl Domain {
-    /// Tells a new broker about all mounts.
-    fn introduce_itself(&self, broker: OwnedFd) {
-        // A mount that ends or changes meanwhile is reported after this, to the new broker.
-        let mounts = self.mounts.lock();
-        let kept = mounts.iter().map(|(number, entry)| {
-            let is_served = !matches!(entry.state, State::Attaching { .. });
-            let report = Report::Kept { number: *number, format: entry.format.clone(), is_served };
-            (report, entry.files.descriptors())
-        });
-        // A broker that has ended is replaced by another one.
-        let _ = self.broker.answer(broker, &kept.collect::<Vec<_>>());
-    }
-
     /// Serves a mount, on a thread of its own until the image is open: its source may be slow.
     fn attach_later(self: &Arc<Self>, attachment: Attachment, mut descriptors: Vec<OwnedFd>) {
         let number = attachment.number;
@@ -175,6 +181,8 @@ impl Domain {
         let keeper = first();
         let thread = attachment.front.as_ref().and_then(|front| front.thread);
         let transfer = thread.and_then(|thread| Some(FrontTransfer::new(first()?, thread)));
+        let from = if attachment.is_taken { first().map(UnixStream::from) } else { None };
+        let leading = Leading { transfer, from };
         let files = KeptFiles::of(descriptors, attachment.request.devices.len());
         let copies = files.as_ref().and_then(|files| files.try_clone().ok());
         let Some(((keeper, files), copies)) = keeper.zip(files).zip(copies) else {
@@ -182,11 +190,12 @@ impl Domain {
             return self.fail(number, &Failure::failed(message));
         };
         let keeper = Arc::new(KeeperSocket::new(keeper).into_keeper());
-        let (state, format) = (State::Attaching { has_ended: false }, attachment.format.clone());
+        let is_taken = attachment.is_taken;
+        let (state, format) = (State::Attaching { has_ended: false, is_taken }, attachment.format.clone());
         let entry = Entry { state, format, keeper: Arc::clone(&keeper), remote: None, files };
         self.mounts.lock().insert(number, entry);
         let domain = Arc::clone(self);
-        let work = move || domain.attach(&attachment, copies, keeper, transfer);
+        let work = move || domain.attach(&attachment, copies, keeper, leading);
         if let Err(error) = thread::Builder::new().name("floe-attach".to_owned()).spawn(work) {
             self.fail(number, &Failure::failed(format!("no thread can be started: {error}")));
         }
@@ -206,26 +215,20 @@ impl Domain {
         }
     }
 
-    fn attach(
-        self: &Arc<Self>,
-        attachment: &Attachment,
-        files: KeptFiles,
-        keeper: Arc<Keeper>,
-        transfer: Option<FrontTransfer>,
-    ) {
+    fn attach(self: &Arc<Self>, attachment: &Attachment, files: KeptFiles, keeper: Arc<Keeper>, leading: Leading) {
         let number = attachment.number;
         #[cfg(debug_assertions)]
         if crate::compromised::lies("order") {
             return self.broker.tell(&Report::Attached { number, format: "EROFS".to_owned() });
         }
-        let mounted = match self.mount(attachment, files, keeper, transfer) {
+        let mounted = match self.mount(attachment, files, keeper, leading) {
             Ok(mounted) => mounted,
             Err(failure) => return self.fail(number, &failure),
         };
         let format = mounted.source.image.format().to_string();
         let mut has_ended = false;
         if let Some(entry) = self.mounts.lock().get_mut(&number) {
-            has_ended = matches!(entry.state, State::Attaching { has_ended: true });
+            has_ended = matches!(entry.state, State::Attaching { has_ended: true, .. });
             (entry.state, entry.format) = (State::Mounted(Box::new(mounted)), format.clone());
         }
         self.broker.tell(&Report::Attached { number, format });
@@ -289,13 +292,13 @@ impl Domain {
         Ok(remote)
     }
 
-    /// Serves a mount. `transfer` leads into its front, if that is mounted.
+    /// Serves a mount.
     fn mount(
         self: &Arc<Self>,
         attachment: &Attachment,
         files: KeptFiles,
         keeper: Arc<Keeper>,
-        transfer: Option<FrontTransfer>,
+        Leading { transfer, from }: Leading,
     ) -> Result<Mounted, Failure> {
         let Attachment { number, request, place, .. } = attachment;
         let (location, directory) = (path(&request.image), path(&attachment.directory));
@@ -321,7 +324,7 @@ impl Domain {
         let (target, state_file) = match (is_continued, front) {
             (true, front) => {
                 let failed = |error: io::Error| Failure::failed(format!("the record of the mount is damaged: {error}"));
-                let mut taken = Taken::of_kept(device, state_file, place, front).map_err(failed)?;
+                let mut taken = Taken::of_kept(device, state_file, place, front, from).map_err(failed)?;
                 let state_file = taken.take_state_file();
                 (Target::Taken(Box::new(taken)), state_file)
             }
@@ -362,7 +365,7 @@ impl Domain {
         let open = OpenOptions { volume: launch.volume_options(settings.open.volume.clone()), ..settings.open.clone() };
         let named = match (image, &remote) {
             (Some(image), _) => NamedFiles::of_descriptors(&image_path, image, devices)?,
-            (None, Some(remote)) => remote::named_files(remote, &open),
+            (None, Some(remote)) => RemoteFiles::of_image(remote).named_files(&image_path, &open).0?,
             (None, None) => return Err(Failure::failed("the image is missing")),
         };
         let image = Image::of_in(&self.engine, ImageFiles::of_named(named, &open)?, &open)?;
@@ -422,7 +425,7 @@ impl Domain {
         let mut mounts = self.mounts.lock();
         let Some(Entry { state, .. }) = mounts.get_mut(&number) else { return };
         let mounted = match state {
-            State::Attaching { has_ended } => {
+            State::Attaching { has_ended, .. } => {
                 *has_ended = true;
                 return;
             }
@@ -444,6 +447,7 @@ impl Domain {
     fn close(&self, number: u64, mounted: Mounted) {
         self.listeners.remove(number);
         let is_released = match mounted.wait() {
+            Ok(Ended::HandedOver) => return self.forget(number),
             Ok(ended) => ended != Ended::Stuck,
             Err(failure) => {
                 self.broker.tell(&Report::Remark { number, text: failure.to_string() });

@@ -6,6 +6,7 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::process::CommandExt,
     },
+    path::PathBuf,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -21,14 +22,18 @@ use rustix::{
     },
     process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, geteuid, pidfd_open, pidfd_send_signal, waitid},
 };
+use serde::{Deserialize, Serialize};
 
 use super::{
     DOMAIN_COMMAND,
     control_group::ControlGroup,
-    messages::{Order, Report},
+    messages::{Order, Report, version},
     users::{DomainUser, UserLimits},
 };
 use crate::{daemon::own_program, failure::Failure};
+
+/// The environment variable with the number of the descriptor of the file that an earlier program of the broker has left; or `check`.
+pub(super) const STATE_VARIABLE: &str = "FLOE_CONTINUES";
 
 /// `PIDFD_THREAD` of Linux 6.9: the descriptor tells the end of the main thread. Other threads of a killed process may wait for
 /// replies that only the next process gives.
@@ -44,6 +49,18 @@ const SEND_TIME_MAX: Duration = Duration::from_secs(5);
 /// requests.
 const END_TIME_MAX: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
+/// A process of a domain for the next program of the broker, with its descriptors or their numbers.
+#[derive(Serialize, Deserialize, Debug)]
+pub(super) struct PassedProcess<Descriptor> {
+    pub(super) socket: Descriptor,
+    pub(super) process: Descriptor,
+    pub(super) main_thread: Descriptor,
+    pub(super) id: u32,
+    pub(super) version: u32,
+    /// The directory of its control group.
+    pub(super) group: Option<PathBuf>,
+}
+
 /// The process of a domain.
 #[derive(Debug)]
 pub(super) struct DomainProcess {
@@ -54,6 +71,8 @@ pub(super) struct DomainProcess {
     main_thread: OwnedFd,
     pub(super) id: u32,
     pub(super) started: Instant,
+    /// The version of its messages. One of another version gets no orders.
+    pub(super) version: u32,
     /// The control group of a process of another user, where the service manager permits one.
     group: Option<ControlGroup>,
 }
@@ -77,7 +96,7 @@ impl DomainProcess {
         let mut program = Command::new(own_program());
         // The program name selects drop-in programs, so it must be `floe`. It outlives this process, so it leaves its directory.
         program.arg0("floe").arg(DOMAIN_COMMAND).current_dir("/");
-        for variable in ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
+        for variable in ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", STATE_VARIABLE] {
             program.env_remove(variable);
         }
         let child = program.stdin(Stdio::from(theirs)).stdout(Stdio::null()).spawn().map_err(failed)?;
@@ -101,7 +120,37 @@ impl DomainProcess {
             opened => opened?,
         };
         let id = pid.as_raw_nonzero().get().unsigned_abs();
-        Ok(Self { socket, process, main_thread, id, started: Instant::now(), group: None })
+        Ok(Self { socket, process, main_thread, id, started: Instant::now(), version: version(), group: None })
+    }
+
+    /// The process with these numbers, of an earlier program of this process.
+    pub(super) fn passed(passed: PassedProcess<OwnedFd>) -> Self {
+        let PassedProcess { socket, process, main_thread, id, version, group } = passed;
+        let group = group.map(ControlGroup::of);
+        Self { socket, process, main_thread, id, started: Instant::now(), version, group }
+    }
+
+    /// Passes its descriptors to `pass`. Returns the process with the results.
+    ///
+    /// # Errors
+    /// Those of `pass`.
+    pub(super) fn pass<Passed>(
+        &self,
+        mut pass: impl FnMut(BorrowedFd<'_>) -> io::Result<Passed>,
+    ) -> io::Result<PassedProcess<Passed>> {
+        Ok(PassedProcess {
+            socket: pass(self.socket.as_fd())?,
+            process: pass(self.process.as_fd())?,
+            main_thread: pass(self.main_thread.as_fd())?,
+            id: self.id,
+            version: self.version,
+            group: self.group.as_ref().map(|group| group.directory().to_owned()),
+        })
+    }
+
+    /// Whether it takes the orders of this program.
+    pub(super) fn is_of_this_version(&self) -> bool {
+        self.version == version()
     }
 
     /// The process at the other end of a connection to a socket of a domain.
@@ -146,6 +195,7 @@ impl DomainProcess {
     /// # Errors
     /// The domain has ended, or does not take messages.
     pub(super) fn tell(&self, order: &Order, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.check_version(order)?;
         Ok(send(&self.socket, order, descriptors, SendFlags::empty())?)
     }
 
@@ -154,7 +204,16 @@ impl DomainProcess {
     /// # Errors
     /// The domain has ended, or has no room for messages.
     pub(super) fn tell_at_once(&self, order: &Order, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.check_version(order)?;
         Ok(send(&self.socket, order, descriptors, SendFlags::DONTWAIT)?)
+    }
+
+    fn check_version(&self, order: &Order) -> io::Result<()> {
+        match order {
+            Order::Adopt { .. } => Ok(()),
+            _ if self.is_of_this_version() => Ok(()),
+            _ => Err(io::Error::new(io::ErrorKind::Unsupported, "it is another version of Floe")),
+        }
     }
 
     /// The next message, without waiting. Returns `None` if there is none now.

@@ -297,6 +297,7 @@ impl Ledger {
             domain,
             owner,
             stage: Stage::Attaching(sender),
+            heir: None,
             keeper,
             request: request.clone(),
             files: KeptFiles {
@@ -342,7 +343,9 @@ impl Ledger {
     /// Mounts a front on a thread of its own: the kernel asks the domain behind it, which may be stuck.
     pub(super) fn put_front(self: &Arc<Self>, number: u64, order: FrontOrder) {
         let ledger = Arc::clone(self);
+        let activity = self.upgrade.activity();
         let work = move || {
+            let _activity = activity;
             let Some(mut made) = order.mount() else { return };
             if !ledger.note_front(number, &mut made) {
                 return made.take_back();

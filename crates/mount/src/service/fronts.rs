@@ -4,13 +4,13 @@ use std::{
     collections::HashMap,
     fs::File,
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, mpsc::Sender},
     thread,
 };
 
 use floe_front::{Algorithms, Identity};
-use floe_keeper::{FrontReadaheads, FrontTransfer, Schedule};
+use floe_keeper::{FrontDescriptors, FrontReadaheads, FrontTransfer, Schedule};
 use floe_sync::Mutex;
 
 use super::user_fronts::{Admission, UserFront};
@@ -162,8 +162,7 @@ impl Fronts {
 
     /// Notes that the mount table has changed.
     pub(super) fn note_changes(&self) {
-        let readaheads = self.shared.lock().as_ref().map(|shared| Arc::clone(&shared.readaheads));
-        readaheads.iter().for_each(|readaheads| readaheads.drop_unmounted());
+        self.existing().iter().for_each(|readaheads| readaheads.drop_unmounted());
     }
 
     /// The transfer into a front for the next process behind it, and the thread at its other end; `None` if nothing is read ahead
@@ -195,6 +194,22 @@ impl Fronts {
     /// The rule that the metadata of an image breaks.
     pub(super) fn refusal(&self, kept: &KeptFor) -> Option<String> {
         self.refused.lock().get(kept.identity()).cloned()
+    }
+
+    /// The readahead, if there is one.
+    pub(super) fn existing(&self) -> Option<Arc<FrontReadaheads>> {
+        self.shared.lock().as_ref().map(|shared| Arc::clone(&shared.readaheads))
+    }
+
+    /// Passes the descriptors of the readahead to `pass`. Returns the results, by the numbers of the fronts.
+    ///
+    /// # Errors
+    /// Those of `pass`.
+    pub(super) fn pass<Passed>(
+        &self,
+        pass: impl FnMut(BorrowedFd<'_>) -> io::Result<Passed>,
+    ) -> io::Result<Vec<(u64, FrontDescriptors<Passed>)>> {
+        self.existing().map_or_else(|| Ok(Vec::new()), |readaheads| readaheads.pass(pass))
     }
 
     /// Notes a rendering in a domain. Returns `false` if it is one for later mounts that others make unnecessary, or if there are too

@@ -13,7 +13,7 @@ use floe_ipc::protocol::{MountRequest, ServedMount};
 use floe_keeper::{DetachedMount, KeptMount, Place};
 
 use super::{
-    messages::{AttachedFront, Attachment, NegotiatedTerms},
+    messages::{AttachedFront, Attachment, NegotiatedTerms, Report},
     refusal::Refusal,
     users::Owner,
 };
@@ -25,6 +25,8 @@ pub(super) struct KeptImage {
     pub(super) domain: u64,
     pub(super) owner: Owner,
     pub(super) stage: Stage,
+    /// The domain that is taking it over.
+    pub(super) heir: Option<Heir>,
     pub(super) keeper: KeptMount,
     pub(super) request: MountRequest,
     pub(super) files: KeptFiles,
@@ -81,13 +83,61 @@ pub(super) enum Stage {
     Orphaned,
 }
 
+/// A domain that is taking a mount over from the one that serves it.
+pub(super) struct Heir {
+    /// Its number.
+    pub(super) domain: u64,
+    /// Takes what comes of it.
+    pub(super) outcomes: Sender<Outcome>,
+}
+
+/// What came of a takeover.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The next domain serves the mount.
+    Taken,
+    /// It has failed, or has died.
+    Failed(String),
+    /// The domain that has served the mount has handed it over, or still serves it.
+    HandedOver {
+        /// Whether it is handed over.
+        is_given: bool,
+    },
+    /// That domain has died.
+    Died,
+}
+
 impl KeptImage {
     /// The message that makes a domain serve it.
     pub(super) fn attachment(&self, number: u64) -> Attachment {
         let directory = self.place().directory().as_os_str().as_bytes().to_vec();
         let front = self.files.metadata.is_some().then_some(AttachedFront { thread: None, terms: self.for_user.terms });
         let (request, place, obstacle) = (self.request.clone(), self.place().to_numbers(), self.obstacle.clone());
-        Attachment { number, request, directory, place, format: self.format.clone(), front, obstacle }
+        Attachment { number, request, directory, place, format: self.format.clone(), front, is_taken: false, obstacle }
+    }
+
+    /// Tells what comes of a takeover, if there is one.
+    pub(super) fn tell_heir(&self, outcome: Outcome) {
+        if let Some(heir) = &self.heir {
+            // The receiver may have given up.
+            let _ = heir.outcomes.send(outcome);
+        }
+    }
+
+    /// Takes a message of another domain than the one that serves the mount: of the one that is taking it over.
+    pub(super) fn note_heir(&mut self, domain: u64, report: &Report) {
+        if self.heir.as_ref().is_none_or(|heir| heir.domain != domain) {
+            return;
+        }
+        match report {
+            Report::Attached { .. } => {
+                (self.domain, self.stage) = (domain, Stage::Served);
+                self.tell_heir(Outcome::Taken);
+                self.heir = None;
+            }
+            Report::Failed { message, .. } => self.tell_heir(Outcome::Failed(message.clone())),
+            _ => {}
+        }
     }
 
     /// Where it is.

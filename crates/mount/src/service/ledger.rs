@@ -27,8 +27,9 @@ use super::{
     domain_process::DomainProcess,
     fetching::Fetching,
     fronts::Fronts,
-    kept_image::{KeptFiles, KeptImage, Stage},
+    kept_image::{KeptFiles, KeptImage, Outcome, Stage},
     messages::{Order, Report},
+    pending_upgrade::Upgrade,
     users::{Owner, UserLimits},
 };
 use crate::{MountUsers, Remarks};
@@ -55,6 +56,7 @@ pub(super) struct Ledger {
     /// The cache directory of mounts that name none.
     pub(super) cache_directory: Option<PathBuf>,
     pub(super) fetching: Fetching,
+    pub(super) upgrade: Upgrade,
     epoll: OwnedFd,
 }
 
@@ -78,6 +80,8 @@ pub(super) struct Domain {
     pub(super) expected: u32,
     /// Whether it has mounts that this broker could not adopt.
     pub(super) has_unmanaged: bool,
+    /// Whether another one takes its place: it gets no new mounts.
+    pub(super) is_retiring: bool,
     /// The number of its remarks that were printed.
     remarks: Arc<AtomicU32>,
 }
@@ -88,6 +92,8 @@ pub(super) enum Watched {
     Listener,
     UsersListener,
     Stop,
+    /// The program may be replaced now.
+    Upgrade,
     Client(u64),
     Domain(u64),
     DomainEnd(u64),
@@ -98,7 +104,15 @@ pub(super) enum Watched {
 
 impl Domain {
     pub(super) fn new(process: Arc<DomainProcess>, owner: Owner, early_deaths: u32, expected: u32) -> Self {
-        Self { process, owner, early_deaths, expected, has_unmanaged: false, remarks: Arc::default() }
+        Self {
+            process,
+            owner,
+            early_deaths,
+            expected,
+            has_unmanaged: false,
+            is_retiring: false,
+            remarks: Arc::default(),
+        }
     }
 }
 
@@ -107,6 +121,11 @@ impl State {
     pub(super) fn mounts_of(&self, account: u32) -> usize {
         let mounts = self.mounts.values().filter(|kept| kept.owner.account() == Some(account)).count();
         mounts + self.closing.get(&account).copied().unwrap_or(0)
+    }
+
+    /// The last number that was given.
+    pub(super) fn last_number(&self) -> u64 {
+        self.last_number
     }
 }
 
@@ -135,6 +154,7 @@ impl Ledger {
             fronts: Arc::default(),
             cache_directory,
             fetching: Fetching::default(),
+            upgrade: Upgrade::new()?,
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
         })
     }
@@ -224,9 +244,13 @@ impl Ledger {
             Report::Attached { number, .. }
             | Report::Failed { number, .. }
             | Report::Remark { number, .. }
+            | Report::HandedOver { number, .. }
             | Report::Ended { number, .. } => *number,
         };
-        let Some(kept) = state.mounts.get_mut(&number).filter(|kept| kept.domain == domain) else { return };
+        let Some(kept) = state.mounts.get_mut(&number) else { return };
+        if kept.domain != domain {
+            return kept.note_heir(domain, &report);
+        }
         let kept_owner = kept.owner;
         match report {
             Report::Ready
@@ -234,6 +258,7 @@ impl Ledger {
             | Report::Kept { .. }
             | Report::Rendered { .. }
             | Report::SourceLost { .. } => {}
+            Report::HandedOver { is_given, .. } => kept.tell_heir(Outcome::HandedOver { is_given }),
             Report::Attached { format, .. } => {
                 if let Stage::Attaching(waiter) = std::mem::replace(&mut kept.stage, Stage::Served) {
                     kept.format = format;
@@ -343,6 +368,10 @@ impl Ledger {
         // Its threads may wait for a source.
         let work = move || {
             domain.process.wait_for_end();
+            if domain.is_retiring {
+                // Its threads may still wait for a source, and another process answers their requests.
+                domain.process.kill();
+            }
         };
         let _ = thread::Builder::new().name("floe-reap".to_owned()).spawn(work);
     }
@@ -404,7 +433,7 @@ const OF_USER_PRINTED_MAX: u32 = 100;
 
 impl Watched {
     /// The kinds, by their numbers.
-    const KINDS: [fn(u64) -> Self; 8] = [
+    const KINDS: [fn(u64) -> Self; 9] = [
         |_| Self::Listener,
         |_| Self::Stop,
         Self::Client,
@@ -413,6 +442,7 @@ impl Watched {
         Self::Mount,
         |_| Self::UsersListener,
         |_| Self::Table,
+        |_| Self::Upgrade,
     ];
 
     fn data(self) -> EventData {
@@ -425,6 +455,7 @@ impl Watched {
             Self::Mount(number) => (5, number),
             Self::UsersListener => (6, 0),
             Self::Table => (7, 0),
+            Self::Upgrade => (8, 0),
         };
         EventData::new_u64(number * Self::KINDS.len() as u64 + kind)
     }
@@ -446,6 +477,7 @@ mod tests {
             Watched::Listener,
             Watched::UsersListener,
             Watched::Stop,
+            Watched::Upgrade,
             Watched::Client(1),
             Watched::Domain(7),
             Watched::DomainEnd(u64::MAX >> 4),

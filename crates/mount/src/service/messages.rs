@@ -8,8 +8,17 @@ use floe_keeper::PlaceNumbers;
 
 use super::users::DomainUser;
 
-/// The version of these messages. Those of adoption, [`Order::Adopt`] and [`Report::Adopting`], are the same in all versions.
-pub(super) const VERSION: u32 = 2;
+/// The version of these messages. Those of adoption, [`Order::Adopt`], [`Report::Adopting`] and [`Report::Kept`], are the same in all
+/// versions.
+const VERSION: u32 = 3;
+
+/// The version of the messages of this process.
+pub(super) fn version() -> u32 {
+    // A test gives the program another name.
+    let is_another =
+        || std::env::current_exe().is_ok_and(|program| program.as_os_str().as_encoded_bytes().ends_with(b".another"));
+    if cfg!(debug_assertions) && is_another() { VERSION + 1 } else { VERSION }
+}
 
 encoded! {
     /// A message to a domain.
@@ -29,7 +38,7 @@ encoded! {
         3 => End,
         /// The first one of a broker that takes the place of another.
         4 => Adopt {
-            /// [`VERSION`].
+            /// The [`version`] of its messages.
             version: u32,
         },
         /// The keeper of a mount is at the other end of the socket beside the message.
@@ -55,6 +64,11 @@ encoded! {
             /// The number of the mount.
             number: u64,
         },
+        /// Hand a mount over to the process at the other end of the connection beside the message, which is ready to serve it.
+        10 => HandOver {
+            /// The number of the mount.
+            number: u64,
+        },
     }
 }
 
@@ -74,6 +88,9 @@ encoded! {
         pub format: String,
         /// Its front, if that is the kernel's EROFS. The connection is then that of the hidden mount.
         pub front: Option<AttachedFront>,
+        /// Whether another process serves the mount until it is told to stop, over the connection beside the message: the last one
+        /// before the descriptors of the mount.
+        pub is_taken: bool,
         /// Why it has none, in one line.
         pub obstacle: String,
     }
@@ -171,7 +188,7 @@ encoded! {
         },
         /// The answer to [`Order::Adopt`].
         6 => Adopting {
-            /// [`VERSION`].
+            /// The [`version`] of its messages.
             version: u32,
             /// The number of mounts. As many messages [`Report::Kept`] follow.
             count: u32,
@@ -196,6 +213,13 @@ encoded! {
         9 => SourceLost {
             /// The number of the mount.
             number: u64,
+        },
+        /// A mount is handed over, or the other process has failed.
+        10 => HandedOver {
+            /// Its number.
+            number: u64,
+            /// Whether the other process serves it. Otherwise this one does, as before.
+            is_given: bool,
         },
     }
 }
@@ -233,6 +257,7 @@ mod tests {
                 thread: Some(7),
                 terms: Some(NegotiatedTerms { minor: 45, features: 1 << 42 }),
             }),
+            is_taken: true,
             obstacle: "none".to_owned(),
         };
         let rendering = |haste| Rendering {
@@ -264,6 +289,7 @@ mod tests {
             Order::Converse { number: 3 },
             Order::Record { number: 3 },
             Order::Source { number: 3 },
+            Order::HandOver { number: 3 },
         ] {
             check(&order);
         }
@@ -278,6 +304,7 @@ mod tests {
             Report::Kept { number: 1, format: text(), is_served: true },
             Report::Rendered { number: 2, is_done: true },
             Report::SourceLost { number: 2 },
+            Report::HandedOver { number: 2, is_given: true },
         ] {
             check(&report);
         }

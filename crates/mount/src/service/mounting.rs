@@ -2,7 +2,7 @@
 
 use std::{
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
     path::{Path, PathBuf},
@@ -182,6 +182,7 @@ impl Ledger {
                 domain,
                 owner,
                 stage: Stage::Attaching(sender),
+                heir: None,
                 keeper,
                 request,
                 files,
@@ -212,13 +213,28 @@ impl Ledger {
     /// # Errors
     /// The mount or its domain is gone, or there are no descriptors left.
     pub(super) fn attach(&self, number: u64, keeper: &KeeperSocket) -> std::io::Result<()> {
+        self.attach_in(number, None, keeper)
+    }
+
+    /// As [`Ledger::attach`], or asks another domain to take the mount over, with a connection to the process that serves it.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn attach_in(
+        &self,
+        number: u64,
+        heir: Option<(u64, BorrowedFd<'_>)>,
+        keeper: &KeeperSocket,
+    ) -> std::io::Result<()> {
         let gone = || std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        let (heir, from) = heir.unzip();
         let (process, mut attachment, files) = {
             let state = self.state.lock();
             let kept = state.mounts.get(&number).ok_or_else(gone)?;
-            let domain = state.domains.get(&kept.domain).ok_or_else(gone)?;
+            let domain = state.domains.get(&heir.unwrap_or(kept.domain)).ok_or_else(gone)?;
             (Arc::clone(&domain.process), kept.attachment(number), kept.files.try_clone()?)
         };
+        attachment.is_taken = from.is_some();
         // Only a front that another domain has served is mounted already.
         let is_continued = !attachment.format.is_empty();
         let renewed = attachment.front.as_mut().filter(|_| is_continued).and_then(|front| {
@@ -227,7 +243,7 @@ impl Ledger {
             Some(transfer.into_socket())
         });
         let first = [keeper.as_fd()].into_iter().chain(renewed.as_ref().map(AsFd::as_fd));
-        let descriptors: Vec<_> = first.chain(files.descriptors()).collect();
+        let descriptors: Vec<_> = first.chain(from).chain(files.descriptors()).collect();
         process.tell(&Order::Attach { attachment }, &descriptors)
     }
 
@@ -235,7 +251,9 @@ impl Ledger {
     fn domain_for_new(&self, owner: Owner) -> Result<u64, Refusal> {
         let running = || {
             let mut state = self.state.lock();
-            let is_good = |domain: &Domain| domain.owner == owner && domain.early_deaths < EARLY_DEATHS_MAX;
+            let is_good = |domain: &Domain| {
+                domain.owner == owner && domain.early_deaths < EARLY_DEATHS_MAX && !domain.is_retiring
+            };
             let good = state.domains.iter_mut().filter(|(_, domain)| is_good(domain));
             good.min_by_key(|(number, _)| **number).map(|(number, domain)| {
                 domain.expected += 1;

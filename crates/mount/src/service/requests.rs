@@ -46,6 +46,11 @@ impl Requests {
         true
     }
 
+    /// The number of requests in progress.
+    pub(super) fn in_progress(&self) -> usize {
+        self.0.lock().all
+    }
+
     /// Ends a request.
     pub(super) fn end(&self, owner: Owner) {
         let mut counts = self.0.lock();

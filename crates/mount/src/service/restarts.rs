@@ -5,7 +5,7 @@ use std::{os::fd::OwnedFd, sync::Arc, sync::mpsc, thread, time::Duration};
 use floe_image::ShownName;
 
 use super::{
-    kept_image::{Attaching, Stage},
+    kept_image::{Attaching, Outcome, Stage},
     ledger::{Domain, Ledger, Watched},
     users::Owner,
 };
@@ -26,7 +26,18 @@ impl Ledger {
             let mut state = self.state.lock();
             let Some(domain) = state.domains.remove(&number) else { return };
             let (mut orphans, mut was_opening) = (Vec::new(), false);
-            for (mount, kept) in state.mounts.iter_mut().filter(|(_, kept)| kept.domain == number) {
+            for (mount, kept) in &mut state.mounts {
+                if kept.domain != number {
+                    if kept.heir.as_ref().is_some_and(|heir| heir.domain == number) {
+                        kept.tell_heir(Outcome::Failed("the new process has died".to_owned()));
+                    }
+                    continue;
+                }
+                if kept.heir.is_some() {
+                    // The takeover may still succeed; otherwise its thread has the mount continued.
+                    kept.tell_heir(Outcome::Died);
+                    continue;
+                }
                 // Its client is told that the mount has failed, if it is a new one.
                 match std::mem::replace(&mut kept.stage, Stage::Orphaned) {
                     Stage::Attaching(_) if kept.format.is_empty() => was_opening = true,
@@ -41,7 +52,11 @@ impl Ledger {
         self.remove_name(number);
         self.fronts.note_end(number);
         let (ledger, for_failure) = (Arc::clone(self), orphans.clone());
-        let work = move || ledger.restart(&domain, orphans, was_opening);
+        let activity = self.upgrade.activity();
+        let work = move || {
+            ledger.restart(&domain, orphans, was_opening);
+            drop(activity);
+        };
         if let Err(error) = thread::Builder::new().name("floe-restart".to_owned()).spawn(work) {
             self.lose(&for_failure, &format!("no thread can be started: {error}"));
         }
@@ -77,7 +92,7 @@ impl Ledger {
     }
 
     /// Starts a domain that continues mounts. Those that it cannot continue are lost.
-    fn continue_in_new_domain(self: &Arc<Self>, owner: Owner, numbers: &[u64], early_deaths: u32) {
+    pub(super) fn continue_in_new_domain(self: &Arc<Self>, owner: Owner, numbers: &[u64], early_deaths: u32) {
         let domain = {
             // No new mount is to start another one meanwhile.
             let _starting = (owner == Owner::Service).then(|| self.starting.lock());
@@ -120,14 +135,18 @@ impl Ledger {
 
     /// Asks a new domain to continue a mount. Returns the receiver of its answer, and the earlier connection to a remote image;
     /// `None` if the mount has ended.
-    fn continue_mount(&self, number: u64, domain: u64) -> std::io::Result<Option<(Attaching, Option<OwnedFd>)>> {
+    pub(super) fn continue_mount(
+        &self,
+        number: u64,
+        domain: u64,
+    ) -> std::io::Result<Option<(Attaching, Option<OwnedFd>)>> {
         let (sender, waiter) = mpsc::channel();
         let (socket, earlier_source) = {
             let mut state = self.state.lock();
             let Some(kept) = state.mounts.get_mut(&number) else { return Ok(None) };
             let source = self.source_of(kept)?;
             let earlier_source = source.map(|source| std::mem::replace(&mut kept.files.image, source));
-            kept.domain = domain;
+            (kept.domain, kept.heir) = (domain, None);
             kept.stage = Stage::Attaching(sender);
             let socket = kept.keeper.renew()?;
             self.watch(kept.keeper.socket(), Watched::Mount(number))?;
@@ -141,7 +160,7 @@ impl Ledger {
     }
 
     /// Gives mounts up.
-    fn lose(self: &Arc<Self>, numbers: &[u64], reason: &str) {
+    pub(super) fn lose(self: &Arc<Self>, numbers: &[u64], reason: &str) {
         for number in numbers {
             let directory = self.state.lock().mounts.get(number).map(|kept| kept.place().directory().to_owned());
             if let Some(directory) = directory {

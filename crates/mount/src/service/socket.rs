@@ -5,7 +5,7 @@ use std::{
     fs::{self, DirBuilder, Permissions},
     io,
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
         unix::{
             ffi::OsStrExt,
             fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use floe_fuse::passed_descriptors;
+use floe_fuse::{InheritedDescriptors, passed_descriptors};
 use floe_image::ShownName;
 use rustix::{
     io::{Errno, ioctl_fionbio},
@@ -24,6 +24,7 @@ use rustix::{
     },
 };
 
+use super::succession::PassedSocket;
 use crate::failure::Failure;
 
 /// The number of clients that may wait to be accepted.
@@ -104,6 +105,24 @@ impl ServiceSocket {
 }
 
 impl ServiceSocket {
+    /// The socket for the next program of this process. `pass` gets its descriptor.
+    ///
+    /// # Errors
+    /// Those of `pass`.
+    pub(super) fn pass(&self, pass: &mut dyn FnMut(BorrowedFd<'_>) -> io::Result<RawFd>) -> io::Result<PassedSocket> {
+        let name = self.name.as_ref().map(|(path, (device, inode))| (path.clone(), *device, *inode));
+        Ok(PassedSocket { listener: pass(self.as_fd())?, name })
+    }
+
+    /// The socket of an earlier program of this process.
+    ///
+    /// # Errors
+    /// It is not open.
+    pub(super) fn passed(passed: PassedSocket, inherited: &mut InheritedDescriptors) -> io::Result<Self> {
+        let listener = inherited.take(passed.listener)?;
+        Ok(Self { listener, name: passed.name.map(|(path, device, inode)| (path, (device, inode))) })
+    }
+
     /// Its path; `None` if it has none.
     pub(super) fn path(&self) -> Option<PathBuf> {
         let address = getsockname(&self.listener).ok().and_then(|address| SocketAddrUnix::try_from(address).ok())?;

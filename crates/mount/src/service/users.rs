@@ -12,6 +12,7 @@ use rustix::{
     process::{DumpableBehavior, Gid, Resource, Rlimit, Uid, geteuid, set_dumpable_behavior, setrlimit},
     thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
+use serde::{Deserialize, Serialize};
 
 use super::{
     control_group::{ControlGroup, DelegatedGroup},
@@ -29,7 +30,7 @@ const FRONTS_BYTES: u64 = 256 << 20;
 const FOR_ROOT: &str = "is not available to users through the service: mount with -o service=off";
 
 /// Whose a client, a mount or a domain is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub(super) enum Owner {
     /// The user who runs the service, who may see and change everything.
     Service,
@@ -38,7 +39,7 @@ pub(super) enum Owner {
 }
 
 /// Another user, in one user namespace: a container of this user is somebody else.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Serialize, Deserialize, Debug)]
 pub(super) struct User {
     pub(super) uid: u32,
     pub(super) gid: u32,

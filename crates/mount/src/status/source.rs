@@ -34,8 +34,8 @@ const CANNOT_HAND_OVER: &str = "only mounts with front=fuse and transport=dev ca
                                 unmount it, and mount it again";
 
 /// Why a mount of the service is not handed over.
-const KEPT: &str = "it is served by the service, which itself replaces a process that dies: for another version of Floe, \
-                    unmount it, restart the service, and mount it again";
+const KEPT: &str = "it is served by the service: run floe upgrade without a directory, which replaces the service with all \
+                    processes that serve its mounts";
 
 /// The upper bounds of the histograms, in nanoseconds.
 const BOUNDS_NS: [u64; 22] = [

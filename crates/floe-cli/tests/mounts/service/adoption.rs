@@ -235,7 +235,7 @@ fn leftovers_of_others_do_not_stop_a_service() {
         answering(&directory.join("6"), Some(&[6, 9, 0, 0, 0, 0, 0, 0, 0])),
         answering(&directory.join("7"), Some(&[0xff; 300])),
         answering(&directory.join("8"), Some(&[1])),
-        answering(&directory.join("9"), Some(&[6, 2, 0, 0, 0, 0xff, 0xff, 0xff, 0xff])),
+        answering(&directory.join("9"), Some(&[6, 3, 0, 0, 0, 0xff, 0xff, 0xff, 0xff])),
     ];
     chown(&of_another, Some(1000), Some(1000)).expect("root may");
     symlink(&elsewhere, directory.join("2")).expect("ours");

@@ -261,9 +261,18 @@ fn a_namespace_attaches_a_front_with_its_own_owners() {
         }
         let status = run(namespaces.command(&floe).arg("status").arg(&place.path));
         assert!(String::from_utf8_lossy(&status.stdout).contains("with kept metadata"), "{status:?}");
-        fronts.users.service.kill_domain();
-        let read = run(namespaces.command(Path::new("cat")).arg(place.path.join("large")));
-        assert_eq!(read.stdout, fs::read(fronts.users.path("tree/large")).expect("ours"), "{:?}", read.stderr);
+        for is_upgrade in [false, true] {
+            if is_upgrade {
+                assert_eq!(
+                    fronts.users.service.upgrade(Path::new(env!("CARGO_BIN_EXE_floe"))),
+                    (Some(0), String::new())
+                );
+            } else {
+                fronts.users.service.kill_domain();
+            }
+            let read = run(namespaces.command(Path::new("cat")).arg(place.path.join("large")));
+            assert_eq!(read.stdout, fs::read(fronts.users.path("tree/large")).expect("ours"), "{:?}", read.stderr);
+        }
         assert_eq!(told(&run(namespaces.command(&floe).arg("umount").arg(&place.path))), (Some(0), String::new()));
         assert_eq!(namespaces.line_of(&place.path), None);
         until("the process ends with its last mount", || fronts.users.service.domains().is_empty());
@@ -293,6 +302,7 @@ fn a_front_ends_with_its_namespace_and_goes_on_without_its_process() {
         let mut command = Command::new("cat");
         let read = run(command.arg(place.file("large")).uid(USER).gid(USER));
         assert!(read.stdout == large, "{:?}", String::from_utf8_lossy(&read.stderr));
+        assert_eq!(fronts.users.service.upgrade(Path::new(env!("CARGO_BIN_EXE_floe"))), (Some(0), String::new()));
     }
     assert_eq!(fronts.umount(USER, &place), (Some(0), String::new()));
     until("the process ends with its last mount", || fronts.users.service.domains().is_empty());
