@@ -3,6 +3,7 @@
 mod mounted;
 mod readers;
 mod round;
+mod service;
 
 use std::{
     fs,
@@ -40,6 +41,15 @@ pub(crate) struct Arguments {
     /// Use this program instead of building one
     #[arg(long)]
     program: Option<PathBuf>,
+    /// Instead, kill processes of a service that read images this often, while its mounts are read
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    domain_kills: usize,
+    /// The same, for the process that mounts
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    broker_kills: usize,
+    /// Replace the program of a service this often, while its mounts are read
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    upgrades: usize,
 }
 
 /// The totals so far.
@@ -74,6 +84,9 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         Some(program) => program.clone(),
         None => build()?,
     };
+    if arguments.domain_kills + arguments.broker_kills + arguments.upgrades > 0 {
+        return service::run(arguments, &program);
+    }
     let corpus = Corpus::locate_or_fixtures();
     let mut images = corpus.images();
     images.retain(|image| !image.huge && image.name.contains(&arguments.image));
