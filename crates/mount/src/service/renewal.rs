@@ -89,12 +89,7 @@ impl Ledger {
             self.end_if_unused(old);
             return Vec::new();
         }
-        let started = {
-            // No new mount is to start another one meanwhile.
-            let _starting = (owner == Owner::Service).then(|| self.starting.lock());
-            self.start_domain(owner, 0, 1)
-        };
-        let new = match started {
+        let new = match self.start_to_continue(owner) {
             Ok(new) => new,
             Err(failure) => {
                 if let Some(domain) = self.state.lock().domains.get_mut(&old) {
@@ -122,7 +117,7 @@ impl Ledger {
             if !orphans.is_empty() {
                 process.wait_for_end();
                 // The new one may be what failed.
-                self.continue_in_new_domain(owner, &orphans, 0);
+                self.continue_in(self.start_to_continue(owner), &orphans, 0);
             }
         }
         self.release(new);

@@ -9,6 +9,7 @@ use super::{
     ledger::{Domain, Ledger, Watched},
     users::Owner,
 };
+use crate::failure::Failure;
 
 /// A domain that dies by itself within this time after its start has died early: probably because of one of its images.
 const EARLY: Duration = Duration::from_secs(10);
@@ -64,10 +65,16 @@ impl Ledger {
 
     /// Continues the mounts of a dead domain.
     fn restart(self: &Arc<Self>, dead: &Domain, orphans: Vec<u64>, was_opening: bool) {
-        let was_killed = dead.process.wait_for_end();
         if orphans.is_empty() {
+            dead.process.wait_for_end();
             return;
         }
+        // Readers wait for both.
+        let (was_killed, next) = thread::scope(|scope| {
+            let starting = scope.spawn(|| self.start_to_continue(dead.owner));
+            (dead.process.wait_for_end(), starting.join())
+        });
+        let next = next.unwrap_or_else(|_| Err(Failure::failed("a thread panicked")));
         let early_deaths = match dead.process.started.elapsed() < EARLY {
             // If an image was being opened, it is the likely cause, and its mount has failed.
             true if was_killed || was_opening => dead.early_deaths,
@@ -80,28 +87,36 @@ impl Ledger {
             if let [_] = orphans[..] { "its mount".to_owned() } else { format!("its {} mounts", orphans.len()) }
         ));
         if early_deaths < EARLY_DEATHS_MAX {
-            return self.continue_in_new_domain(dead.owner, &orphans, early_deaths);
+            return self.continue_in(next, &orphans, early_deaths);
         }
         if let [only] = orphans[..] {
+            next.into_iter().for_each(|next| self.release(next));
             return self.lose(&[only], "the process that reads its image dies again and again");
         }
         let (first, second) = orphans.split_at(orphans.len() / 2);
-        for half in [first, second] {
-            self.continue_in_new_domain(dead.owner, half, early_deaths - 1);
-        }
+        self.continue_in(next, first, early_deaths - 1);
+        self.continue_in(self.start_to_continue(dead.owner), second, early_deaths - 1);
     }
 
-    /// Starts a domain that continues mounts. Those that it cannot continue are lost.
-    pub(super) fn continue_in_new_domain(self: &Arc<Self>, owner: Owner, numbers: &[u64], early_deaths: u32) {
-        let domain = {
-            // No new mount is to start another one meanwhile.
-            let _starting = (owner == Owner::Service).then(|| self.starting.lock());
-            self.start_domain(owner, early_deaths, 1)
-        };
+    /// Starts a domain that is to continue mounts.
+    ///
+    /// # Errors
+    /// As for [`Ledger::start_domain`].
+    pub(super) fn start_to_continue(&self, owner: Owner) -> Result<u64, Failure> {
+        // No new mount is to start another one meanwhile.
+        let _starting = (owner == Owner::Service).then(|| self.starting.lock());
+        self.start_domain(owner, 0, 1)
+    }
+
+    /// Has a domain that was just started continue mounts. Those that it cannot continue are lost.
+    pub(super) fn continue_in(self: &Arc<Self>, domain: Result<u64, Failure>, numbers: &[u64], early_deaths: u32) {
         let domain = match domain {
             Ok(domain) => domain,
             Err(failure) => return self.lose(numbers, &failure.to_string()),
         };
+        if let Some(domain) = self.state.lock().domains.get_mut(&domain) {
+            domain.early_deaths = early_deaths;
+        }
         let (mut waiters, mut earlier_sources) = (Vec::new(), Vec::new());
         for number in numbers {
             match self.continue_mount(*number, domain) {
