@@ -169,7 +169,7 @@ impl Ledger {
             let mut state = self.state.lock();
             match state.mounts.get(&number).map(|kept| matches!(kept.stage, Stage::Served)) {
                 None => {}
-                // The other one was about to take it over.
+                // The other one is about to take it over.
                 Some(false) if is_served => {}
                 Some(true) if !is_served => return Ok(None),
                 Some(_) => return Err(io::Error::other("another process serves it, too")),
@@ -190,7 +190,10 @@ impl Ledger {
                 control_name: control::Server::of_named(path(&record.control), (device, inode)),
                 for_user: FrontForUser::default(),
             };
-            state.mounts.insert(number, image);
+            if let Some(replaced) = state.mounts.insert(number, image) {
+                // The name is the same one.
+                std::mem::forget(replaced.control_name);
+            }
         }
         self.reserve_numbers(number);
         // If the domain has ended, that is an event of its own.

@@ -16,8 +16,8 @@ use floe_ipc::{
     protocol::{Answer, RefusalKind, Request, VERSION},
     receive, send,
 };
-use floe_keeper::{Detach, UnmountError, UnmountReason};
-use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, accept_with, recv, shutdown};
+use floe_keeper::{Detach, UnmountError, UnmountReason, is_administrator};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, accept_with, recv, shutdown, sockopt::socket_peercred};
 
 use super::{
     ledger::{Ledger, Watched},
@@ -227,7 +227,7 @@ impl Client {
             self.answer(&Answer::Refused { kind: RefusalKind::Usage, message: "greet first".to_owned() }, None);
             return false;
         }
-        if let (Request::Upgrade, Owner::Service) = (&request, caller.owner) {
+        if matches!(request, Request::Upgrade) && self.may_replace_program(caller) {
             // If it succeeds, the next program answers.
             let (kind, message) = ledger.upgrade(number, descriptors);
             self.answer(&Answer::Refused { kind, message }, None);
@@ -236,6 +236,17 @@ impl Client {
         let (answer, descriptor) = ledger.answer(caller, request, descriptors);
         self.answer(&answer, descriptor);
         true
+    }
+
+    /// Whether the client may have this process execute a program: a process of its user, which has this one's rights. Root of a
+    /// container has less.
+    fn may_replace_program(&self, caller: &Caller) -> bool {
+        let is_as_powerful = || {
+            let process =
+                socket_peercred(&self.socket).map_or(0, |peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
+            !is_administrator(std::process::id()) || is_administrator(process)
+        };
+        caller.owner == Owner::Service && is_as_powerful()
     }
 
     /// Reads a message without the descriptors beside it.
@@ -285,7 +296,8 @@ impl Ledger {
             },
             Request::Upgrade => Answer::Refused {
                 kind: RefusalKind::NotOffered,
-                message: "only the user who runs the service may replace its program".to_owned(),
+                message: "only the user who runs the service, with all rights of the service, may replace its program"
+                    .to_owned(),
             },
         };
         (answer, None)

@@ -10,7 +10,7 @@ use std::{
         fd::OwnedFd,
         unix::net::{UnixListener, UnixStream},
     },
-    sync::{Arc, atomic::AtomicUsize, mpsc},
+    sync::{Arc, mpsc},
     thread,
 };
 
@@ -67,8 +67,6 @@ struct Domain {
     mounts: Mutex<HashMap<u64, Entry>>,
     /// Locked while metadata is rendered for later mounts.
     rendering_later: Mutex<()>,
-    /// The number of mounts that are being handed over.
-    handing_over: AtomicUsize,
 }
 
 /// What leads into a mount that is attached.
@@ -84,6 +82,8 @@ struct Entry {
     state: State,
     /// The format of its image; empty until it has been opened.
     format: String,
+    /// Whether it is being handed over, or is.
+    is_moving: bool,
     keeper: Arc<Keeper>,
     /// The image, if another process fetches it and it has been opened.
     remote: Option<Arc<RemoteProcess>>,
@@ -144,7 +144,6 @@ pub fn serve_for_broker(socket: OwnedFd) -> Result<(), Failure> {
         ends,
         mounts: Mutex::default(),
         rendering_later: Mutex::default(),
-        handing_over: AtomicUsize::new(0),
     });
     let closing = Arc::clone(&domain);
     let work = move || ended.iter().for_each(|number| closing.close_later(number));
@@ -192,7 +191,7 @@ impl Domain {
         let keeper = Arc::new(KeeperSocket::new(keeper).into_keeper());
         let is_taken = attachment.is_taken;
         let (state, format) = (State::Attaching { has_ended: false, is_taken }, attachment.format.clone());
-        let entry = Entry { state, format, keeper: Arc::clone(&keeper), remote: None, files };
+        let entry = Entry { state, format, is_moving: false, keeper: Arc::clone(&keeper), remote: None, files };
         self.mounts.lock().insert(number, entry);
         let domain = Arc::clone(self);
         let work = move || domain.attach(&attachment, copies, keeper, leading);

@@ -142,6 +142,9 @@ impl Ledger {
         }
         for mount in std::mem::take(&mut succession.mounts) {
             if let Err(error) = self.continue_passed(&mount, inherited) {
+                if let Some(domain) = self.state.lock().domains.get_mut(&mount.domain) {
+                    domain.has_unmanaged = true;
+                }
                 let directory = mount.directory.shown();
                 self.remark(format_args!("{directory}: the mount is served, but not managed: {error}"));
             }

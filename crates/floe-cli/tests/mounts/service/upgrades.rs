@@ -16,7 +16,7 @@ use floe_testkit::{
 };
 use rustix::{
     fs::{Advice, fadvise},
-    process::{Pid, Signal},
+    process::{Pid, Signal, kill_process},
 };
 
 use super::users::{ForUsers, place_of, ready as can_serve_users};
@@ -33,7 +33,7 @@ use crate::{
 const ROUNDS: usize = 5;
 
 /// How often the broker is killed during an upgrade.
-const KILLS: u64 = 8;
+const KILLS: u64 = 5;
 
 /// A user.
 const USER: u32 = 65_533;
@@ -88,6 +88,15 @@ fn status(service: &Service, place: &Place) -> String {
     String::from_utf8_lossy(&run(service.floe().arg("status").arg(&place.path)).stdout).into_owned()
 }
 
+/// Whether `floe status` says of all these mounts that this serves them.
+fn listed(service: &Service, places: &[&Place], server: &str) -> bool {
+    let text = String::from_utf8_lossy(&run(service.floe().arg("status")).stdout).into_owned();
+    places.iter().all(|place| {
+        let path = place.path.display().to_string();
+        text.lines().any(|line| line.starts_with(&path) && line.contains(server))
+    })
+}
+
 /// Uses mounts with these options while the program is replaced, at last by one of another version and back.
 fn check_upgrades(service: &mut Service, options: &str, is_right: impl Fn(&str) -> bool) {
     let (fixture, programs) = (Fixture::new(), Programs::new());
@@ -123,12 +132,8 @@ fn check_upgrades(service: &mut Service, options: &str, is_right: impl Fn(&str) 
         mapped.forget();
         fadvise(&held, 0, None, Advice::DontNeed).expect("it is open");
         assert!(mapped.bytes() == expected, "round {round}");
-        for place in places.iter().chain([&quiet]) {
-            let process = format!("service, process {}", domain.as_raw_nonzero());
-            let listed = String::from_utf8_lossy(&run(service.floe().arg("status")).stdout).into_owned();
-            let path = place.path.display().to_string();
-            assert!(listed.lines().any(|line| line.starts_with(&path) && line.ends_with(&process)), "{listed}");
-        }
+        let process = format!("service, process {}", domain.as_raw_nonzero());
+        assert!(listed(service, &[&places[0], &places[1], &quiet], &process), "round {round}");
         for place in &places {
             assert!(is_right(&status(service, place)), "{}", status(service, place));
         }
@@ -205,11 +210,46 @@ fn a_program_that_cannot_continue_changes_nothing() {
         assert_eq!(service.umount(place), (Some(0), String::new()));
     }
     assert_eq!(service.messages(), "");
+    // Root without root's rights.
+    let mut limited = Command::new("setpriv");
+    limited.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]).arg(env!("CARGO_BIN_EXE_floe")).arg("upgrade");
+    if needs(&[Need::Peer("setpriv")]) {
+        let (code, errors) = told(&run(limited.env("FLOE_SERVICE", service.socket())));
+        assert_eq!((code, errors.lines().count()), (Some(1), 1), "{errors}");
+        assert!(errors.contains("with all rights of the service"), "{errors}");
+    }
     // Without a service.
     service.signal(Signal::TERM);
     assert_eq!(service.end(), Some(0));
     let (code, errors) = told(&run(service.floe().arg("upgrade")));
     assert_eq!((code, errors.lines().count()), (Some(1), 1), "{errors}");
+}
+
+#[test]
+fn a_mount_that_is_being_made_delays_an_upgrade() {
+    if !can_mount() {
+        return;
+    }
+    let mut service = Service::start(&[]);
+    let place = service.mount(&demo(), &["-o", "front=fuse"]);
+    let domain = service.domain();
+    kill_process(domain, Signal::STOP).expect("it runs");
+    let unfinished = Place::new();
+    let mut mounting = service.floe();
+    mounting.args(["mount", "--service", "-o", "front=fuse"]).arg(demo()).arg(&unfinished.path).stdout(Stdio::null());
+    let mut mounting = mounting.spawn().expect("it starts");
+    until("it is mounted", || unfinished.is_mounted());
+    let program = Path::new(env!("CARGO_BIN_EXE_floe"));
+    let (code, errors) = service.upgrade(program);
+    assert_eq!((code, errors.lines().count()), (Some(1), 1), "{errors}");
+    assert!(errors.contains("try again; the service goes on as before"), "{errors}");
+    kill_process(domain, Signal::CONT).expect("it is there");
+    assert_eq!(mounting.wait().expect("our own child").code(), Some(0));
+    assert_eq!(service.upgrade(program), (Some(0), String::new()));
+    for place in [&place, &unfinished] {
+        assert!(fs::read(place.file("README.txt")).is_ok_and(|bytes| !bytes.is_empty()));
+        assert_eq!(service.umount(place), (Some(0), String::new()));
+    }
 }
 
 #[test]
@@ -313,26 +353,20 @@ fn a_broker_that_is_killed_during_an_upgrade_loses_nothing() {
     let mut service = Service::start(&[]);
     let images = [fixture.image(), squashfs_of(&fixture)];
     let places = images.each_ref().map(|image| service.mount(image, &["-o", "front=fuse"]));
-    let others: Vec<Place> = (0..20).map(|_| service.mount(&demo(), &["-o", "front=fuse"])).collect();
+    let others: Vec<Place> = (0..6).map(|_| service.mount(&demo(), &["-o", "front=fuse"])).collect();
     let mut uses = places.each_ref().map(|place| Uses::begin(&place.path));
     for round in 0..KILLS {
         let mut upgrade = service.floe();
         upgrade.args(["upgrade", "--program", env!("CARGO_BIN_EXE_floe")]).stderr(Stdio::null());
         let mut upgrade = upgrade.spawn().expect("it starts");
-        thread::sleep(Duration::from_millis(60 * round));
+        thread::sleep(Duration::from_millis(100 * round));
         service.replace_broker();
         upgrade.wait().expect("our own child");
         for uses in &mut uses {
             uses.check(round as usize);
         }
-        for place in places.iter().chain(&others) {
-            until("the mount is managed", || {
-                let listed = String::from_utf8_lossy(&run(service.floe().arg("status")).stdout).into_owned();
-                listed.lines().any(|line| {
-                    line.starts_with(&place.path.display().to_string()) && line.contains("service, process")
-                })
-            });
-        }
+        let all: Vec<&Place> = places.iter().chain(&others).collect();
+        until("all mounts are managed", || listed(&service, &all, "service, process"));
         assert!(!service.messages().contains("lost"), "round {round}: {}", service.messages());
         assert!(!service.messages().contains("not managed"), "round {round}: {}", service.messages());
     }
