@@ -262,8 +262,8 @@ impl ServiceClient {
         if !is_short || options.len() > TEXT_BYTES_MAX || devices.len() > DEVICES_MAX {
             return Err(ClientError::TooLong);
         }
-        let file = image.1.as_ref().map(AsFd::as_fd);
-        let descriptors: Vec<BorrowedFd<'_>> = file
+        let image_file = image.1.as_ref().map(AsFd::as_fd);
+        let descriptors: Vec<BorrowedFd<'_>> = image_file
             .into_iter()
             .chain(devices.iter().map(|(_, device)| device.as_fd()))
             .chain(file.map(AsFd::as_fd))

@@ -91,7 +91,7 @@ fn open(path: &Path, flags: OFlags) -> OwnedFd {
 fn check_whole(service: &mut Service, descriptors: usize) {
     let fds = format!("/proc/{}/fd", service.broker());
     until("no descriptor is left over", || fs::read_dir(&fds).expect("it runs").count() <= descriptors);
-    let place = service.mount(&demo(), &[]);
+    let place = service.mount(&demo(), &["-o", "front=fuse"]);
     assert!(place.file("README.txt").exists());
     assert_eq!(service.umount(&place), (Some(0), String::new()));
     until("the process ends", || service.domains().is_empty());
@@ -231,7 +231,7 @@ fn many_connections_exclude_nobody() {
     let mut service = Service::start(&[]);
     let before = descriptors(&service);
     let connected: Vec<Raw> = (0..CONNECTIONS).map(|_| Raw::connect(&service)).collect();
-    let place = service.mount(&demo(), &[]);
+    let place = service.mount(&demo(), &["-o", "front=fuse"]);
     assert!(place.file("README.txt").exists());
     assert!(descriptors(&service) < before + CONNECTIONS / 2);
     drop(connected);
