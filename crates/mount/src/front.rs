@@ -114,9 +114,7 @@ impl Front {
             (_, Mountpoint::Directory(_)) if !matches!(setup.options.kernel.access, None | Some(Access::All)) => {
                 Obstacle::Options("the kernel's EROFS lets all users in, unlike private and allow_root")
             }
-            (_, Mountpoint::Directory(_)) if setup.options.user_overlay => Obstacle::Options(
-                "the kernel's EROFS shows attributes with their own names, unlike overlay-xattrs=user",
-            ),
+            (_, Mountpoint::Directory(_)) if setup.options.user_overlay => Obstacle::Options(FOR_USER_OVERLAY),
             (_, Mountpoint::Directory(directory)) => match virtual_image(image, &setup.options, None) {
                 Ok((reader, rendered)) => match in_front(&reader, directory.path(), &setup, &rendered) {
                     Ok(mount) => {
@@ -293,6 +291,10 @@ impl FrontReport {
         Self { kind: "fuse".to_owned(), reason: obstacle.to_string() }
     }
 }
+
+/// Why a mount for a user namespace has no front.
+pub(crate) const FOR_USER_OVERLAY: &str =
+    "the kernel's EROFS shows attributes with their own names, unlike overlay-xattrs=user";
 
 /// The reason why the kernel's EROFS is not in front.
 enum Obstacle {

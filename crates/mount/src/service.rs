@@ -31,6 +31,7 @@ mod restarts;
 mod settings;
 mod socket;
 mod soundness;
+mod sources;
 mod succession;
 mod targets;
 mod upgrade;

@@ -7,13 +7,9 @@
 use std::{
     collections::HashMap,
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::process::CommandExt,
-    },
+    os::{fd::OwnedFd, unix::process::CommandExt},
     path::Path,
     process::Command,
-    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -21,11 +17,7 @@ use std::{
 use floe::remote::{FetchingProcess, ImageOptions};
 use floe_sync::Mutex;
 
-use super::{kept_image::KeptImage, ledger::Ledger, messages::Order, record::path, settings::settings_of_request};
-use crate::{
-    daemon::own_program,
-    remote::{self, FETCH_SEVERAL_COMMAND},
-};
+use crate::{daemon::own_program, remote::FETCH_SEVERAL_COMMAND};
 
 /// The shortest time between two connections for one mount. A domain may ask for any number of them.
 const RENEWAL_INTERVAL: Duration = Duration::from_millis(500);
@@ -59,62 +51,24 @@ impl Fetching {
         opened
     }
 
+    /// Forgets when mounts got another connection, except those with these numbers.
+    pub(super) fn retain(&self, is_kept: impl Fn(u64) -> bool) {
+        self.renewed.lock().retain(|number, _| is_kept(*number));
+    }
+
+    /// Lets the process end as soon as no domain has a connection.
+    pub(super) fn end(&self) {
+        drop(self.process.lock().take());
+    }
+
     /// Whether a mount may get another connection now.
-    fn may_renew(&self, number: u64) -> bool {
+    pub(super) fn may_renew(&self, number: u64) -> bool {
         let mut renewed = self.renewed.lock();
         let is_due = renewed.get(&number).is_none_or(|last| last.elapsed() >= RENEWAL_INTERVAL);
         if is_due {
             renewed.insert(number, Instant::now());
         }
         is_due
-    }
-}
-
-impl Ledger {
-    /// A connection to the image of a mount, if it is remote.
-    ///
-    /// # Errors
-    /// The process that fetches cannot be started.
-    pub(super) fn source_of(&self, kept: &KeptImage) -> io::Result<Option<OwnedFd>> {
-        let location = path(&kept.request.image);
-        if !remote::is_url(&location) {
-            return Ok(None);
-        }
-        let mut settings =
-            settings_of_request(&kept.request).map_err(|failure| io::Error::other(failure.to_string()))?;
-        let directory = &mut settings.open.remote.cache_directory;
-        *directory = directory.take().or_else(|| self.cache_directory.clone());
-        self.fetching.open(&location, &settings.open.remote).map(Some)
-    }
-
-    /// Gives a domain another connection to the image of one of its mounts.
-    pub(super) fn renew_source(self: &Arc<Self>, domain: u64, number: u64) {
-        let mut state = self.state.lock();
-        let state = &mut *state;
-        let kept = state.mounts.get_mut(&number).filter(|kept| kept.domain == domain);
-        let Some((kept, domain)) = kept.zip(state.domains.get(&domain)) else { return };
-        if !self.fetching.may_renew(number) {
-            return;
-        }
-        // Otherwise, the domain asks again.
-        if let Ok(Some(source)) = self.source_of(kept)
-            && domain.process.tell_at_once(&Order::Source { number }, &[source.as_fd()]).is_ok()
-        {
-            kept.files.image = source;
-        }
-    }
-
-    /// Ends the process that fetches if no image is remote any more.
-    pub(super) fn end_fetching_if_unused(&self) {
-        let state = self.state.lock();
-        let is_remote = |kept: &KeptImage| remote::is_url(&path(&kept.request.image));
-        let mut renewed = self.fetching.renewed.lock();
-        renewed.retain(|number, _| state.mounts.contains_key(number));
-        let is_used = state.mounts.values().any(is_remote) || state.domains.values().any(|domain| domain.expected > 0);
-        drop(renewed);
-        if !is_used {
-            drop(self.fetching.process.lock().take());
-        }
     }
 }
 

@@ -33,8 +33,14 @@ use super::{
     users::{Owner, UserLimits},
 };
 use crate::{
-    control, front::Front, handover::StateFile, kept_front::KeptFront, launch::ProfileChoice, options::Settings,
-    prepared::schedule_of, remote,
+    control,
+    front::{FOR_USER_OVERLAY, Front},
+    handover::StateFile,
+    kept_front::KeptFront,
+    launch::ProfileChoice,
+    options::Settings,
+    prepared::schedule_of,
+    remote,
 };
 
 /// How long a mount with `front=kernel` waits for metadata to be rendered.
@@ -92,7 +98,7 @@ impl Ledger {
             Err(obstacle) => obstacle,
         };
         // The client has mounted because there was no metadata yet.
-        let later = target.front_of_later(owner, settings).filter(|_| !is_remote);
+        let later = target.front_of_later(owner, settings).filter(|_| !is_remote && !settings.mount.user_overlay);
         let later = later.and_then(|admission| Some((admission, request.clone(), image.try_clone().ok()?)));
         let obstacle = if later.is_some() { KEPT_LATER.to_owned() } else { obstacle };
         let number = self.next_number();
@@ -141,6 +147,9 @@ impl Ledger {
     ) -> Result<FrontFiles, String> {
         if settings.front == Front::Fuse {
             return Err(String::new());
+        }
+        if settings.mount.user_overlay {
+            return Err(FOR_USER_OVERLAY.to_owned());
         }
         if admission.is_none() && !matches!(settings.mount.kernel.access, None | Some(Access::All)) {
             return Err("the kernel's EROFS lets all users in, unlike private and allow_root".to_owned());

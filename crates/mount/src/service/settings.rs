@@ -126,7 +126,7 @@ pub fn check_mount(image: &Path, settings: &Settings) -> Result<(), Failure> {
         (mount.kernel.auto_unmount, "auto-unmount"),
         // The requests that a descriptor of a dead process has received would be lost.
         (mount.clone_fd, "clone-fd"),
-        (mount.user_overlay && settings.front != Front::Fuse, "overlay-xattrs=user with the kernel's EROFS in front"),
+        (mount.user_overlay && settings.front == Front::Kernel, "overlay-xattrs=user with the kernel's EROFS in front"),
     ] {
         if is_set {
             return refused(what);
@@ -146,6 +146,8 @@ mod tests {
             ("/a", "ro,nodev,suid=on,uid=7,offset=4096,subdir=usr,front=fuse,profile=off,read-ahead=1M", true),
             ("/a", "front=auto,transport=auto,access=private,fsname=x,prefetch=none", true),
             ("/a", "front=kernel", true),
+            ("/a", "overlay-xattrs=user", true),
+            ("/a", "overlay-xattrs=user,front=kernel", false),
             ("/a", "transport=uring", false),
             ("/a", "profile=learn", false),
             ("/a", "profile=/x", false),
