@@ -139,7 +139,7 @@ pub(crate) struct Arguments {
     no_xattrs: bool,
 
     /// Set SELinux labels by the rules in this file: lines with an expression for whole paths, an optional type such as -- or
-    /// -d, and a label or <<none>>; the last rule that matches counts
+    /// -d, and a label or `<<none>>`; the last rule that matches counts
     #[arg(long, value_name = "FILE")]
     file_contexts: Option<PathBuf>,
 
