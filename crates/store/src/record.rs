@@ -1,4 +1,4 @@
-//! What is known about a layer in use, as a file.
+//! The state of a layer in use, in a file.
 
 use std::{
     collections::BTreeMap,

@@ -41,7 +41,7 @@ const BUILDS: [&str; 7] = [
     "mksquashfs SOURCE IMAGE -quiet -no-progress -noappend -comp lz4 -b 16K -no-fragments",
 ];
 
-/// What is under the name before a build.
+/// The content under the name before a build that replaces an image.
 const EARLIER: &[u8] = b"an earlier image";
 
 /// How often builds are interrupted in each way: `FLOE_INTERRUPTED_BUILDS`, by default as often as there are builds.

@@ -38,7 +38,7 @@ const SCHEMA: u32 = 1;
 /// The maximum length of the file in bytes.
 const BYTES_MAX: u64 = 1 << 30;
 
-/// What is left to the next program.
+/// The state that a program leaves to the next one.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) struct Succession {
     schema: u32,

@@ -139,7 +139,7 @@ impl UserFront {
         self.admission
     }
 
-    /// What is kept, as a file that the kernel may mount.
+    /// The kept metadata, in a file that the kernel may mount.
     pub(super) fn file(&self) -> Option<&File> {
         self.kept.as_ref().map(KeptImage::file)
     }

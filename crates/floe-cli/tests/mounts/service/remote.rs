@@ -75,7 +75,7 @@ fn readers_do_not_notice_a_killed_process_of_a_remote_image() {
         check("the process that reads images", round, &service);
         fetching = fetcher(&service).expect("it goes on");
         if round == 0 {
-            // What is cached and open needs no server.
+            // Cached bytes of open files need no server.
             server.stop();
             service.kill_domain();
             check("the process that reads images, without the server", round, &service);
