@@ -261,7 +261,7 @@ fn no_rest_of_a_block_is_pushed_where_the_kernel_reads_whole_files() {
     assert!(stored_bytes(false) > 0);
 }
 
-/// The value of a counter once it has stopped to grow.
+/// The value of a counter once it no longer grows.
 fn settled(counter: &AtomicU64) -> u64 {
     loop {
         let before = counter.load(Relaxed);

@@ -45,6 +45,7 @@ impl Neighbours {
     /// The parts of the file to push into the page cache beyond a read: the rest of the blocks that a small read decodes or
     /// finds in memory, and the cluster around it. Of larger reads, the rest of costly blocks that they decode, if the read is
     /// prefetch or the block is a fragment.
+    /// Where the kernel reads files whole, only the rest of fragments that are costly to decode again.
     pub(super) fn of(read: ReadAround, data: &FileData, extents: &[Extent], steps: &[Step]) -> Self {
         let ReadAround { nid, range, is_prefetch } = read;
         let (engine, prefetch) = (&data.volume.engine, &data.volume.prefetch);
@@ -56,7 +57,8 @@ impl Neighbours {
         let is_small = range.len() <= SMALL_READ_BYTES_MAX;
         // Programs that read a little of each of many files never read the rest of these blocks.
         let is_only = is_small && prefetch.is_only_read(nid);
-        // Then the rest of a cheap block costs more than the requests that it saves.
+        // The kernel's readahead reads these files whole, so a push of the rest of a cheap block costs more than the requests that
+        // it saves.
         let is_whole = sink.reads_whole_files(nid);
         let was_cached = |block: &StoredBlock| {
             steps.iter().find_map(|step| match &step.source {
