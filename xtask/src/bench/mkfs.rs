@@ -14,7 +14,10 @@ use super::{
     contender::first_line, mkfs_options::MkfsOptions, report::Report, results::Results, setting::Contest,
     subject::SourceTree, workload::Measurement,
 };
-use crate::task_error::{During, Outcome};
+use crate::task_error::{During, Outcome, TaskError};
+
+/// The size of the reads that bring the tree into the page cache.
+const READ_BYTES: usize = 1 << 20;
 
 /// The time limit of one run.
 const TIME_MAX: Duration = Duration::from_secs(7_200);
@@ -22,7 +25,7 @@ const TIME_MAX: Duration = Duration::from_secs(7_200);
 /// Build images: `floe mkfs` against mkfs.erofs and mksquashfs with equivalent options, interleaved, with the tree in
 /// the page cache. Unavailable peers are skipped with a message. The table shows medians of elapsed time, CPU time,
 /// image size and peak memory, and in parentheses how many times better Floe is. With --format squashfs, `floe mkfs` builds
-/// SquashFS images against mksquashfs.
+/// SquashFS images against mksquashfs, and against tar2sqfs, which reads the tree from an archive.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Directories to build the images from; several are placed side by side. Copied once to target/bench
@@ -53,6 +56,34 @@ struct Maker {
     version: String,
     program: PathBuf,
     command_line: CommandLine,
+    source: Source,
+}
+
+/// What a program reads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Tree,
+    /// A tar archive of the tree, on standard input.
+    Archive,
+}
+
+impl Maker {
+    fn command(&self, options: &MkfsOptions, image: &Path, tree: &Path, archive: &Path) -> Command {
+        let words = (self.command_line)(options, image, tree);
+        match self.source {
+            Source::Tree => {
+                let mut command = Command::new(&self.program);
+                command.args(words);
+                command
+            }
+            Source::Archive => {
+                let mut command = Command::new("sh");
+                command.args(["-c", r#"archive=$1; shift; exec "$@" <"$archive""#, "sh"]);
+                command.arg(archive).arg(&self.program).args(words);
+                command
+            }
+        }
+    }
 }
 
 /// Returns the arguments for building an image of a tree.
@@ -75,6 +106,15 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
 fn measure(rows: &[MkfsOptions], tree: &Path, makers: &[Maker], rounds: u64) -> Outcome<Results> {
     let folder = tempfile::tempdir_in(target_dir().join("bench"))?;
     let image = folder.path().join("image");
+    let archive = folder.path().join("tree.tar");
+    if makers.iter().any(|maker| maker.source == Source::Archive) {
+        eprintln!("archiving {} …", tree.display());
+        let status = Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(tree).arg(".").status();
+        if !status.during("tar")?.success() {
+            return Err(TaskError::new(format!("{} cannot be archived", tree.display())));
+        }
+        read_whole(&archive, &mut vec![0; READ_BYTES])?;
+    }
     let mut results = Results::default();
     for round in 0..rounds {
         for options in rows {
@@ -84,8 +124,7 @@ fn measure(rows: &[MkfsOptions], tree: &Path, makers: &[Maker], rounds: u64) -> 
             }
             for maker in order {
                 eprintln!("round {}: {}: {}", round + 1, options.text(), maker.name);
-                let mut command = Command::new(&maker.program);
-                command.args((maker.command_line)(options, &image, tree));
+                let mut command = maker.command(options, &image, tree, &archive);
                 let run = run_bounded(&mut command, TIME_MAX).during(maker.program.display())?;
                 if run.status.success() {
                     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
@@ -115,17 +154,19 @@ fn makers(contest: &Contest, is_squashfs: bool) -> Outcome<(Vec<Maker>, Vec<Stri
     let floe = contest.floe()?;
     let version = first_line(Command::new(&floe).arg("--version"))?;
     let command_line = if is_squashfs { MkfsOptions::floe_squashfs } else { MkfsOptions::floe as CommandLine };
-    let mut makers = vec![Maker { name: "floe", version, program: floe, command_line }];
+    let mut makers = vec![Maker { name: "floe", version, program: floe, command_line, source: Source::Tree }];
     let mut absent = Vec::new();
-    let peers: [(_, _, CommandLine); 2] =
-        [("mkfs.erofs", "--version", MkfsOptions::mkfs_erofs), ("mksquashfs", "-version", MkfsOptions::mksquashfs)];
-    for (name, version_option, command_line) in
-        peers.into_iter().filter(|(name, ..)| !is_squashfs || *name == "mksquashfs")
-    {
+    let mksquashfs: (_, _, CommandLine, _) = ("mksquashfs", "-version", MkfsOptions::mksquashfs, Source::Tree);
+    let other: (_, _, CommandLine, _) = if is_squashfs {
+        ("tar2sqfs", "--version", MkfsOptions::tar2sqfs, Source::Archive)
+    } else {
+        ("mkfs.erofs", "--version", MkfsOptions::mkfs_erofs, Source::Tree)
+    };
+    for (name, version_option, command_line, source) in [other, mksquashfs] {
         match contest.peer(name) {
             Ok(program) => {
                 let version = first_line(Command::new(&program).arg(version_option))?;
-                makers.push(Maker { name, version, program, command_line });
+                makers.push(Maker { name, version, program, command_line, source });
             }
             Err(reason) => absent.push(reason),
         }
@@ -137,7 +178,7 @@ fn makers(contest: &Contest, is_squashfs: bool) -> Outcome<(Vec<Maker>, Vec<Stri
 /// Reads all files below a directory into the page cache; returns their total size.
 fn read_all(directory: &Path) -> Outcome<u64> {
     let mut open = vec![directory.to_path_buf()];
-    let mut buffer = vec![0; 1 << 20];
+    let mut buffer = vec![0; READ_BYTES];
     let mut bytes = 0;
     while let Some(directory) = open.pop() {
         for entry in fs::read_dir(&directory).during(directory.display())? {

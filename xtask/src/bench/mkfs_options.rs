@@ -115,6 +115,22 @@ impl MkfsOptions {
         words
     }
 
+    /// The command line of tar2sqfs for an image like that of [`Self::mksquashfs`].
+    pub(super) fn tar2sqfs(&self, image: &Path, _tree: &Path) -> Vec<String> {
+        let level = |default: &str| format!("level={}", self.level.as_deref().unwrap_or(default));
+        let (name, extra) = match self.algorithm.as_str() {
+            "lz4" => ("lz4", None),
+            "lz4hc" => ("lz4", Some("hc".to_owned())),
+            "lzma" => ("xz", None),
+            "zstd" => ("zstd", Some(level("3"))),
+            _ => ("gzip", Some(level("6"))),
+        };
+        let mut words = vec!["--quiet".to_owned(), "--compressor".to_owned(), name.to_owned()];
+        words.extend(extra.into_iter().flat_map(|extra| ["--comp-extra".to_owned(), extra]));
+        words.push(shown(image));
+        words
+    }
+
     fn has(&self, name: &str) -> bool {
         self.extended.iter().any(|extended| extended == name)
     }
@@ -131,24 +147,27 @@ mod tests {
     #[test]
     fn each_program_gets_its_own_words() {
         let (image, tree) = (Path::new("i"), Path::new("t"));
-        for (text, floe, squashfs, floe_squashfs) in [
-            ("-zlz4", "mkfs --quiet i t --compress lz4", "t i -comp lz4 -noappend -no-progress -quiet", "lz4"),
+        for (text, floe, squashfs, floe_squashfs, tar2sqfs) in [
+            ("-zlz4", "mkfs --quiet i t --compress lz4", "t i -comp lz4 -noappend -no-progress -quiet", "lz4", "lz4"),
             (
                 "-zzstd,level=3 -C65536 -Eztailpacking,fragments",
                 "mkfs --quiet i t --compress zstd,3 --pcluster 65536 --inline-tails --fragments=tails",
                 "t i -comp zstd -Xcompression-level 3 -noappend -no-progress -quiet",
                 "zstd,3",
+                "zstd --comp-extra level=3",
             ),
             (
                 "-zlzma,6 -Eall-fragments,dedupe",
                 "mkfs --quiet i t --compress lzma,6 --fragments=all --dedupe",
                 "t i -comp xz -noappend -no-progress -quiet",
                 "xz",
+                "xz",
             ),
         ] {
             let options = MkfsOptions::parse(text).expect("it is known");
             assert_eq!(options.floe(image, tree).join(" "), floe);
             assert_eq!(options.mksquashfs(image, tree).join(" "), squashfs);
+            assert_eq!(options.tar2sqfs(image, tree).join(" "), format!("--quiet --compressor {tar2sqfs} i"));
             let found = options.floe_squashfs(image, tree).join(" ");
             assert_eq!(found, format!("mkfs --quiet i t --format squashfs --compress {floe_squashfs}"));
             assert_eq!(options.mkfs_erofs(image, tree).join(" "), format!("--quiet {text} i t"));
