@@ -170,7 +170,7 @@ impl Mount {
         let mut readahead = None;
         if let (Some(behind), Some(directory), Some(keeper)) = (&behind, front_directory, &handles.keeper) {
             let (place, transfer) = keeper
-                .mount_front(&directory, behind.options(volume.look_at_cpus()))
+                .mount_front(&directory, behind.options(options, volume.look_at_cpus()))
                 .map_err(|failure| MountError::of(&directory, failure))?;
             transfer.into_iter().for_each(|transfer| behind.set_transfer(transfer));
             unmounter = unmounter.of(place);

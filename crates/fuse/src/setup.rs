@@ -52,6 +52,8 @@ pub struct MountOptions {
     /// Behind a front: the file that the kernel reads past its page cache. The other file is the virtual image, whose metadata
     /// and data EROFS reads through the page cache, with readahead.
     pub direct_io: Option<Nid>,
+    /// Whether the kernel's EROFS in front reads each file in requests of its own, if it can, so that accesses are exact.
+    pub front_direct_io: bool,
     /// Whether the image is closed as soon as the kernel has ended the connection, so that the file system of the image can be
     /// unmounted at once. Reads of the image fail from then on.
     pub closes_image: bool,
@@ -163,6 +165,7 @@ impl Default for MountOptions {
             deadline: Some(Duration::from_secs(60)),
             busy_polling: Some(BUSY_POLLING),
             direct_io: None,
+            front_direct_io: false,
             closes_image: false,
         }
     }

@@ -58,6 +58,8 @@ encoded! {
         pub has_acls: bool,
         /// Whether CPUs are short, so that the thread that reads ahead is urgent from its start.
         pub cpus_are_short: bool,
+        /// Whether it reads each file in requests of its own (Linux 6.15), so that accesses are exact.
+        pub has_direct_io: bool,
     }
 }
 
@@ -199,7 +201,7 @@ impl HiddenMount {
             }
         }
         fsconfig_set_flag(&context, "ro")?;
-        if options.front_direct_io {
+        if front_options.has_direct_io {
             // Older kernels do not have this option.
             let _ = fsconfig_set_flag(&context, "directio");
         }

@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn messages_survive_their_bytes() {
         use Request::*;
-        let options = FrontOptions { is_kept: true, has_acls: false, cpus_are_short: true };
+        let options = FrontOptions { is_kept: true, has_acls: false, cpus_are_short: true, has_direct_io: true };
         check([Adopt, MountFront { options }, ConfirmMount, SetReadahead, Walk, FindUsers, End]);
         check([false, true].map(|has_rings| Mount { has_rings }));
         check([false, true].map(|has_rings| MountHidden { has_rings }));

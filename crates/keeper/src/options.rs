@@ -21,8 +21,6 @@ pub struct KernelOptions {
     pub auto_unmount: bool,
     /// The kernel's readahead in bytes; `None` for its default. Setting it needs root.
     pub readahead_bytes: Option<u32>,
-    /// Whether the kernel's EROFS in front reads each file in requests of its own (Linux 6.15), so that accesses are exact.
-    pub front_direct_io: bool,
     /// Further options that are passed to the kernel unchanged, such as `context=…`.
     pub others: Vec<String>,
 }
@@ -70,7 +68,6 @@ impl Default for KernelOptions {
             flags: KernelFlags::default(),
             auto_unmount: false,
             readahead_bytes: None,
-            front_direct_io: false,
             others: Vec::new(),
         }
     }

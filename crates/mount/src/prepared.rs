@@ -11,7 +11,7 @@ use floe::OpenOptions;
 use floe_engine::{Priority, reschedule_this_thread, schedule_started_thread, schedule_this_thread};
 use floe_fuse::{MountHandles, MountHooks, MountOptions, MountSetup};
 use floe_image::ShownName;
-use floe_keeper::{Keeper, KeeperSettings, KeeperThread, KeptFiles, KernelOptions, Relay, Schedule};
+use floe_keeper::{Keeper, KeeperSettings, KeeperThread, KeptFiles, Relay, Schedule};
 use floe_sandbox::{Access, Calls, Capability, Mode, Policy};
 
 use crate::{
@@ -222,7 +222,7 @@ pub(crate) fn mount_setup(
         options: MountOptions {
             // The profile of a launch is made from the image, after the unmount at the latest.
             closes_image: settings.profile != ProfileChoice::Learn,
-            kernel: KernelOptions { front_direct_io: launch.is_learning(), ..options.kernel },
+            front_direct_io: launch.is_learning(),
             ..options
         },
         hooks: MountHooks { faults: Some(held.log.faults()), reads, accesses: launch.access_sink(), ended: None },

@@ -61,8 +61,13 @@ impl BehindFront {
     }
 
     /// How the front is mounted.
-    pub(crate) fn options(&self, cpus_are_short: bool) -> FrontOptions {
-        FrontOptions { is_kept: self.image.is_kept(), has_acls: self.image.has_acls(), cpus_are_short }
+    pub(crate) fn options(&self, options: &MountOptions, cpus_are_short: bool) -> FrontOptions {
+        FrontOptions {
+            is_kept: self.image.is_kept(),
+            has_acls: self.image.has_acls(),
+            cpus_are_short,
+            has_direct_io: options.front_direct_io,
+        }
     }
 
     /// The setup of the hidden mount behind a front with this setup.
@@ -71,7 +76,7 @@ impl BehindFront {
         let kernel = KernelOptions { access: Some(Access::All), checks_permissions: false, ..options.kernel.clone() };
         let (image, transfer, reader) = (Arc::clone(&self.image), Arc::clone(&self.transfer), reader.clone());
         let (reads, accesses) = (hooks.reads.clone(), hooks.accesses.clone());
-        let (has_direct_io, pauses_metadata) = (kernel.front_direct_io, Arc::clone(&handles.pauses_metadata));
+        let pauses_metadata = Arc::clone(&handles.pauses_metadata);
         let reads = move |nid: Nid, offset: u64, len: u32| {
             let range = ByteRange::new(image.address(nid, offset), len.into());
             let is_large = nid == image.large_file();
@@ -86,10 +91,9 @@ impl BehindFront {
                 reads(nid, offset, len);
             }
             if let Some(accesses) = &accesses {
-                // A request of the kernel's readahead can continue into files that no program has read.
-                let count = if has_direct_io { usize::MAX } else { 1 };
-                let parts = image.originals_in(range).into_iter().take(count);
-                parts.for_each(|(nid, range)| accesses(ImageAccess::Read(nid, range)));
+                // Without direct I/O, a request of the kernel's readahead can continue into files that no program has read.
+                let first = image.originals_in(range).into_iter().next();
+                first.into_iter().for_each(|(nid, range)| accesses(ImageAccess::Read(nid, range)));
             }
         };
         MountSetup {

@@ -404,19 +404,40 @@ mod tests {
             (
                 &plain,
                 nothing,
-                Request::MountFront { options: FrontOptions { is_kept: false, has_acls: true, cpus_are_short: false } },
+                Request::MountFront {
+                    options: FrontOptions {
+                        is_kept: false,
+                        has_acls: true,
+                        cpus_are_short: false,
+                        has_direct_io: false,
+                    },
+                },
                 false,
             ),
             (
                 &plain,
                 front,
-                Request::MountFront { options: FrontOptions { is_kept: false, has_acls: true, cpus_are_short: false } },
+                Request::MountFront {
+                    options: FrontOptions {
+                        is_kept: false,
+                        has_acls: true,
+                        cpus_are_short: false,
+                        has_direct_io: false,
+                    },
+                },
                 true,
             ),
             (
                 &plain,
                 front,
-                Request::MountFront { options: FrontOptions { is_kept: true, has_acls: true, cpus_are_short: false } },
+                Request::MountFront {
+                    options: FrontOptions {
+                        is_kept: true,
+                        has_acls: true,
+                        cpus_are_short: false,
+                        has_direct_io: false,
+                    },
+                },
                 false,
             ),
             (&plain, nothing, Request::SetReadahead, false),

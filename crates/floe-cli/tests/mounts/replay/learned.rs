@@ -54,12 +54,18 @@ fn the_first_launch_is_learned_and_the_next_ones_replay_it() {
 
         let mut first = mount();
         [31, 7, 22].iter().for_each(|number| read(&first, *number));
+        let table = fs::read_to_string("/proc/self/mountinfo").expect("a mount table");
+        let place = first.place.path.to_str().expect("text");
+        let is_direct = table.lines().any(|line| line.contains(place) && line.contains("directio"));
         let _ = fs::metadata(first.place.file("no such name"));
         unmount(&mut first);
         let learned = fs::read_to_string(profile()).expect("written");
         let ranges = ["0 20000 /1/31\n", "0 20000 /7/7\n", "0 20000 /2/22\n"].map(|line| learned.find(line));
         assert!(ranges.iter().all(Option::is_some) && ranges.is_sorted(), "{front}: {learned}");
         assert_eq!(learned.contains("missing /no such name\n"), front == "front=fuse", "{learned}");
+        // Linux 6.15 reads each file by itself, and so nothing of its neighbours.
+        let files_read = learned.lines().filter(|line| line.starts_with("0 ")).count();
+        assert!(files_read == 3 || front == "front=kernel" && !is_direct, "{front}: {learned}");
 
         let mut second = mount();
         read(&second, 31);
