@@ -3,9 +3,12 @@
 mod cold;
 mod contender;
 mod extract;
+mod kept;
 mod listing;
 mod mkfs;
 mod mkfs_options;
+mod ordinary_user;
+mod process_tree;
 mod read;
 mod remote;
 mod report;

@@ -8,7 +8,7 @@ use std::{
 
 use floe_testkit::{corpus::Format, skip::Need};
 
-use super::setting::Setting;
+use super::{ordinary_user::OrdinaryUser, setting::Contest};
 use crate::task_error::{During, Outcome};
 
 /// A program that mounts an image, or the kernel.
@@ -20,6 +20,7 @@ pub(super) struct Contender {
     pub(super) version: String,
     how: How,
     is_floe: bool,
+    user: Option<OrdinaryUser>,
 }
 
 #[derive(Clone, Debug)]
@@ -30,6 +31,8 @@ enum How {
     KernelLoop,
     /// `PROGRAM ARGUMENTS IMAGE DIRECTORY`, which stays in the foreground.
     Program { program: PathBuf, arguments: Vec<OsString> },
+    /// The service of Floe behind this socket: the same command, which ends once the mount works.
+    Service { program: PathBuf, arguments: Vec<OsString>, socket: PathBuf },
 }
 
 impl Contender {
@@ -42,15 +45,51 @@ impl Contender {
             version: first_line(Command::new(program).arg("--version"))?,
             how: How::Program { program: program.to_path_buf(), arguments },
             is_floe: true,
+            user: None,
         })
+    }
+
+    /// The service of Floe behind a socket, with options of `-o`.
+    pub(super) fn service(name: &str, program: &Path, socket: &Path, options: &str) -> Outcome<Self> {
+        let mut contender = Self::floe(name, program, &["--service".to_owned(), "-o".to_owned(), options.to_owned()])?;
+        if let How::Program { program, arguments } = contender.how {
+            contender.how = How::Service { program, arguments, socket: socket.to_path_buf() };
+        }
+        Ok(contender)
+    }
+
+    /// The same mounts, made by an ordinary user.
+    pub(super) fn of_user(mut self, user: OrdinaryUser) -> Self {
+        self.user = Some(user);
+        self
+    }
+
+    /// The same contender under another name.
+    pub(super) fn named(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
+        self
+    }
+
+    /// The user who mounts, if it is an ordinary one.
+    pub(super) const fn user(&self) -> Option<OrdinaryUser> {
+        self.user
     }
 
     /// The program, if it is Floe.
     pub(super) fn program_of_floe(&self) -> Option<&Path> {
         match &self.how {
-            How::Program { program, .. } if self.is_floe => Some(program),
+            How::Program { program, .. } | How::Service { program, .. } if self.is_floe => Some(program),
             _ => None,
         }
+    }
+
+    /// A command of Floe that asks about its mounts, as the user who mounts; `None` for others.
+    pub(super) fn query(&self) -> Option<Command> {
+        let mut command = self.run_by_user(self.program_of_floe()?);
+        if let How::Service { socket, .. } = &self.how {
+            command.env("FLOE_SERVICE", socket);
+        }
+        Some(command)
     }
 
     /// This contender; Floe keeps the metadata of fronts in the directory `cache`.
@@ -67,35 +106,63 @@ impl Contender {
     }
 
     /// The available peers that read a format, and the reasons why others are not available.
-    pub(super) fn peers(format: Format, setting: &Setting) -> (Vec<Self>, Vec<String>) {
-        let (fuse, kernel_need) = match format {
-            Format::Erofs => ("erofsfuse", Need::KernelErofs),
-            Format::Squashfs => ("squashfuse_ll", Need::KernelSquashfs),
-        };
+    pub(super) fn peers(format: Format, contest: &Contest) -> (Vec<Self>, Vec<String>) {
         let (mut here, mut absent) = (Vec::new(), Vec::new());
-        match setting.contest.peer(fuse) {
-            Ok(program) => here.push(Self {
-                name: fuse.to_owned(),
-                version: fuse_version(&program, fuse),
-                how: How::Program { program, arguments: vec![OsString::from("-f")] },
-                is_floe: false,
-            }),
+        match Self::fuse_peer(format, contest) {
+            Ok(peer) => here.push(peer),
             Err(reason) => absent.push(reason),
         }
-        match kernel_need.missing() {
-            None => {
-                let version = format!("Linux {}", rustix::system::uname().release().to_string_lossy());
-                let kernel =
-                    |name: &str, how| Self { name: name.to_owned(), version: version.clone(), how, is_floe: false };
-                here.push(kernel("kernel", How::Kernel));
+        match Self::kernel(format) {
+            Ok(kernel) => {
+                here.push(kernel.clone());
                 // The kernel's SquashFS reads devices only.
                 if format == Format::Erofs {
-                    here.push(kernel("kernel-loop", How::KernelLoop));
+                    here.push(kernel.through_loop());
                 }
             }
-            Some(reason) => absent.push(format!("kernel: {reason}")),
+            Err(reason) => absent.push(reason),
         }
         (here, absent)
+    }
+
+    /// The program that mounts a format through FUSE.
+    ///
+    /// # Errors
+    /// It is not found; the string states where it was looked for.
+    pub(super) fn fuse_peer(format: Format, contest: &Contest) -> Result<Self, String> {
+        let name = match format {
+            Format::Erofs => "erofsfuse",
+            Format::Squashfs => "squashfuse_ll",
+        };
+        let program = contest.peer(name)?;
+        Ok(Self {
+            name: name.to_owned(),
+            version: fuse_version(&program, name),
+            how: How::Program { program, arguments: vec![OsString::from("-f")] },
+            is_floe: false,
+            user: None,
+        })
+    }
+
+    /// The kernel's own mount of a format.
+    ///
+    /// # Errors
+    /// The kernel does not have it, or this user may not mount; the string states which.
+    pub(super) fn kernel(format: Format) -> Result<Self, String> {
+        let need = match format {
+            Format::Erofs => Need::KernelErofs,
+            Format::Squashfs => Need::KernelSquashfs,
+        };
+        if let Some(reason) = need.missing() {
+            return Err(format!("kernel: {reason}"));
+        }
+        let version = format!("Linux {}", rustix::system::uname().release().to_string_lossy());
+        Ok(Self { name: "kernel".to_owned(), version, how: How::Kernel, is_floe: false, user: None })
+    }
+
+    /// The kernel's mount through a loop device.
+    pub(super) fn through_loop(self) -> Self {
+        Self { name: "kernel-loop".to_owned(), how: How::KernelLoop, ..self }
     }
 
     /// Whether the kernel reads through a loop device though it need not.
@@ -103,16 +170,26 @@ impl Contender {
         matches!(self.how, How::KernelLoop)
     }
 
+    /// Whether its command ends once the image is mounted.
+    pub(super) const fn is_client(&self) -> bool {
+        matches!(self.how, How::Service { .. })
+    }
+
     /// The command that serves `image` at `directory`; `None` for the kernel.
     pub(super) fn command(&self, image: &Path, directory: &Path) -> Option<Command> {
-        match &self.how {
-            How::Kernel | How::KernelLoop => None,
-            How::Program { program, arguments } => {
-                let mut command = Command::new(program);
-                command.args(arguments).arg(image).arg(directory);
-                Some(command)
-            }
+        let (How::Program { program, arguments } | How::Service { program, arguments, .. }) = &self.how else {
+            return None;
+        };
+        let mut command = self.run_by_user(program);
+        if let How::Service { socket, .. } = &self.how {
+            command.env("FLOE_SERVICE", socket);
         }
+        command.args(arguments).arg(image).arg(directory);
+        Some(command)
+    }
+
+    fn run_by_user(&self, program: &Path) -> Command {
+        self.user.map_or_else(|| Command::new(program), |user| user.command(program))
     }
 }
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use floe_testkit::Random;
+use rustix::fs::Access;
 
 use crate::task_error::{During, Outcome};
 
@@ -23,6 +24,19 @@ pub(super) struct ListedFile {
 /// # Errors
 /// A directory is not readable.
 pub(super) fn list(root: &Path) -> Outcome<Vec<ListedFile>> {
+    walk(root, |_| true)
+}
+
+/// As [`list`], without files and directories that this user may not read.
+///
+/// # Errors
+/// A directory cannot be read for another reason.
+pub(super) fn list_readable(root: &Path) -> Outcome<Vec<ListedFile>> {
+    let may = |path: &Path, access| rustix::fs::access(path, access).is_ok();
+    walk(root, |path| may(path, Access::READ_OK) && (!path.is_dir() || may(path, Access::EXEC_OK)))
+}
+
+fn walk(root: &Path, is_taken: impl Fn(&Path) -> bool) -> Outcome<Vec<ListedFile>> {
     let mut files = Vec::new();
     let mut folders = vec![PathBuf::new()];
     while let Some(folder) = folders.pop() {
@@ -30,9 +44,12 @@ pub(super) fn list(root: &Path) -> Outcome<Vec<ListedFile>> {
             let entry = entry?;
             let path = folder.join(entry.file_name());
             let file_type = entry.file_type()?;
+            if !(file_type.is_dir() || file_type.is_file()) || !is_taken(&root.join(&path)) {
+                continue;
+            }
             if file_type.is_dir() {
                 folders.push(path);
-            } else if file_type.is_file() {
+            } else {
                 files.push(ListedFile { size: entry.metadata()?.len(), path });
             }
         }

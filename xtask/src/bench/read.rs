@@ -1,18 +1,12 @@
 //! Reads through mounts.
 
-use std::{
-    collections::HashMap,
-    fs::{self, DirEntry},
-    io,
-    path::Path,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, path::Path, time::Duration};
 
 use floe_testkit::corpus::Format;
 
 use super::{
     contender::Contender,
+    kept,
     listing::{self, ListedFile},
     report::Report,
     requests,
@@ -23,9 +17,6 @@ use super::{
     workload::{self, Measurement, Scene, SubjectKind, Workload},
 };
 use crate::task_error::{Outcome, TaskError};
-
-/// How long a mount may take to keep the metadata of a front.
-const KEEP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Read through mounts: Floe over FUSE ("floe") and with the kernel's EROFS in front ("front"), against erofsfuse or
 /// squashfuse_ll, and the kernel, with a loop device ("kernel-loop") and without. Rounds are interleaved. Before each
@@ -142,7 +133,7 @@ impl Trial<'_> {
                 Err(error) => results.add_failure(format!("{title}: {}: {error:?}", contender.name)),
             }
             if mount < mounts {
-                wait_until_kept(cache.path());
+                kept::wait(cache.path());
             }
         }
         Ok(())
@@ -164,18 +155,6 @@ impl Trial<'_> {
         let resident = session.resident_mib_max();
         measurements.extend(resident.map(|mib| Measurement::less("peak RSS MiB", mib)));
         Ok(measurements)
-    }
-}
-
-/// Waits until the metadata of all fronts with this cache directory are kept, or are not going to be.
-fn wait_until_kept(cache: &Path) {
-    let started = Instant::now();
-    let is_kept = |front: io::Result<DirEntry>| front.is_ok_and(|front| front.path().join("metadata").exists());
-    while let Ok(mut fronts) = fs::read_dir(cache.join("fronts"))
-        && !fronts.all(is_kept)
-        && started.elapsed() < KEEP_PATIENCE
-    {
-        thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -210,7 +189,7 @@ impl Arguments {
             let options: Vec<String> = options.collect();
             contenders.push(Contender::floe(name, floe, &options)?);
         }
-        let (peers, absent) = Contender::peers(format, &self.setting);
+        let (peers, absent) = Contender::peers(format, &self.setting.contest);
         contenders.extend(peers);
         contenders.retain(|contender| self.setting.contest.takes(&contender.name));
         Ok((contenders, absent))

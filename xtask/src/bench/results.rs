@@ -1,6 +1,6 @@
 //! Results of all rounds, as a table or as JSON.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ pub(super) struct Results {
 #[derive(Debug)]
 struct Row {
     workload: String,
-    metric: &'static str,
+    metric: Cow<'static, str>,
     better: Better,
     values: BTreeMap<String, Vec<f64>>,
 }
@@ -66,7 +66,7 @@ impl Results {
         for row in &self.rows {
             let title = if workload == row.workload { String::new() } else { row.workload.clone() };
             workload = &row.workload;
-            let mut line = vec![title, row.metric.to_owned()];
+            let mut line = vec![title, row.metric.to_string()];
             for contender in contenders {
                 let cell = row.median(contender).map_or("-".to_owned(), |median| {
                     let ratio = row.ratio(&contenders[0], contender).map(|ratio| format!(" ({ratio:.2}×)"));
@@ -99,7 +99,7 @@ impl Results {
                 let Some((values, median)) = row.values.get(contender).zip(row.median(contender)) else { continue };
                 cells.push(Cell {
                     workload: &row.workload,
-                    metric: row.metric,
+                    metric: &row.metric,
                     contender,
                     values,
                     median,
@@ -121,7 +121,9 @@ impl Row {
 
     fn ratio(&self, first: &str, contender: &str) -> Option<f64> {
         let (own, other) = self.median(first).filter(|_| first != contender).zip(self.median(contender))?;
-        Some(if self.better == Better::More { own / other } else { other / own })
+        let ratio = if self.better == Better::More { own / other } else { other / own };
+        // Counts may be zero.
+        Some(ratio).filter(|ratio| ratio.is_finite())
     }
 }
 
@@ -149,8 +151,8 @@ mod tests {
         {
             for (speed, time) in speeds.into_iter().zip(times) {
                 let measurements = vec![
-                    Measurement { metric: "MB/s", value: speed, better: Better::More },
-                    Measurement { metric: "s", value: time, better: Better::Less },
+                    Measurement { metric: "MB/s".into(), value: speed, better: Better::More },
+                    Measurement { metric: "s".into(), value: time, better: Better::Less },
                 ];
                 results.add("read", contender, measurements);
             }

@@ -1,10 +1,8 @@
 //! A mount by one contender.
 
 use std::{
-    collections::HashMap,
-    fs,
+    env, fs,
     io::{BufRead, BufReader, Read},
-    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -15,21 +13,32 @@ use floe_testkit::{
     KernelMount,
     corpus::{Format, Materialised},
 };
-use rustix::mount::UnmountFlags;
+use rustix::{
+    fs::{AtFlags, CWD, StatxFlags},
+    io::Errno,
+    mount::UnmountFlags,
+};
 use tempfile::TempDir;
 
-use super::contender::Contender;
+use super::{contender::Contender, process_tree};
 use crate::task_error::{During, Outcome, TaskError};
 
 /// How long a server may take to mount, and to exit after an unmount.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-const POLL: Duration = Duration::from_millis(2);
+const POLL: Duration = Duration::from_micros(200);
 
 /// An image mounted by a contender; unmounted when dropped.
 pub(crate) enum Session {
     Kernel(KernelMount),
-    Server { child: Child, directory: TempDir },
+    Server {
+        child: Child,
+        directory: TempDir,
+    },
+    /// By a service, which goes on.
+    Service {
+        directory: TempDir,
+    },
 }
 
 /// A process of a server.
@@ -43,14 +52,30 @@ pub(super) struct Process {
 impl Session {
     /// Mounts the image and waits for the mount.
     pub(super) fn new(contender: &Contender, image: &Path, format: Format) -> Outcome<Self> {
-        let directory = tempfile::Builder::new().prefix("floe-bench-").tempdir()?;
+        Self::new_in(&env::temp_dir(), contender, image, format)
+    }
+
+    /// Mounts the image in a folder, and waits for the mount. The kernel's own mounts are elsewhere.
+    pub(super) fn new_in(folder: &Path, contender: &Contender, image: &Path, format: Format) -> Outcome<Self> {
+        let directory = tempfile::Builder::new().prefix("floe-bench-").tempdir_in(folder)?;
+        if let Some(user) = contender.user() {
+            user.own(directory.path())?;
+        }
         let Some(mut command) = contender.command(image, directory.path()) else {
             let image = Materialised { path: image.to_path_buf(), format, offset: 0, devices: Vec::new() };
             let mount =
                 if contender.wants_loop() { KernelMount::through_loop(&image) } else { KernelMount::new(&image) };
             return mount.map(Self::Kernel).map_err(TaskError::new);
         };
-        Self::served(&mut command, directory, &contender.name)
+        if !contender.is_client() {
+            return Self::served(&mut command, directory, &contender.name);
+        }
+        let output = command.stdin(Stdio::null()).output().during(&contender.name)?;
+        if !output.status.success() {
+            let words = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(TaskError::new(format!("{} fails ({}): {}", contender.name, output.status, words.trim())));
+        }
+        Ok(Self::Service { directory })
     }
 
     /// Runs Floe, which mounts on a directory, its last argument, and waits for the line that reports the mount.
@@ -76,11 +101,11 @@ impl Session {
     }
 
     fn served(command: &mut Command, directory: TempDir, name: &str) -> Outcome<Self> {
-        let before = fs::metadata(directory.path())?.dev();
+        let before = device_of(directory.path())?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().during(name)?;
         let started = Instant::now();
-        while fs::metadata(directory.path())?.dev() == before {
+        while device_of(directory.path())? == before {
             if let Some(status) = child.try_wait()? {
                 let mut words = String::new();
                 let _ = child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut words));
@@ -100,48 +125,25 @@ impl Session {
     pub(crate) fn path(&self) -> PathBuf {
         match self {
             Self::Kernel(mount) => mount.path(),
-            Self::Server { directory, .. } => directory.path().to_path_buf(),
+            Self::Server { directory, .. } | Self::Service { directory } => directory.path().to_path_buf(),
         }
     }
 
-    /// The peak memory of the server so far in MiB: `VmHWM`. The kernel has no server.
+    /// The peak memory of the server so far in MiB: `VmHWM`. The kernel has no server, and a service has other mounts, too.
     pub(super) fn resident_mib_max(&self) -> Option<f64> {
         let Self::Server { child, .. } = self else { return None };
         resident_mib_max(child.id())
     }
 
-    /// The processes of the server so far: its own and their children. The kernel has none.
+    /// The processes of the server so far: its own and their children. The kernel has none, and a service is not counted.
     pub(super) fn processes(&self) -> Outcome<Vec<Process>> {
         let Self::Server { child, .. } = self else { return Ok(Vec::new()) };
-        let mut parents = HashMap::new();
-        for entry in fs::read_dir("/proc")?.flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-            // The name may have spaces; what follows it is the state, the parent and so on.
-            let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-            let fields: Vec<u64> = stat
-                .rsplit(')')
-                .next()
-                .map(|rest| rest.split_whitespace().skip(1).map(|field| field.parse().unwrap_or(0)).collect())
-                .unwrap_or_default();
-            if let (Some(parent), Some(ticks)) = (fields.first(), fields.get(10..12)) {
-                parents.insert(pid, (*parent, ticks.iter().sum::<u64>()));
-            }
-        }
-        let is_ours = |mut pid: u32| loop {
-            if pid == child.id() {
-                return true;
-            }
-            match parents.get(&pid).map(|(parent, _)| u32::try_from(*parent).unwrap_or(0)) {
-                Some(parent) if parent > 1 => pid = parent,
-                _ => return false,
-            }
-        };
-        let ticks_per_s = rustix::param::clock_ticks_per_second() as f64;
-        let ours = parents.iter().filter(|(pid, _)| is_ours(**pid));
-        Ok(ours
-            .map(|(pid, (_, ticks))| Process {
-                cpu_s: *ticks as f64 / ticks_per_s,
-                resident_mib_max: resident_mib_max(*pid).unwrap_or(0.0),
+        let records = process_tree::descendants(child.id())?;
+        Ok(records
+            .into_iter()
+            .map(|record| Process {
+                cpu_s: record.cpu_s,
+                resident_mib_max: resident_mib_max(record.pid).unwrap_or(0.0),
             })
             .collect())
     }
@@ -156,7 +158,11 @@ fn resident_mib_max(pid: u32) -> Option<f64> {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let Self::Server { child, directory } = self else { return };
+        let (child, directory) = match self {
+            Self::Kernel(_) => return,
+            Self::Service { directory } => return unmount(directory.path()),
+            Self::Server { child, directory } => (child, directory),
+        };
         unmount(directory.path());
         let started = Instant::now();
         while matches!(child.try_wait(), Ok(None)) {
@@ -171,11 +177,23 @@ impl Drop for Session {
     }
 }
 
+/// The device that a path is on. Other users' FUSE mounts refuse to tell more.
+fn device_of(path: &Path) -> Outcome<(u32, u32)> {
+    let stat = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::BASIC_STATS);
+    let stat = stat.or_else(|_| rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::empty()));
+    let stat = stat.during(path.display())?;
+    Ok((stat.stx_dev_major, stat.stx_dev_minor))
+}
+
 fn unmount(directory: &Path) {
     let started = Instant::now();
     loop {
         let outcome = if rustix::process::geteuid().is_root() {
-            rustix::mount::unmount(directory, UnmountFlags::empty()).map_err(|error| error.to_string())
+            match rustix::mount::unmount(directory, UnmountFlags::empty()) {
+                // Something else has unmounted it.
+                Err(Errno::INVAL) => return eprintln!("{} was not mounted any more", directory.display()),
+                outcome => outcome.map_err(|error| error.to_string()),
+            }
         } else {
             let status = Command::new("fusermount3").arg("-u").arg(directory).status();
             status

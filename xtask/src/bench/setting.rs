@@ -20,9 +20,9 @@ pub(super) struct Setting {
     /// Directories to build the image from; several are placed side by side. Copied once to target/bench
     #[arg(long, value_name = "DIR", default_values = ["/usr/share"])]
     tree: Vec<PathBuf>,
-    /// Read this image instead of building one
+    /// Read this image instead of building one. May be repeated
     #[arg(long, value_name = "FILE", conflicts_with_all = ["tree", "mkfs_options"])]
-    image: Option<PathBuf>,
+    image: Vec<PathBuf>,
     /// The format of the image
     #[arg(long, value_parser = ["erofs", "squashfs"], default_value = "erofs")]
     format: String,
@@ -57,6 +57,7 @@ pub(super) struct Contest {
 }
 
 /// An image to be measured, and its origin.
+#[derive(Clone, Debug)]
 pub(super) struct Subject {
     /// Its title in tables.
     pub(super) title: String,
@@ -69,10 +70,13 @@ pub(super) struct Subject {
 impl Setting {
     /// The images to be measured.
     pub(super) fn subjects(&self) -> Outcome<Vec<Subject>> {
-        if let Some(path) = &self.image {
-            let image = Image::at(path)?;
-            let options = default_options(image.format).to_owned();
-            return Ok(vec![Subject { title: path.display().to_string(), image, options }]);
+        if !self.image.is_empty() {
+            let given = self.image.iter().map(|path| {
+                let image = Image::at(path)?;
+                let options = default_options(image.format).to_owned();
+                Ok(Subject { title: path.display().to_string(), image, options })
+            });
+            return given.collect();
         }
         let format = if self.format == "squashfs" { Format::Squashfs } else { Format::Erofs };
         let tree = SourceTree::copy_of(&self.tree)?;

@@ -7,14 +7,16 @@ mod random_reads;
 mod stats;
 mod whole_tree;
 
-use std::{path::Path, time::Duration};
+use std::{borrow::Cow, path::Path, time::Duration};
+
+use serde::{Deserialize, Serialize};
 
 use self::opened_files::{OpenedFiles, Pattern};
 use super::listing::ListedFile;
 use crate::task_error::Outcome;
 
 /// Whether larger or smaller values are better.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum Better {
     /// Larger values.
     More,
@@ -23,10 +25,10 @@ pub(super) enum Better {
 }
 
 /// One result of a run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Measurement {
     /// The metric with its unit: `p99 µs`.
-    pub(super) metric: &'static str,
+    pub(super) metric: Cow<'static, str>,
     /// The value.
     pub(super) value: f64,
     /// Which values are better.
@@ -35,11 +37,11 @@ pub(super) struct Measurement {
 
 impl Measurement {
     const fn more(metric: &'static str, value: f64) -> Self {
-        Self { metric, value, better: Better::More }
+        Self { metric: Cow::Borrowed(metric), value, better: Better::More }
     }
 
     pub(super) const fn less(metric: &'static str, value: f64) -> Self {
-        Self { metric, value, better: Better::Less }
+        Self { metric: Cow::Borrowed(metric), value, better: Better::Less }
     }
 }
 

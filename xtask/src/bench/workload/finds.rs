@@ -62,7 +62,10 @@ fn find(scene: &Scene<'_>, tests: &[&str]) -> Outcome<Child> {
 fn seconds_until_ended(started: Instant, finds: Vec<Child>) -> Outcome<Vec<Measurement>> {
     let mut failed = false;
     for mut find in finds {
-        failed |= !find.wait()?.success();
+        let status = find.wait()?;
+        // `find` reports directories that an ordinary user may not read.
+        let is_report = status.code() == Some(1) && !rustix::process::geteuid().is_root();
+        failed |= !(status.success() || is_report);
     }
     let seconds = started.elapsed().as_secs_f64();
     if failed {

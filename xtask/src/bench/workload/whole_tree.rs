@@ -103,7 +103,12 @@ fn read_items(work: &Work) -> io::Result<u64> {
 /// Reads a file, or lists a directory into `found`.
 fn read_item(item: &PathBuf, buffer: &mut [u8], found: &mut Vec<PathBuf>) -> io::Result<u64> {
     // Only directories and regular files are queued; opening shows which it is.
-    let mut file = File::open(item)?;
+    let mut file = match File::open(item) {
+        Ok(file) => file,
+        // The list has no file that this user may not read, either.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(0),
+        Err(error) => return Err(error),
+    };
     let mut bytes = 0;
     loop {
         match file.read(buffer) {
