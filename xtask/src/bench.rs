@@ -15,6 +15,7 @@ mod report;
 mod requests;
 mod results;
 mod scale;
+mod service;
 mod session;
 mod setting;
 mod subject;
@@ -42,6 +43,8 @@ enum What {
     Mkfs(mkfs::Arguments),
     /// Building images of growing trees: many files, much data, a sparse file.
     Scale(scale::Arguments),
+    /// The service: many idle mounts, its speed, ordinary users, readers under load.
+    Service(service::Arguments),
     /// Launching out of images in a registry: Floe, a download of all, and the limit, always cold.
     Remote(remote::Arguments),
 }
@@ -53,6 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         What::Extract(arguments) => extract::run(arguments),
         What::Mkfs(arguments) => mkfs::run(arguments),
         What::Scale(arguments) => scale::run(arguments),
+        What::Service(arguments) => service::run(arguments),
         What::Remote(arguments) => remote::run(arguments),
     }
 }
