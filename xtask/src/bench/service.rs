@@ -11,6 +11,8 @@ mod front;
 mod idle;
 mod image_set;
 mod launch;
+mod reader_set;
+mod readers;
 mod speed;
 mod stand;
 mod tree_digest;
@@ -37,6 +39,9 @@ enum What {
     Speed(speed::Arguments),
     /// The mounts of an ordinary user
     User(user::Arguments),
+    /// Readers of many images under load
+    #[command(mut_arg("rounds", |rounds| rounds.default_value("10")))]
+    Readers(readers::Arguments),
     /// Work in a process of its own.
     #[command(hide = true)]
     Errand(errand::Arguments),
@@ -48,6 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         What::Idle(arguments) => idle::run(arguments),
         What::Speed(arguments) => speed::run(arguments),
         What::User(arguments) => user::run(arguments),
+        What::Readers(arguments) => readers::run(arguments),
         What::Errand(arguments) => errand::run(arguments),
     }
 }
