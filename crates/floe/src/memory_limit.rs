@@ -6,7 +6,10 @@ use std::{
 };
 
 use floe_codec::{limit_arenas, release_freed_memory};
-use rustix::process::{Resource, getrlimit};
+use rustix::{
+    fs::statfs,
+    process::{Resource, getrlimit},
+};
 
 /// The maximum memory of a decoding thread: its stack, a decoded block of 12 MiB, and its buffers.
 const THREAD_BYTES: u64 = 32 << 20;
@@ -61,7 +64,9 @@ fn address_space_left() -> Option<u64> {
 pub fn memory_limit_bytes() -> u64 {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let machine = memory_of_machine(&read("/proc/meminfo"));
-    let groups = group_directories(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"));
+    let own = read("/proc/self/cgroup");
+    let groups = usual_directories(&USUAL_PLACES, &own)
+        .unwrap_or_else(|| group_directories(&read("/proc/self/mountinfo"), &own));
     groups
         .iter()
         .filter_map(|group| limit_of(group))
@@ -76,7 +81,50 @@ fn memory_of_machine(meminfo: &str) -> Option<u64> {
     total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The directories of the memory control groups of this process, up to the root of each hierarchy.
+/// A place where control groups are usually mounted.
+struct UsualPlace<'path> {
+    mount_point: &'path str,
+    magic: u64,
+    /// The controllers of its line in `/proc/self/cgroup`.
+    names: &'path str,
+}
+
+const USUAL_PLACES: [UsualPlace<'_>; 2] = [
+    UsualPlace { mount_point: "/sys/fs/cgroup/memory", magic: 0x0027_e0eb, names: "memory" },
+    UsualPlace { mount_point: "/sys/fs/cgroup", magic: 0x6367_7270, names: "" },
+];
+
+/// The directories of the memory control groups of this process below the usual places; `None` if control groups are mounted
+/// elsewhere or not at all. The mount table would tell, but the time to read it grows with the number of mounts.
+fn usual_directories(places: &[UsualPlace<'_>], own: &str) -> Option<Vec<PathBuf>> {
+    let is_mounted = |place: &&UsualPlace<'_>| {
+        statfs(place.mount_point).is_ok_and(|found| u64::try_from(found.f_type) == Ok(place.magic))
+    };
+    let mounted = places.iter().filter(is_mounted);
+    let found = mounted.filter_map(|place| Some((Path::new(place.mount_point), path_of(place.names, own)?)));
+    let found: Vec<PathBuf> = found.flat_map(|(mount_point, path)| up_to(mount_point, path)).collect();
+    (!found.is_empty()).then_some(found)
+}
+
+/// The directories from that of a control group up to a mountpoint. Inside a container, only a part of the hierarchy may be
+/// mounted: the group is the longest end of its path that exists there.
+fn up_to(mount_point: &Path, path: &str) -> Vec<PathBuf> {
+    let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
+    let ends = (0..=names.len()).map(|start| mount_point.join(names[start..].join("/")));
+    let group = ends.into_iter().find(|directory| directory.is_dir()).unwrap_or(mount_point.to_path_buf());
+    group.ancestors().take_while(|directory| directory.starts_with(mount_point)).map(Path::to_path_buf).collect()
+}
+
+/// The path of this process in the hierarchy with a controller, from `/proc/self/cgroup`: for example `4:memory:/path`, or
+/// `0::/path` for the second version.
+fn path_of<'own>(names: &str, own: &'own str) -> Option<&'own str> {
+    own.lines().find_map(|line| {
+        let (listed, path) = line.split_once(':')?.1.split_once(':')?;
+        listed.split(',').any(|name| name == names).then_some(path)
+    })
+}
+
+/// The same from the mount table.
 fn group_directories(mounts: &str, own: &str) -> Vec<PathBuf> {
     let mut directories = Vec::new();
     for line in mounts.lines() {
@@ -90,12 +138,7 @@ fn group_directories(mounts: &str, own: &str) -> Vec<PathBuf> {
             Some("cgroup2") => "",
             _ => continue,
         };
-        // For example: 4:memory:/path, or 0::/path for the second version
-        let of_hierarchy = own.lines().find_map(|line| {
-            let (listed, path) = line.split_once(':')?.1.split_once(':')?;
-            listed.split(',').any(|name| name == names).then_some(path)
-        });
-        let Some(path) = of_hierarchy else { continue };
+        let Some(path) = path_of(names, own) else { continue };
         // Inside a container, only a part of the hierarchy may be mounted.
         let inside = Path::new(path).strip_prefix(root).unwrap_or(Path::new(path));
         let mount_point = Path::new(mount_point);
@@ -150,6 +193,31 @@ mod tests {
             let groups = group_directories(mounts, own);
             let least = groups.iter().filter_map(|group| limit_of(group)).min();
             assert_eq!(least.filter(|&least| least < 1 << 40), expected, "{mounts} {own}");
+        }
+    }
+
+    #[test]
+    fn groups_are_found_where_they_are_usually_mounted() {
+        let home = tempfile::tempdir().expect("a directory");
+        fs::create_dir_all(home.path().join("a/b")).expect("a directory");
+        let mount_point = home.path().to_str().expect("text");
+        let magic = u64::try_from(statfs(home.path()).expect("a file system").f_type).expect("not negative");
+        let at = |names: &[&str]| Some(names.iter().map(|name| home.path().join(name)).collect::<Vec<_>>());
+        for (magic, own, expected) in [
+            (magic, "4:memory:/a/b\n0::/\n", at(&["a/b", "a", ""])),
+            (magic, "4:cpu,memory:/\n", at(&[""])),
+            // A container, in which a part of the hierarchy is mounted.
+            (magic, "4:memory:/outside/a/b\n", at(&["a/b", "a", ""])),
+            (magic, "4:memory:/outside/c\n", at(&[""])),
+            (magic, "4:cpu:/a\n", None),
+            (magic + 1, "4:memory:/a/b\n", None),
+        ] {
+            let found = usual_directories(&[UsualPlace { mount_point, magic, names: "memory" }], own);
+            assert_eq!(
+                found.map(|found| found.iter().map(|path| path.components().collect()).collect()),
+                expected,
+                "{own}"
+            );
         }
     }
 

@@ -1,9 +1,10 @@
 //! The thread that answers questions about the mounts of this process.
 
 use std::{
+    collections::HashMap,
     io,
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::OwnedFd,
         unix::net::{UnixListener, UnixStream},
     },
     sync::{
@@ -17,14 +18,22 @@ use std::{
 use floe_image::start_error;
 use floe_sync::Mutex;
 use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
-    io::{read, retry_on_intr, write},
+    buffer::spare_capacity,
+    event::{
+        PollFd, PollFlags,
+        epoll::{self, CreateFlags, EventData, EventFlags},
+        poll,
+    },
+    io::{Errno, retry_on_intr},
 };
 
 use super::server::{Rights, Server, Service, UnnamedSocket, converse};
 
 /// The maximum number of questions that have a thread.
 const QUESTIONS_MAX: usize = 8;
+
+/// The number of waiting clients that one system call reports.
+const ARRIVALS_MAX: usize = 16;
 
 /// The pause after a connection could not be accepted, usually because no descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -34,9 +43,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Listeners(Arc<Shared>);
 
 struct Shared {
-    open: Mutex<Vec<(u64, Arc<Listener>)>>,
-    /// Readable when the list has changed; `None` if it never does.
-    changed: Option<OwnedFd>,
+    open: Mutex<HashMap<u64, Arc<Listener>>>,
+    /// The sockets of all mounts; `None` if there is only one.
+    arrivals: Option<OwnedFd>,
     /// The number of questions that have a thread.
     questions: AtomicUsize,
 }
@@ -52,8 +61,8 @@ impl Listeners {
     /// # Errors
     /// No thread can be started, or there are no descriptors left.
     pub(crate) fn start() -> io::Result<Self> {
-        let changed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Self::start_with(Shared { open: Mutex::default(), changed: Some(changed), questions: AtomicUsize::new(0) })
+        let arrivals = epoll::create(CreateFlags::CLOEXEC)?;
+        Self::start_with(Shared { open: Mutex::default(), arrivals: Some(arrivals), questions: AtomicUsize::new(0) })
     }
 
     fn start_with(shared: Shared) -> io::Result<Self> {
@@ -74,8 +83,8 @@ impl Listeners {
     ) -> io::Result<Server> {
         let (server, socket) = socket.named(device)?;
         // There may be no descriptors left.
-        let open = Mutex::new(vec![(0, Arc::new(Listener { socket, service }))]);
-        Self::start_with(Shared { open, changed: None, questions: AtomicUsize::new(0) })?;
+        let open = Mutex::new(HashMap::from([(0, Arc::new(Listener { socket, service }))]));
+        Self::start_with(Shared { open, arrivals: None, questions: AtomicUsize::new(0) })?;
         Ok(server)
     }
 
@@ -86,21 +95,19 @@ impl Listeners {
     pub(crate) fn add(&self, number: u64, socket: UnixListener, service: Arc<dyn Service>) -> io::Result<()> {
         // Another process that holds the socket may be first.
         socket.set_nonblocking(true)?;
-        self.0.open.lock().push((number, Arc::new(Listener { socket, service })));
-        self.0.note_change();
+        let listener = Arc::new(Listener { socket, service });
+        self.0.open.lock().insert(number, Arc::clone(&listener));
+        if let Some(arrivals) = &self.0.arrivals {
+            epoll::add(arrivals, &listener.socket, EventData::new_u64(number), EventFlags::IN)?;
+        }
         Ok(())
     }
 
     /// Answers a question about the mount with this number, on a thread of its own. At the other end of the connection is a client
     /// who may ask everything.
     pub(crate) fn converse(&self, number: u64, connection: UnixStream) {
-        let listener = {
-            let open = self.0.open.lock();
-            let found = open.iter().find(|(other, _)| *other == number);
-            found.map(|(_, listener)| Arc::clone(listener))
-        };
         // Without an answer, the client asks again.
-        let Some(listener) = listener else { return };
+        let Some(listener) = self.0.listener(number) else { return };
         if self.0.questions.fetch_add(1, Relaxed) >= QUESTIONS_MAX {
             self.0.questions.fetch_sub(1, Relaxed);
             return;
@@ -117,42 +124,52 @@ impl Listeners {
 
     /// Closes the socket of a mount, and forgets the mount.
     pub(crate) fn remove(&self, number: u64) {
-        self.0.open.lock().retain(|(other, _)| *other != number);
-        self.0.note_change();
+        let Some(listener) = self.0.open.lock().remove(&number) else { return };
+        if let Some(arrivals) = &self.0.arrivals {
+            // The broker has the socket, too, so closing it here would not end this.
+            let _ = epoll::delete(arrivals, &listener.socket);
+        }
     }
 }
 
 impl Shared {
-    fn note_change(&self) {
-        if let Some(changed) = &self.changed {
-            // If the counter is full, the thread has not read it, and will.
-            let _ = write(changed, &1_u64.to_ne_bytes());
-        }
+    fn listener(&self, number: u64) -> Option<Arc<Listener>> {
+        self.open.lock().get(&number).map(Arc::clone)
     }
 
     fn serve(&self) {
         loop {
-            let open: Vec<Arc<Listener>> = self.open.lock().iter().map(|(_, listener)| Arc::clone(listener)).collect();
-            let sockets = open.iter().map(|listener| listener.socket.as_fd());
-            let watched = sockets.chain(self.changed.as_ref().map(AsFd::as_fd));
-            let mut watched: Vec<PollFd<'_>> =
-                watched.map(|socket| PollFd::from_borrowed_fd(socket, PollFlags::IN)).collect();
-            if retry_on_intr(|| poll(&mut watched, None)).is_err() {
-                thread::sleep(ACCEPT_PAUSE);
-                continue;
+            match self.wait() {
+                Ok(numbers) => numbers.into_iter().filter_map(|number| self.listener(number)).for_each(Self::answer),
+                Err(_) => thread::sleep(ACCEPT_PAUSE),
             }
-            let ready = watched.iter().map(|entry| !entry.revents().is_empty()).collect::<Vec<bool>>();
-            if let (Some(changed), Some(true)) = (&self.changed, ready.get(open.len())) {
-                let _ = read(changed, &mut [0; 8]);
+        }
+    }
+
+    /// Waits for clients. Returns the numbers of the mounts that they ask about.
+    fn wait(&self) -> Result<Vec<u64>, Errno> {
+        match &self.arrivals {
+            Some(arrivals) => {
+                let mut events = Vec::with_capacity(ARRIVALS_MAX);
+                retry_on_intr(|| epoll::wait(arrivals, spare_capacity(&mut events), None))?;
+                Ok(events.iter().map(|event: &epoll::Event| event.data.u64()).collect())
             }
-            for (listener, _) in open.iter().zip(ready).filter(|(_, is_ready)| *is_ready) {
-                match listener.socket.accept() {
-                    // A client that disconnects or sends nonsense does not affect other clients.
-                    Ok((connection, _)) => drop(converse(connection, &listener.service, Rights::OfUser)),
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    Err(_) => thread::sleep(ACCEPT_PAUSE),
-                }
+            None => {
+                let open: Vec<(u64, Arc<Listener>)> =
+                    self.open.lock().iter().map(|(number, listener)| (*number, Arc::clone(listener))).collect();
+                let sockets = open.iter().map(|(_, listener)| PollFd::new(&listener.socket, PollFlags::IN));
+                retry_on_intr(|| poll(&mut sockets.clone().collect::<Vec<_>>(), None))?;
+                Ok(open.iter().map(|(number, _)| *number).collect())
             }
+        }
+    }
+
+    fn answer(listener: Arc<Listener>) {
+        match listener.socket.accept() {
+            // A client that disconnects or sends nonsense does not affect other clients.
+            Ok((connection, _)) => drop(converse(connection, &listener.service, Rights::OfUser)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => thread::sleep(ACCEPT_PAUSE),
         }
     }
 }
