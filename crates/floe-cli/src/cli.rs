@@ -64,6 +64,9 @@ enum Command {
     /// Check the metadata of a front for the service (internal)
     #[command(hide = true, name = CHECK_COMMAND)]
     CheckForBroker,
+    /// Look up the names of a launch for the service (internal)
+    #[command(hide = true, name = command::mount::WALK_COMMAND)]
+    WalkForDomain(command::mount::WalkArguments),
     /// Trace a launch's reads (internal)
     #[command(hide = true, name = command::push::launch::LAUNCH_RANGES_COMMAND)]
     FindLaunch(command::push::launch::Arguments),
@@ -125,6 +128,7 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Store(arguments) => command::store::run(&arguments),
         Command::ServeForBroker => command::serve::run_domain(),
         Command::CheckForBroker => command::serve::run_check(),
+        Command::WalkForDomain(arguments) => command::mount::walk(&arguments),
         Command::Fetch => remote::fetch(),
         Command::FetchSeveral => remote::fetch_several(),
         Command::FindLaunch(arguments) => command::push::launch::run(&arguments),

@@ -71,6 +71,8 @@ pub struct MountFiles {
     /// The descriptor is that of a file. The service opens a remote image itself.
     image: (PathBuf, Option<OwnedFd>),
     devices: Vec<(PathBuf, OwnedFd)>,
+    /// The recorded launch, and the connection to a process that looks up its names.
+    launch: Vec<OwnedFd>,
     target: (MountTarget, OwnedFd),
 }
 
@@ -205,6 +207,11 @@ impl ServiceClient {
         }
     }
 
+    /// Whether another user runs the service.
+    pub fn is_of_another_user(&self) -> bool {
+        socket_peercred(&self.socket).is_ok_and(|peer| peer.uid != geteuid())
+    }
+
     /// What the service offers this client.
     ///
     /// # Errors
@@ -249,7 +256,7 @@ impl ServiceClient {
         file: Option<&OwnedFd>,
         options: &str,
     ) -> Result<(ServiceMount, Option<OwnedFd>), ClientError> {
-        let MountFiles { image, devices, .. } = files;
+        let MountFiles { image, devices, launch, .. } = files;
         let bytes = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
         let mount = MountRequest {
             image: bytes(&image.0),
@@ -266,6 +273,7 @@ impl ServiceClient {
         let descriptors: Vec<BorrowedFd<'_>> = image_file
             .into_iter()
             .chain(devices.iter().map(|(_, device)| device.as_fd()))
+            .chain(launch.iter().map(AsFd::as_fd))
             .chain(file.map(AsFd::as_fd))
             .collect();
         match self.ask(&Request::Mount { mount }, &descriptors)? {
@@ -357,12 +365,11 @@ impl MountFiles {
     /// # Errors
     /// One of them cannot be opened.
     pub fn open(image: &Path, devices: &[PathBuf], directory: &Path) -> Result<Self, ClientError> {
-        // Without NONBLOCK, opening a FIFO would wait for a writer.
-        let to_read = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let named = |path: &Path| Ok((absolute(path), opened(path, to_read)?));
+        let named = |path: &Path| Ok((absolute(path), opened(path, OFlags::RDONLY)?));
         Ok(Self {
             image: named(image).map(|(path, file)| (path, Some(file)))?,
             devices: devices.iter().map(|path| named(path)).collect::<Result<_, _>>()?,
+            launch: Vec::new(),
             target: directory_to_mount_on(directory)?,
         })
     }
@@ -372,7 +379,17 @@ impl MountFiles {
     /// # Errors
     /// The directory cannot be opened.
     pub fn remote(url: &str, directory: &Path) -> Result<Self, ClientError> {
-        Ok(Self { image: (url.into(), None), devices: Vec::new(), target: directory_to_mount_on(directory)? })
+        let (devices, launch) = Default::default();
+        Ok(Self { image: (url.into(), None), devices, launch, target: directory_to_mount_on(directory)? })
+    }
+
+    /// The same files with a recorded launch, which the options name, too (`profile=FILE`). A service [of another
+    /// user](ServiceClient::is_of_another_user) has its names looked up over the connection `walk` (`floe_keeper::LaunchWalker`).
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn with_profile(self, profile: &Path, walk: Option<OwnedFd>) -> Result<Self, ClientError> {
+        Ok(Self { launch: [opened(profile, OFlags::RDONLY)?].into_iter().chain(walk).collect(), ..self })
     }
 
     /// The same image and devices for a mount that this process has made: `device` is the descriptor of its connection, which nobody
@@ -385,7 +402,8 @@ impl MountFiles {
     /// Files that are open already: the image and the devices for reading, with their paths for messages, and the directory with
     /// `O_PATH`.
     pub fn new(image: (PathBuf, OwnedFd), devices: Vec<(PathBuf, OwnedFd)>, directory: OwnedFd) -> Self {
-        Self { image: (image.0, Some(image.1)), devices, target: (MountTarget::Directory, directory) }
+        let (image, target) = ((image.0, Some(image.1)), (MountTarget::Directory, directory));
+        Self { image, devices, launch: Vec::new(), target }
     }
 }
 
@@ -394,7 +412,8 @@ fn directory_to_mount_on(directory: &Path) -> Result<(MountTarget, OwnedFd), Cli
 }
 
 fn opened(path: &Path, flags: OFlags) -> Result<OwnedFd, ClientError> {
-    open(path, flags | OFlags::CLOEXEC, Mode::empty())
+    // Without NONBLOCK, opening a FIFO would wait for a writer.
+    open(path, flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| ClientError::File { path: path.to_owned(), error: error.into() })
 }
 

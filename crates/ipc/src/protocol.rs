@@ -24,8 +24,9 @@ encoded! {
             /// [`VERSION`].
             version: u32,
         },
-        /// Mount an image. Beside the message come the descriptors of the image, unless that is remote, of its extra devices, and of the
-        /// target if it has one.
+        /// Mount an image. Beside the message come the descriptors of the image, unless that is remote, of its extra devices, of the
+        /// recorded launch if the options name one (`profile=FILE`), then possibly of a connection to a process of another user that looks
+        /// up its names, and of the target if it has one.
         2 => Mount {
             /// The image and the options.
             mount: MountRequest,

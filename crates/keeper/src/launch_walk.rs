@@ -6,6 +6,9 @@
 //! and the thread would wait forever. So the thread runs in the keeper. It takes batches of paths over a socket, and
 //! answers each batch when it is done.
 //!
+//! For a mount of another user, the service starts no such thread, which would wait for that user's process. There, a process of the
+//! user ([`LaunchWalker::over`]) does the same.
+//!
 //! During a batch, the thread holds the root of a private clone of the mount, which does not make the users' mount busy.
 //! Without the right to clone, it holds the root of the users' mount.
 
@@ -97,7 +100,7 @@ pub struct LaunchWalk {
 
 /// The receiving end: looks the paths up.
 #[derive(Debug)]
-pub(crate) struct LaunchWalker {
+pub struct LaunchWalker {
     socket: OwnedFd,
     mount: Place,
     pause: Arc<WalkPause>,
@@ -146,7 +149,8 @@ impl WalkBatch {
 }
 
 impl LaunchWalk {
-    pub(crate) fn new(socket: OwnedFd, thread: u32) -> Self {
+    /// The sending end over a socket. `thread` is the id of the thread at the other end; 0 if that is unknown.
+    pub fn new(socket: OwnedFd, thread: u32) -> Self {
         Self { socket, thread }
     }
 
@@ -189,13 +193,26 @@ impl LaunchWalker {
     /// The name of the thread that runs this.
     pub(crate) const THREAD: &str = "floe-walk";
 
+    /// The sockets of a walk: of the sending end, and of this one.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn sockets() -> io::Result<(OwnedFd, OwnedFd)> {
+        Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+    }
+
+    /// A walker for a mount over its socket.
+    pub fn over(socket: OwnedFd, mount: Place) -> Self {
+        Self { socket, mount, pause: Arc::default() }
+    }
+
     /// Creates a walker for a mount, and the sending end of its socket.
     ///
     /// # Errors
     /// No socket can be created.
     pub(crate) fn new(mount: Place) -> io::Result<(OwnedFd, Self)> {
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        Ok((ours, Self { socket: theirs, mount, pause: Arc::default() }))
+        let (ours, theirs) = Self::sockets()?;
+        Ok((ours, Self::over(theirs, mount)))
     }
 
     pub(crate) fn pause(&self) -> Arc<WalkPause> {
@@ -203,7 +220,7 @@ impl LaunchWalker {
     }
 
     /// Walks until the other end is closed or the mount is unmounted.
-    pub(crate) fn run(self) {
+    pub fn run(self) {
         may_wait_for_mount();
         let Ok(table) = File::open(TABLE_PATH) else { return };
         while let Ok(Some((steps, _))) = receive::<Vec<WalkStep>>(&self.socket, RecvFlags::empty()) {

@@ -52,7 +52,7 @@ pub use front_transfer::{FrontRange, FrontTransfer};
 pub use fuse_configuration::FuseConfiguration;
 pub use fusermount::AutoUnmount;
 pub use keeper::{FrontOrder, FrontTarget, Keeper, KeeperSocket, KeptAnswer, KeptMount, MadeFront, PendingFront};
-pub use launch_walk::{LaunchWalk, WalkAction, WalkBatch, Walked};
+pub use launch_walk::{LaunchWalk, LaunchWalker, WalkAction, WalkBatch, Walked};
 pub use mount::{Mounted, set_readahead};
 pub use options::{Access, KernelFlags, KernelOptions};
 pub use peer_namespaces::PeerNamespaces;

@@ -24,7 +24,7 @@ use floe_engine::VolumeOptions;
 use floe_front::VirtualImage;
 use floe_fuse::{AccessSink, RequestCounts};
 use floe_image::ShownName;
-use floe_keeper::{Access, Keeper};
+use floe_keeper::{Access, Keeper, LaunchWalk};
 use floe_mkfs::Profile;
 use floe_sandbox::Policy;
 
@@ -50,6 +50,15 @@ pub(crate) struct LaunchPlan {
     progress: Arc<Progress>,
 }
 
+/// What the service was given for a launch.
+#[derive(Default)]
+pub(crate) struct GivenLaunch {
+    /// The profile that the settings name, if it is open already.
+    pub(crate) profile: Option<File>,
+    /// Looks names up in place of the keeper.
+    pub(crate) walk: Option<LaunchWalk>,
+}
+
 enum Task {
     /// Nothing.
     Nothing,
@@ -63,6 +72,8 @@ enum Task {
 struct Replaying {
     /// Its profile; `None` for the one in the image.
     profile: Option<Profile>,
+    /// Looks names up in place of the keeper.
+    walk: Option<LaunchWalk>,
     profile_match: Arc<ProfileMatch>,
     /// Set until the launch of a remote image is over: the launch would wait for requests for metadata that it does not
     /// need.
@@ -94,13 +105,14 @@ pub(crate) struct Launches {
 }
 
 impl LaunchPlan {
-    /// Reads the profile or prepares to record one.
+    /// Reads the profile, from `given` if that is open already, or prepares to record one.
     ///
     /// # Errors
     /// The profile that the user named cannot be read, or there is no directory for a learned one.
     pub(crate) fn prepare(
         image: &std::path::Path,
         settings: &Settings,
+        given: GivenLaunch,
         remote: Option<&RemoteProcess>,
         log: &Arc<MountLog>,
     ) -> Result<Self, Failure> {
@@ -117,7 +129,7 @@ impl LaunchPlan {
             ProfileChoice::Image => None,
             ProfileChoice::File(path) => {
                 let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("{}: {error}", path.shown()));
-                let file = File::open(path).map_err(|error| failed(&error))?;
+                let file = given.profile.map_or_else(|| File::open(path), Ok).map_err(|error| failed(&error))?;
                 progress.set_source(&path.to_string_lossy());
                 Some(Profile::read(file).map_err(|error| failed(&error))?)
             }
@@ -140,7 +152,8 @@ impl LaunchPlan {
         let holds_metadata = remote.map(|_| Arc::new(AtomicBool::new(true)));
         let has_bundle = remote.is_some_and(|remote| remote.about().has_launch_bundle);
         let paused_prefetch = has_bundle.then(|| PausedPrefetch::new(&settings.open.volume));
-        let replaying = Replaying { profile, profile_match: Arc::default(), holds_metadata, paused_prefetch };
+        let replaying =
+            Replaying { profile, walk: given.walk, profile_match: Arc::default(), holds_metadata, paused_prefetch };
         let wait = if has_bundle { settings.launch_wait.unwrap_or(LAUNCH_WAIT) } else { Duration::ZERO };
         Ok(Self { task: Task::Replay(replaying), wait, progress })
     }
@@ -286,7 +299,7 @@ impl Drop for LearningEnd {
 
 /// Waits for the launch, and replays it.
 fn replay(replaying: Replaying, mounted: Mounted, progress: &Arc<Progress>) {
-    let Replaying { profile, profile_match, holds_metadata, paused_prefetch } = replaying;
+    let Replaying { profile, walk, profile_match, holds_metadata, paused_prefetch } = replaying;
     let profile = match profile {
         Some(profile) => profile,
         None => match embedded(&mounted.image, progress) {
@@ -299,11 +312,13 @@ fn replay(replaying: Replaying, mounted: Mounted, progress: &Arc<Progress>) {
     if profile.is_empty() {
         return progress.set(LaunchState::None, "the profile is empty");
     }
-    let walk = match mounted.keeper.walk() {
-        Ok(walk) => walk,
+    let walk = match walk.map_or_else(|| mounted.keeper.walk(), Ok) {
+        Ok(walk) => Some(walk),
+        // The kernel looks them up in kept metadata without a request, and has the files to which bytes are pushed.
+        Err(_) if mounted.virtual_image.as_ref().is_some_and(|front| front.is_kept()) => None,
         Err(error) => return progress.set(LaunchState::Unavailable, &format!("cannot look names up: {error}")),
     };
-    mounted.requests.set_walker(walk.thread());
+    walk.iter().for_each(|walk| mounted.requests.set_walker(walk.thread()));
     let Mounted { image, reader, virtual_image: front, .. } = mounted;
     let progress = Arc::clone(progress);
     let has_bundle = paused_prefetch.is_some();

@@ -18,7 +18,7 @@ use floe::OpenOptions;
 use floe_fuse::MountOptions;
 use floe_sandbox::Mode;
 
-use crate::{front::Front, transport::TransportChoice};
+use crate::{failure::Failure, front::Front, transport::TransportChoice};
 
 /// The settings of a mount. A list of options [makes](Settings::take_list) them.
 #[derive(Clone, Debug, Default)]
@@ -57,6 +57,18 @@ impl Settings {
     /// Sets how long a request may take.
     fn set_deadline(&mut self, time: Option<Duration>) {
         (self.mount.deadline, self.has_deadline) = (time, true);
+    }
+
+    /// Checks that a recorded launch is one of the image that is mounted.
+    ///
+    /// # Errors
+    /// Only a subdirectory is mounted.
+    pub(crate) fn check_profile(&self) -> Result<(), Failure> {
+        let has_profile = matches!(self.profile, ProfileChoice::File(_) | ProfileChoice::Learn);
+        if self.subdirectory.is_some() && has_profile {
+            return Err(Failure::usage("a profile is of the whole image: omit subdir=, or profile= and --learn"));
+        }
+        Ok(())
     }
 }
 

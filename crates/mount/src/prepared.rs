@@ -21,7 +21,7 @@ use crate::{
     handover::{SealedInvocation, ServiceManager, StateFile, is_upgrade},
     held::{Held, ReachablePath, SpillDirectory},
     kept_front::KeptFront,
-    launch::{LaunchPlan, ProfileChoice},
+    launch::{GivenLaunch, LaunchPlan, ProfileChoice},
     log::MountLog,
     options::Settings,
     remote::{self, RemoteFiles},
@@ -106,7 +106,8 @@ impl Request {
         };
         let decode_marks = settings.decode_marks.as_deref().map(open_marks).transpose()?;
         let remote = RemoteFiles::start(&request.image, &settings.open)?;
-        let launch = LaunchPlan::prepare(&request.image, &settings, remote.image.as_deref(), &held.log)?;
+        let launch =
+            LaunchPlan::prepare(&request.image, &settings, GivenLaunch::default(), remote.image.as_deref(), &held.log)?;
         let mut policy = Policy::default();
         if is_confined {
             policy = serving(&held, control_socket.as_ref().ok());

@@ -61,10 +61,7 @@ impl Request {
     /// Settings contradict each other.
     pub(crate) fn effective_settings(&self, target: &Target) -> Result<Settings, Failure> {
         let given = &self.settings;
-        let has_profile = matches!(given.profile, ProfileChoice::File(_) | ProfileChoice::Learn);
-        if given.subdirectory.is_some() && has_profile {
-            return Err(Failure::usage("a profile is of the whole image: omit subdir=, or profile= and --learn"));
-        }
+        given.check_profile()?;
         let mut settings = match target.taken() {
             Some(taken) => given.with_tuned(&taken.state.tuned),
             None => given.clone(),

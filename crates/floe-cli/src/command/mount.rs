@@ -2,6 +2,7 @@
 
 mod signalled_end;
 mod through_service;
+mod walk;
 
 use std::{
     path::{Path, PathBuf},
@@ -30,7 +31,10 @@ use signal_hook::{
 };
 
 use self::signalled_end::SignalledEnd;
-pub(crate) use self::through_service::mount_through_service;
+pub(crate) use self::{
+    through_service::mount_through_service,
+    walk::{Arguments as WalkArguments, WALK_COMMAND, run as walk},
+};
 use crate::{
     cancellation::unless_ignored,
     confinement::SandboxArguments,

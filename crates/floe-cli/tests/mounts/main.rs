@@ -39,6 +39,7 @@ mod service {
     mod hostile;
     mod hostile_users;
     mod images;
+    mod launches;
     mod remote;
     mod restarts;
     mod upgrades;

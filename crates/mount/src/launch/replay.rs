@@ -66,7 +66,8 @@ pub(super) struct Replay {
     pub(super) image: Image,
     /// The reader that serves the mount.
     pub(super) reader: Reader,
-    pub(super) walk: LaunchWalk,
+    /// `None` if the names need not be looked up.
+    pub(super) walk: Option<LaunchWalk>,
     /// The image behind the kernel's EROFS, if that is in front.
     pub(super) front: Option<Arc<VirtualImage>>,
     /// Whether the image has a launch bundle. The replay then begins at once, and takes only what is in the bundle.
@@ -281,8 +282,8 @@ impl Replay {
     /// Sends the names of a batch, and finishes the oldest batch if enough are in progress.
     fn begin(&self, queue: &StoreQueue, batch: Batch, under_way: &mut VecDeque<Batch>) -> Result<(), Ending> {
         self.check()?;
-        if !batch.walk.is_empty() {
-            self.walk.send(&batch.walk).map_err(|_| Ending::Stopped(NO_WALKER))?;
+        if let Some(walk) = self.walk.as_ref().filter(|_| !batch.walk.is_empty()) {
+            walk.send(&batch.walk).map_err(|_| Ending::Stopped(NO_WALKER))?;
         }
         under_way.push_back(batch);
         match under_way.len() {
@@ -293,9 +294,9 @@ impl Replay {
 
     /// Waits until the names of a batch are looked up, and has its ranges stored.
     fn finish(&self, queue: &StoreQueue, batch: Batch) -> Result<(), Ending> {
-        while !batch.walk.is_empty() {
+        while let Some(walk) = self.walk.as_ref().filter(|_| !batch.walk.is_empty()) {
             self.check()?;
-            if let Some(walked) = self.walk.wait(GLANCE).map_err(|_| Ending::Stopped(NO_WALKER))? {
+            if let Some(walked) = walk.wait(GLANCE).map_err(|_| Ending::Stopped(NO_WALKER))? {
                 self.progress.note_walked(walked);
                 break;
             }

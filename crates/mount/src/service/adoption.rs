@@ -183,6 +183,7 @@ impl Ledger {
                 keeper,
                 request: record.request,
                 files,
+                launch: None,
                 format,
                 obstacle: String::new(),
                 remarks: Vec::new(),

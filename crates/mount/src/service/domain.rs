@@ -22,7 +22,7 @@ use floe_front::KeptImage;
 use floe_fuse::{ConnectionTerms, MountError, Sessions};
 use floe_image::Error;
 use floe_ipc::{protocol::RefusalKind, receive};
-use floe_keeper::{FrontTransfer, Keeper, KeeperSocket, Mounted as MadeMount, Place};
+use floe_keeper::{FrontTransfer, Keeper, KeeperSocket, LaunchWalk, Mounted as MadeMount, Place};
 use floe_sandbox::{Enforced, Sandbox};
 use floe_sync::Mutex;
 use rustix::{net::RecvFlags, process::setsid};
@@ -43,7 +43,7 @@ use crate::{
     front::Hidden,
     handover::{Taken, TakenFront},
     held::Held,
-    launch::{LaunchPlan, ProfileChoice},
+    launch::{GivenLaunch, LaunchPlan, ProfileChoice},
     log::MountLog,
     prepared::{Mounting, mount_setup, serving_any},
     remote::{self, RemoteFiles},
@@ -75,6 +75,8 @@ struct Leading {
     transfer: Option<FrontTransfer>,
     /// The connection to the process that serves it until it is told to stop.
     from: Option<UnixStream>,
+    /// The launch to replay, if the options name it.
+    launch: GivenLaunch,
 }
 
 /// A mount of a domain.
@@ -181,7 +183,9 @@ impl Domain {
         let thread = attachment.front.as_ref().and_then(|front| front.thread);
         let transfer = thread.and_then(|thread| Some(FrontTransfer::new(first()?, thread)));
         let from = if attachment.is_taken { first().map(UnixStream::from) } else { None };
-        let leading = Leading { transfer, from };
+        let profile = if attachment.has_profile { first().map(File::from) } else { None };
+        let walk = if attachment.has_walk { first().map(|socket| LaunchWalk::new(socket, 0)) } else { None };
+        let leading = Leading { transfer, from, launch: GivenLaunch { profile, walk } };
         let files = KeptFiles::of(descriptors, attachment.request.devices.len());
         let copies = files.as_ref().and_then(|files| files.try_clone().ok());
         let Some(((keeper, files), copies)) = keeper.zip(files).zip(copies) else {
@@ -297,7 +301,7 @@ impl Domain {
         attachment: &Attachment,
         files: KeptFiles,
         keeper: Arc<Keeper>,
-        Leading { transfer, from }: Leading,
+        Leading { transfer, from, launch }: Leading,
     ) -> Result<Mounted, Failure> {
         let Attachment { number, request, place, .. } = attachment;
         let (location, directory) = (path(&request.image), path(&attachment.directory));
@@ -353,7 +357,7 @@ impl Domain {
             true => (None, Some(self.remote(*number, image, &settings.open)?)),
             false => (Some(image), None),
         };
-        let launch = LaunchPlan::prepare(&image_path, &settings, remote.as_deref(), &log)?;
+        let launch = LaunchPlan::prepare(&image_path, &settings, launch, remote.as_deref(), &log)?;
         let mut setup = mount_setup(&settings, &held, &transport, &launch);
         setup.handles.sessions = Some(self.sessions.clone());
         let (ends, ended) = (self.ends.clone(), *number);

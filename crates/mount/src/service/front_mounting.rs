@@ -25,7 +25,7 @@ use super::{
     kept_image::{Attaching, FrontForUser, KeptFiles, KeptImage, Stage},
     ledger::{Ledger, Watched},
     messages::{Haste, NegotiatedTerms, Order, Rendering},
-    mounting::record_of,
+    mounting::{ImageFiles, record_of},
     record::path,
     refusal::Refusal,
     targets::{Target, mountpoint_of, no_front},
@@ -65,7 +65,7 @@ impl Ledger {
         self: &Arc<Self>,
         (domain, owner): (u64, Owner),
         request: MountRequest,
-        (image, devices): (OwnedFd, Vec<OwnedFd>),
+        files: ImageFiles,
         target: Target<'_>,
         settings: &Settings,
     ) -> Result<(ServedMount, Vec<String>), Refusal> {
@@ -76,8 +76,8 @@ impl Ledger {
             false => target.of_front(owner, settings),
         };
         let begun = place.and_then(|(place, admission)| {
-            let front = self.find_front(domain, &request, &image, settings, admission)?;
-            self.make_front((domain, owner), &request, &image, place, front, settings)
+            let front = self.find_front(domain, &request, &files.image, settings, admission)?;
+            self.make_front((domain, owner), &request, &files, place, front, settings)
         });
         let obstacle = match begun {
             Ok(number) if target.is_detached() => {
@@ -99,11 +99,11 @@ impl Ledger {
         };
         // The client has mounted because there was no metadata yet.
         let later = target.front_of_later(owner, settings).filter(|_| !is_remote && !settings.mount.user_overlay);
-        let later = later.and_then(|admission| Some((admission, request.clone(), image.try_clone().ok()?)));
+        let later = later.and_then(|admission| Some((admission, request.clone(), files.image.try_clone().ok()?)));
         let obstacle = if later.is_some() { KEPT_LATER.to_owned() } else { obstacle };
         let number = self.next_number();
         let (made, to_attach) = target.make(&settings.mount.kernel)?;
-        let waiter = self.keep(number, (domain, owner), request, (made, obstacle), (image, devices), settings)?;
+        let waiter = self.keep(number, (domain, owner), request, (made, obstacle), files, settings)?;
         self.wait_until_served(number, &shown, &waiter)?;
         let mounted = self.attached(number, to_attach)?;
         if let Some((admission, request, image)) = later
@@ -122,14 +122,14 @@ impl Ledger {
         self: &Arc<Self>,
         of: (u64, Owner),
         request: &MountRequest,
-        image: &OwnedFd,
+        files: &ImageFiles,
         place: FrontTarget,
         front: FrontFiles,
         settings: &Settings,
     ) -> Result<u64, String> {
         let number = self.next_number();
         let begun =
-            image.try_clone().and_then(|image| self.begin_front(number, of, request, (image, place), front, settings));
+            files.try_clone().and_then(|files| self.begin_front(number, of, request, (files, place), front, settings));
         let waiter = begun.map_err(|error| error.to_string())?;
         let served = self.wait_until_served(number, &path(&request.image), &waiter);
         served.map(|()| number).map_err(|(_, message)| message)
@@ -270,7 +270,7 @@ impl Ledger {
         number: u64,
         (domain, owner): (u64, Owner),
         request: &MountRequest,
-        (image, place): (OwnedFd, FrontTarget),
+        (files, place): (ImageFiles, FrontTarget),
         front: FrontFiles,
         settings: &Settings,
     ) -> io::Result<Attaching> {
@@ -314,10 +314,11 @@ impl Ledger {
                 state,
                 control: control.into(),
                 record,
-                image,
+                image: files.image,
                 devices: Vec::new(),
                 metadata: Some(metadata),
             },
+            launch: files.launch,
             format: String::new(),
             obstacle: String::new(),
             remarks: Vec::new(),

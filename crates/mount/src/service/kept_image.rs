@@ -30,6 +30,8 @@ pub(super) struct KeptImage {
     pub(super) keeper: KeptMount,
     pub(super) request: MountRequest,
     pub(super) files: KeptFiles,
+    /// The launch that its first domain is to replay; `None` once that has it.
+    pub(super) launch: Option<LaunchFiles>,
     /// The format of the image; empty until a domain has opened it.
     pub(super) format: String,
     /// Why it has no front.
@@ -68,6 +70,13 @@ pub(super) struct KeptFiles {
     pub(super) devices: Vec<OwnedFd>,
     /// The kept metadata of its front, if that is the kernel's EROFS.
     pub(super) metadata: Option<OwnedFd>,
+}
+
+/// A launch that a mount replays.
+pub(super) struct LaunchFiles {
+    pub(super) profile: OwnedFd,
+    /// The connection to a process of another user that looks up names.
+    pub(super) walk: Option<OwnedFd>,
 }
 
 /// The receiver of a domain's answer, when it is to serve a mount.
@@ -113,7 +122,19 @@ impl KeptImage {
         let directory = self.place().directory().as_os_str().as_bytes().to_vec();
         let front = self.files.metadata.is_some().then_some(AttachedFront { thread: None, terms: self.for_user.terms });
         let (request, place, obstacle) = (self.request.clone(), self.place().to_numbers(), self.obstacle.clone());
-        Attachment { number, request, directory, place, format: self.format.clone(), front, is_taken: false, obstacle }
+        let has_walk = self.launch.as_ref().is_some_and(|launch| launch.walk.is_some());
+        Attachment {
+            number,
+            request,
+            directory,
+            place,
+            format: self.format.clone(),
+            front,
+            is_taken: false,
+            has_profile: self.launch.is_some(),
+            has_walk,
+            obstacle,
+        }
     }
 
     /// Tells what comes of a takeover, if there is one.
@@ -162,6 +183,22 @@ impl KeptImage {
             process,
             user: self.owner.uid(),
         }
+    }
+}
+
+impl LaunchFiles {
+    /// Copies of the descriptors.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        let walk = self.walk.as_ref().map(OwnedFd::try_clone).transpose()?;
+        Ok(Self { profile: self.profile.try_clone()?, walk })
+    }
+
+    /// The descriptors in their order.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [&self.profile].into_iter().chain(&self.walk).map(AsFd::as_fd)
     }
 }
 

@@ -10,7 +10,7 @@ use super::users::DomainUser;
 
 /// The version of these messages. Those of adoption, [`Order::Adopt`], [`Report::Adopting`] and [`Report::Kept`], are the same in all
 /// versions.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// The version of the messages of this process.
 pub(super) fn version() -> u32 {
@@ -88,9 +88,14 @@ encoded! {
         pub format: String,
         /// Its front, if that is the kernel's EROFS. The connection is then that of the hidden mount.
         pub front: Option<AttachedFront>,
-        /// Whether another process serves the mount until it is told to stop, over the connection beside the message: the last one
-        /// before the descriptors of the mount.
+        /// Whether another process serves the mount until it is told to stop, over the connection beside the message, which comes
+        /// after those of the front.
         pub is_taken: bool,
+        /// Whether the launch that the options name (`profile=FILE`) is to be replayed. It is in the file beside the message, after those.
+        pub has_profile: bool,
+        /// Whether a process of the user looks up the names of that launch, at the other end of the connection beside the message: the
+        /// last one before the descriptors of the mount.
+        pub has_walk: bool,
         /// Why it has none, in one line.
         pub obstacle: String,
     }
@@ -258,6 +263,8 @@ mod tests {
                 terms: Some(NegotiatedTerms { minor: 45, features: 1 << 42 }),
             }),
             is_taken: true,
+            has_profile: true,
+            has_walk: false,
             obstacle: "none".to_owned(),
         };
         let rendering = |haste| Rendering {

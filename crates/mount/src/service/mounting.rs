@@ -13,11 +13,14 @@ use std::{
 use floe_image::ShownName;
 use floe_ipc::protocol::{DEVICES_MAX, MountRequest, MountTarget, PATH_BYTES_MAX, RefusalKind, ServedMount};
 use floe_keeper::{Detach, DetachedMount, KeeperSocket, KeptMount, Place, UnmountError, UnmountReason};
-use rustix::fs::{AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, statx};
+use rustix::{
+    fs::{AtFlags, FileType, OFlags, StatxFlags, fcntl_getfl, statx},
+    net::{SocketType, sockopt::socket_type},
+};
 
 use super::{
     domain_process::DomainProcess,
-    kept_image::{Attaching, FrontForUser, KeptFiles, KeptImage, Stage},
+    kept_image::{Attaching, FrontForUser, KeptFiles, KeptImage, LaunchFiles, Stage},
     ledger::{Domain, Ledger, State, Watched},
     messages::Order,
     record::{Record, path},
@@ -48,7 +51,17 @@ struct RequestFiles {
     /// `None` if it is remote.
     image: Option<OwnedFd>,
     devices: Vec<OwnedFd>,
+    launch: Option<LaunchFiles>,
     target: TargetFile,
+}
+
+/// The open files that a mount needs.
+pub(super) struct ImageFiles {
+    /// The image, or a connection to it if it is remote.
+    pub(super) image: OwnedFd,
+    pub(super) devices: Vec<OwnedFd>,
+    /// The launch to replay.
+    pub(super) launch: Option<LaunchFiles>,
 }
 
 impl Ledger {
@@ -65,20 +78,21 @@ impl Ledger {
         if self.is_stopping.load(Relaxed) {
             return Err((RefusalKind::Failed, "the service is being stopped".to_owned()));
         }
-        let files = RequestFiles::check(&request, descriptors)?;
         let mut settings = settings_of_request(&request).map_err(refusal)?;
+        let files = RequestFiles::check(&request, &settings.profile, descriptors)?;
         if caller.owner != Owner::Service || settings.open.remote.cache_directory.is_none() {
             // A path of another user is none for this process.
             settings.open.remote.cache_directory.clone_from(&self.cache_directory);
         }
-        let RequestFiles { image, devices, target } = files;
+        let RequestFiles { image, devices, launch, target } = files;
         let target = self.target_for(caller, target, &mut settings)?;
         let image = match image {
             Some(image) => image,
             None => self.open_remote(caller.owner, &request, &settings)?,
         };
         let domain = self.domain_for_new(caller.owner)?;
-        let mounted = self.mount_in((domain, caller.owner), request, (image, devices), target, &settings);
+        let files = ImageFiles { image, devices, launch };
+        let mounted = self.mount_in((domain, caller.owner), request, files, target, &settings);
         self.release(domain);
         mounted
     }
@@ -159,7 +173,7 @@ impl Ledger {
         (domain, owner): (u64, Owner),
         request: MountRequest,
         (made, obstacle): (Made, String),
-        (image, devices): (OwnedFd, Vec<OwnedFd>),
+        ImageFiles { image, devices, launch }: ImageFiles,
         settings: &Settings,
     ) -> Result<Attaching, Refusal> {
         let Made { device, place, is_of_client } = made;
@@ -186,6 +200,7 @@ impl Ledger {
                 keeper,
                 request,
                 files,
+                launch,
                 format: String::new(),
                 obstacle,
                 remarks: Vec::new(),
@@ -228,11 +243,12 @@ impl Ledger {
     ) -> std::io::Result<()> {
         let gone = || std::io::Error::from(std::io::ErrorKind::BrokenPipe);
         let (heir, from) = heir.unzip();
-        let (process, mut attachment, files) = {
-            let state = self.state.lock();
-            let kept = state.mounts.get(&number).ok_or_else(gone)?;
-            let domain = state.domains.get(&heir.unwrap_or(kept.domain)).ok_or_else(gone)?;
-            (Arc::clone(&domain.process), kept.attachment(number), kept.files.try_clone()?)
+        let (process, mut attachment, launch, files) = {
+            let mut state = self.state.lock();
+            let State { mounts, domains, .. } = &mut *state;
+            let kept = mounts.get_mut(&number).ok_or_else(gone)?;
+            let domain = domains.get(&heir.unwrap_or(kept.domain)).ok_or_else(gone)?;
+            (Arc::clone(&domain.process), kept.attachment(number), kept.launch.take(), kept.files.try_clone()?)
         };
         attachment.is_taken = from.is_some();
         // Only a front that another domain has served is mounted already.
@@ -243,7 +259,8 @@ impl Ledger {
             Some(transfer.into_socket())
         });
         let first = [keeper.as_fd()].into_iter().chain(renewed.as_ref().map(AsFd::as_fd));
-        let descriptors: Vec<_> = first.chain(from).chain(files.descriptors()).collect();
+        let of_launch = launch.iter().flat_map(LaunchFiles::descriptors);
+        let descriptors: Vec<_> = first.chain(from).chain(of_launch).chain(files.descriptors()).collect();
         process.tell(&Order::Attach { attachment }, &descriptors)
     }
 
@@ -359,16 +376,38 @@ impl Ledger {
     }
 }
 
+impl ImageFiles {
+    /// Copies of the descriptors.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub(super) fn try_clone(&self) -> std::io::Result<Self> {
+        Ok(Self {
+            image: self.image.try_clone()?,
+            devices: self.devices.iter().map(OwnedFd::try_clone).collect::<std::io::Result<_>>()?,
+            launch: self.launch.as_ref().map(LaunchFiles::try_clone).transpose()?,
+        })
+    }
+}
+
 impl RequestFiles {
     /// Checks the descriptors of a request: their number, their types, and what they are open for. The broker reads none of them.
-    fn check(request: &MountRequest, descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
+    fn check(request: &MountRequest, launch: &ProfileChoice, descriptors: Vec<OwnedFd>) -> Result<Self, Refusal> {
         let wrong = |message: String| Err((RefusalKind::Usage, message));
         let MountRequest { image, devices, .. } = request;
         let is_remote = remote::is_url(&path(image));
         let target_count = usize::from(!matches!(request.target, MountTarget::Detached { .. }));
-        let file_count = devices.len() + usize::from(!is_remote);
-        if devices.len() > DEVICES_MAX || descriptors.len() != file_count + target_count {
-            return wrong("the request needs descriptors of the image, its devices and the target".to_owned());
+        let profile_path = match launch {
+            ProfileChoice::File(path) => Some(path.as_os_str().as_bytes().to_vec()),
+            _ => None,
+        };
+        let file_count = devices.len() + usize::from(!is_remote) + usize::from(profile_path.is_some());
+        let has_walk = profile_path.is_some() && descriptors.len() == file_count + 1 + target_count;
+        let walk_count = usize::from(has_walk);
+        if devices.len() > DEVICES_MAX || descriptors.len() != file_count + walk_count + target_count {
+            return wrong(
+                "the request needs descriptors of the image, its devices, its profile and the target".to_owned(),
+            );
         }
         let mut paths = devices.iter().chain([image]);
         if paths.any(|path| path.len() > PATH_BYTES_MAX || path.contains(&0)) {
@@ -377,15 +416,21 @@ impl RequestFiles {
         let mut descriptors = descriptors.into_iter();
         let image = if is_remote { None } else { descriptors.next() };
         let devices: Vec<OwnedFd> = descriptors.by_ref().take(devices.len()).collect();
+        let profile = profile_path.as_ref().and_then(|_| descriptors.next());
+        let walk = if has_walk { descriptors.next() } else { None };
         let target = descriptors.next();
-        let names = image.iter().map(|_| &request.image).chain(&request.devices);
-        for (name, file) in names.zip(image.iter().chain(&devices)) {
+        let names = image.iter().map(|_| &request.image).chain(&request.devices).chain(&profile_path);
+        for (name, file) in names.zip(image.iter().chain(&devices).chain(&profile)) {
             if let Err(reason) = check_file(file) {
                 return wrong(format!("{}: {reason}", Path::new(std::ffi::OsStr::from_bytes(name)).shown()));
             }
         }
+        if walk.as_ref().is_some_and(|walk| socket_type(walk) != Ok(SocketType::SEQPACKET)) {
+            return wrong("the connection to the process that looks up names is no socket of packets".to_owned());
+        }
         let target = TargetFile::check(&request.target, target)?;
-        Ok(Self { image, devices, target })
+        let launch = profile.map(|profile| LaunchFiles { profile, walk });
+        Ok(Self { image, devices, launch, target })
     }
 }
 
@@ -427,7 +472,10 @@ pub(super) fn check_file(file: &OwnedFd) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use rustix::fs::{CWD, Mode, openat};
+    use rustix::{
+        fs::{CWD, Mode, openat},
+        net::{AddressFamily, SocketFlags, socketpair},
+    };
 
     use super::*;
 
@@ -463,8 +511,25 @@ mod tests {
             (14, 1, vec![image(), pipe(), directory()], false),
             (15, DEVICES_MAX + 1, vec![image(), directory()], false),
         ] {
-            let checked = RequestFiles::check(&request(device_count), descriptors);
+            let checked = RequestFiles::check(&request(device_count), &ProfileChoice::Image, descriptors);
             assert_eq!(checked.is_ok(), is_right, "row {row}: {:?}", checked.err());
+        }
+        let launch = ProfileChoice::File("/profile".into());
+        let socket =
+            |kind: SocketType| socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).expect("a socket").0;
+        for (row, device_count, descriptors, is_right) in [
+            (1, 0, vec![image(), image(), directory()], true),
+            (2, 1, vec![image(), image(), image(), directory()], true),
+            (3, 0, vec![image(), directory()], false),
+            (4, 0, vec![image(), pipe(), directory()], false),
+            (5, 0, vec![image(), open(&file, OFlags::PATH), directory()], false),
+            (6, 0, vec![image(), image(), socket(SocketType::SEQPACKET), directory()], true),
+            (7, 0, vec![image(), image(), socket(SocketType::STREAM), directory()], false),
+            (8, 0, vec![image(), image(), pipe(), directory()], false),
+            (9, 0, vec![image(), image(), socket(SocketType::SEQPACKET), pipe(), directory()], false),
+        ] {
+            let checked = RequestFiles::check(&request(device_count), &launch, descriptors);
+            assert_eq!(checked.is_ok(), is_right, "row {row} with a profile: {:?}", checked.err());
         }
     }
 }

@@ -115,11 +115,10 @@ pub fn check_mount(image: &Path, settings: &Settings) -> Result<(), Failure> {
     if image.as_os_str().as_encoded_bytes().contains(&0) {
         return Err(Failure::usage(format!("{}: a path has no zero bytes", image.shown())));
     }
-    match settings.profile {
-        ProfileChoice::File(_) => return refused("profile=FILE"),
-        ProfileChoice::Learn => return refused("profile=learn"),
-        ProfileChoice::Image | ProfileChoice::Off => {}
+    if settings.profile == ProfileChoice::Learn {
+        return refused("profile=learn");
     }
+    settings.check_profile()?;
     for (is_set, what) in [
         (settings.transport == TransportChoice::Uring, "transport=uring"),
         (settings.decode_marks.is_some(), "decode-marks="),
@@ -150,7 +149,8 @@ mod tests {
             ("/a", "overlay-xattrs=user,front=kernel", false),
             ("/a", "transport=uring", false),
             ("/a", "profile=learn", false),
-            ("/a", "profile=/x", false),
+            ("/a", "profile=/x", true),
+            ("/a", "profile=/x,subdir=usr", false),
             ("/a", "auto-unmount", false),
             ("/a", "clone-fd", false),
             ("/a", "decode-marks=/x", false),

@@ -172,6 +172,7 @@ impl Ledger {
             keeper,
             request,
             files,
+            launch: None,
             format: mount.format.clone(),
             obstacle: mount.obstacle.clone(),
             remarks: Vec::new(),

@@ -6,15 +6,17 @@ use floe::Offset;
 use floe_fuse::{MountError, Mountpoint};
 use floe_image::ShownName;
 use floe_ipc::{ClientError, MountFiles, ServiceClient, ServiceMount, protocol::RefusalKind};
-use floe_keeper::{Access, Detach, Directory, KernelOptions, Mounted, attach};
+use floe_keeper::{Access, Detach, Directory, KernelOptions, LaunchWalker, Mounted, attach};
 use floe_mount::{
     Failure, Front, Request,
     daemon::is_background,
     handover::is_upgrade,
+    launch::ProfileChoice,
     options::{ServiceChoice, Settings},
     service::check_mount,
 };
 
+use super::walk;
 use crate::{
     fail::{Exit, Fail},
     output::remark,
@@ -46,6 +48,15 @@ pub(crate) fn mount_through_service(request: &Request, lists: &[String], says_re
         Some(url) => MountFiles::remote(url, directory)?,
         None => MountFiles::open(image, &settings.open.devices, directory)?,
     };
+    let walk = match &settings.profile {
+        ProfileChoice::File(_) if service.is_of_another_user() => LaunchWalker::sockets().ok(),
+        _ => None,
+    };
+    let (walk, walker) = walk.unzip();
+    let files = match &settings.profile {
+        ProfileChoice::File(profile) => files.with_profile(profile, walk)?,
+        _ => files,
+    };
     let options = option_text(lists, settings);
     let offer = service.offer()?;
     let mounted = match offer.mounts {
@@ -64,6 +75,11 @@ pub(crate) fn mount_through_service(request: &Request, lists: &[String], says_re
         }
         mounted => mounted?,
     };
+    if let Some(walker) = walker
+        && let Err(error) = walk::start(directory, walker)
+    {
+        say!("floe: the mount works, but no launch is replayed: {error}");
+    }
     for line in &mounted.remarks {
         say!("floe: {line}");
     }
