@@ -5,17 +5,22 @@
 //! own. If it dies, reads wait, and the domain asks its broker for another connection.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     io,
     os::{fd::OwnedFd, unix::process::CommandExt},
     path::Path,
     process::Command,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use floe::remote::{FetchingProcess, ImageOptions};
 use floe_sync::Mutex;
+use rustix::{
+    io::retry_on_intr,
+    process::{Pid, WaitId, WaitIdOptions, waitid},
+};
 
 use crate::{daemon::own_program, remote::FETCH_SEVERAL_COMMAND};
 
@@ -28,6 +33,8 @@ pub(super) struct Fetching {
     process: Mutex<Option<FetchingProcess>>,
     /// When mounts got another connection.
     renewed: Mutex<HashMap<u64, Instant>>,
+    /// All such processes that have not ended, also those for mounts of earlier times.
+    children: Arc<Mutex<BTreeSet<u32>>>,
 }
 
 impl Fetching {
@@ -45,7 +52,7 @@ impl Fetching {
             }
         }
         *process = None;
-        let started = start()?;
+        let started = self.start()?;
         let opened = started.open(location, options);
         *process = Some(started);
         opened
@@ -70,20 +77,43 @@ impl Fetching {
         }
         is_due
     }
-}
 
-/// Starts the process.
-fn start() -> io::Result<FetchingProcess> {
-    let mut program = Command::new(own_program());
-    // The program name selects drop-in programs, so it must be `floe`. It outlives this process, so it leaves its directory.
-    program.arg0("floe").arg(FETCH_SEVERAL_COMMAND).current_dir("/");
-    for variable in ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
-        program.env_remove(variable);
+    /// The processes that have not ended, for the next program of this process.
+    pub(super) fn children(&self) -> Vec<u32> {
+        self.children.lock().iter().copied().collect()
     }
-    let (process, mut child) = FetchingProcess::start(program)?;
-    // Without the thread, it stays in the table of processes until this one ends.
-    let _ = thread::Builder::new().name("floe-reap".to_owned()).spawn(move || child.wait());
-    Ok(process)
+
+    /// Takes the processes of an earlier program of this process, which end by themselves.
+    pub(super) fn take_children(&self, children: Vec<u32>) {
+        children.into_iter().for_each(|child| self.reap(child));
+    }
+
+    /// Starts the process.
+    fn start(&self) -> io::Result<FetchingProcess> {
+        let mut program = Command::new(own_program());
+        // The program name selects drop-in programs, so it must be `floe`. It outlives this process, so it leaves its directory.
+        program.arg0("floe").arg(FETCH_SEVERAL_COMMAND).current_dir("/");
+        for variable in ["NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
+            program.env_remove(variable);
+        }
+        let (process, child) = FetchingProcess::start(program)?;
+        self.reap(child.id());
+        Ok(process)
+    }
+
+    /// Removes a process from the table of processes once it has ended.
+    fn reap(&self, child: u32) {
+        let Some(pid) = Pid::from_raw(child.cast_signed()) else { return };
+        self.children.lock().insert(child);
+        let children = Arc::clone(&self.children);
+        let work = move || {
+            // An earlier program may have done it.
+            let _ = retry_on_intr(|| waitid(WaitId::Pid(pid), WaitIdOptions::EXITED));
+            children.lock().remove(&child);
+        };
+        // Without the thread, it stays in the table of processes until this one ends.
+        let _ = thread::Builder::new().name("floe-reap".to_owned()).spawn(work);
+    }
 }
 
 /// Whether an error means that the process has ended.

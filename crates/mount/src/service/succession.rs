@@ -51,6 +51,9 @@ pub(super) struct Succession {
     pub(super) mounts: Vec<PassedMount>,
     pub(super) fronts: Vec<PassedFront>,
     pub(super) clients: Vec<PassedClient>,
+    /// The processes that fetch remote images. They are left to themselves, but not as zombies.
+    #[serde(default)]
+    fetching: Vec<u32>,
 }
 
 /// A listening socket.
@@ -127,6 +130,7 @@ impl Ledger {
     /// Takes the domains and mounts of an earlier program of this process. What cannot be taken is reported.
     pub(super) fn continue_all(&self, succession: &mut Succession, inherited: &mut InheritedDescriptors) {
         self.reserve_numbers(succession.last_number);
+        self.fetching.take_children(std::mem::take(&mut succession.fetching));
         for PassedDomain { number, owner, process, has_unmanaged } in std::mem::take(&mut succession.domains) {
             let (id, added) = (process.id, process.take(inherited).map(DomainProcess::passed));
             let added = added.and_then(|process| {
@@ -264,6 +268,7 @@ impl Succession {
             mounts,
             fronts: fronts.collect(),
             clients,
+            fetching: ledger.fetching.children(),
         })
     }
 

@@ -3,9 +3,13 @@
 use std::{
     fs::{self, File},
     os::unix::fs::FileExt,
+    path::Path,
 };
 
-use floe_testkit::skip::{Need, ready};
+use floe_testkit::{
+    copy_program,
+    skip::{Need, ready},
+};
 use rustix::{
     fs::{Advice, fadvise},
     process::{Pid, Signal, kill_process},
@@ -99,6 +103,65 @@ fn readers_do_not_notice_a_killed_process_of_a_remote_image() {
     until("no process fetches any more", || fetcher(&service).is_none());
     assert_eq!(service.umount(&local), (Some(0), String::new()));
     until("the process ends with its last mount", || service.domains().is_empty());
+}
+
+#[test]
+fn an_upgrade_keeps_remote_images() {
+    if !ready(&[Need::Root, Need::Fuse, Need::Peer("nginx")]) {
+        return;
+    }
+    let (fixture, other) = (Fixture::new(), Fixture::new());
+    let (mut server, cache) = (RealServer::nginx(), tempfile::tempdir().expect("a directory"));
+    server.offer(&fixture.image(), "one.erofs");
+    server.offer(&other.image(), "two.erofs");
+    let programs = tempfile::tempdir().expect("a directory");
+    let [same, another] = ["same", "program.another"].map(|name| programs.path().join(name));
+    for program in [&same, &another] {
+        copy_program(env!("CARGO_BIN_EXE_floe"), program.clone());
+    }
+    let mut service = Service::start(&[]);
+    let broker = service.broker();
+    let url = |name: &str| format!("http://127.0.0.1:{}/{name}", server.port);
+    let places = ["one.erofs", "two.erofs"].map(|name| mount(&service, &url(name), &cache, &["--outage", "wait:60s"]));
+    let local = service.mount(&demo(), &[]);
+    let mut uses = Uses::begin(&places[0].path);
+    let check = |uses: &mut Uses, round: usize, service: &Service| {
+        uses.check(round);
+        // Reads that no cache of this machine can answer, as long as the server is there.
+        let file = File::open(places[1].file(&format!("files/{round}"))).expect("the mount works");
+        fadvise(&file, 0, None, Advice::DontNeed).expect("it is open");
+        let mut bytes = vec![0; 1 << 20];
+        let len = file.read_at(&mut bytes, 0).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        assert!(bytes[..len].starts_with(format!("{round:5}        0\n\n").as_bytes()), "round {round}");
+        assert!(!service.messages().contains("lost"), "round {round}: {}", service.messages());
+        assert_eq!(service.broker(), broker);
+    };
+    let mut domain = service.domain();
+    let own = Path::new(env!("CARGO_BIN_EXE_floe"));
+    // The next program starts a process that fetches; one of another version kills the process that reads images.
+    for (round, program) in [same.as_path(), own, another.as_path(), own].into_iter().enumerate() {
+        let before = fetcher(&service).expect("one process fetches");
+        assert_eq!(service.upgrade(program), (Some(0), String::new()), "round {round}: {}", service.messages());
+        until("one process is left", || service.domains().len() == 1);
+        let next = service.domain();
+        assert_ne!(next, domain, "round {round}");
+        domain = next;
+        check(&mut uses, round, &service);
+        until("the process that fetched for the earlier program ends", || !is_running(before));
+        let after = fetcher(&service).expect("one process fetches");
+        assert_ne!(after, before);
+        // Both processes may be killed after an upgrade as before it.
+        kill_process(after, Signal::KILL).expect("it runs");
+        check(&mut uses, round, &service);
+        until("another process fetches", || fetcher(&service).is_some_and(|process| process != after));
+    }
+    uses.end();
+    for place in places.iter().chain([&local]) {
+        assert_eq!(service.umount(place), (Some(0), String::new()));
+    }
+    until("no process fetches any more", || fetcher(&service).is_none());
+    until("the process ends with its last mount", || service.domains().is_empty());
+    server.stop();
 }
 
 #[test]
