@@ -126,9 +126,11 @@ impl Mount {
         let (mut start, setup) = (start.into(), setup.into());
         let MountSetup { options, handles, .. } = &setup;
         let behind = match &mut start {
-            MountStart::Front { image, .. } => Some(BehindFront::new(Arc::clone(image), None)),
+            MountStart::Front { image, .. } => Some(BehindFront::new(Arc::clone(image))),
             MountStart::InheritedFront { image, transfer, .. } => {
-                Some(BehindFront::new(Arc::clone(image), transfer.take()))
+                let behind = BehindFront::new(Arc::clone(image));
+                behind.note_mounted(transfer.take());
+                Some(behind)
             }
             MountStart::Mountpoint(_) | MountStart::Made(_) | MountStart::Inherited(_) => None,
         };
@@ -172,7 +174,7 @@ impl Mount {
             let (place, transfer) = keeper
                 .mount_front(&directory, behind.options(options, volume.look_at_cpus()))
                 .map_err(|failure| MountError::of(&directory, failure))?;
-            transfer.into_iter().for_each(|transfer| behind.set_transfer(transfer));
+            behind.note_mounted(transfer);
             unmounter = unmounter.of(place);
             let not_for_fronts = |_| io::Error::new(io::ErrorKind::Unsupported, "the kernel's EROFS in front decides");
             readahead = options.kernel.readahead_bytes.map(not_for_fronts);

@@ -45,19 +45,19 @@ pub trait FrontImage: Send + Sync {
 /// A front to be mounted, as the mount behind it sees it.
 pub(crate) struct BehindFront {
     image: Arc<dyn FrontImage>,
-    /// Set when the front is mounted.
-    transfer: Arc<OnceLock<FrontTransfer>>,
+    /// Set when the front is mounted; with the transfer of file data into it, if a thread reads ahead there.
+    mounted: Arc<OnceLock<Option<FrontTransfer>>>,
 }
 
 impl BehindFront {
-    /// With a `transfer`, the front is mounted already.
-    pub(crate) fn new(image: Arc<dyn FrontImage>, transfer: Option<FrontTransfer>) -> Self {
-        Self { image, transfer: Arc::new(transfer.map_or_else(OnceLock::new, OnceLock::from)) }
+    /// A front that is not mounted yet.
+    pub(crate) fn new(image: Arc<dyn FrontImage>) -> Self {
+        Self { image, mounted: Arc::default() }
     }
 
     /// The id of the thread that reads ahead in the front, if it is mounted.
     pub(crate) fn thread(&self) -> Option<u32> {
-        self.transfer.get().map(FrontTransfer::thread)
+        self.mounted.get()?.as_ref().map(FrontTransfer::thread)
     }
 
     /// How the front is mounted.
@@ -74,7 +74,7 @@ impl BehindFront {
     pub(crate) fn setup(&self, front: &MountSetup, reader: &Reader) -> MountSetup {
         let MountSetup { options, hooks, handles } = front;
         let kernel = KernelOptions { access: Some(Access::All), checks_permissions: false, ..options.kernel.clone() };
-        let (image, transfer, reader) = (Arc::clone(&self.image), Arc::clone(&self.transfer), reader.clone());
+        let (image, mounted, reader) = (Arc::clone(&self.image), Arc::clone(&self.mounted), reader.clone());
         let (reads, accesses) = (hooks.reads.clone(), hooks.accesses.clone());
         let pauses_metadata = Arc::clone(&handles.pauses_metadata);
         let reads = move |nid: Nid, offset: u64, len: u32| {
@@ -84,7 +84,7 @@ impl BehindFront {
             if let Some(ranges) = image.metadata_ahead(range).filter(|_| has_ahead) {
                 reader.push_ahead(nid, ranges);
             }
-            if let Some(transfer) = transfer.get().filter(|_| !is_large) {
+            if let Some(Some(transfer)) = mounted.get().filter(|_| !is_large) {
                 transfer.note_read(image.file_data_in(range).into_iter());
             }
             if let Some(reads) = &reads {
@@ -106,12 +106,12 @@ impl BehindFront {
 
     /// The page cache of the front. `hidden` is that of the hidden mount.
     pub(crate) fn pages(&self, hidden: KernelPages) -> FrontPages {
-        FrontPages { hidden, image: Arc::clone(&self.image), transfer: Arc::clone(&self.transfer) }
+        FrontPages { hidden, image: Arc::clone(&self.image), mounted: Arc::clone(&self.mounted) }
     }
 
-    /// Sets the transfer of file data into the front, which is mounted now.
-    pub(crate) fn set_transfer(&self, transfer: FrontTransfer) {
-        let _ = self.transfer.set(transfer);
+    /// Notes that the front is mounted, with the transfer of file data into it.
+    pub(crate) fn note_mounted(&self, transfer: Option<FrontTransfer>) {
+        let _ = self.mounted.set(transfer);
     }
 }
 
@@ -119,11 +119,11 @@ impl BehindFront {
 ///
 /// The kernel's EROFS reads the hidden file through the page cache of that file, and copies file data into the pages
 /// of its own files. Prefetch pushes bytes into the page cache of the hidden file, and then asks the front to copy them
-/// ahead of its readers.
+/// ahead of its readers, if a thread does that.
 pub(crate) struct FrontPages {
     hidden: KernelPages,
     image: Arc<dyn FrontImage>,
-    transfer: Arc<OnceLock<FrontTransfer>>,
+    mounted: Arc<OnceLock<Option<FrontTransfer>>>,
 }
 
 impl Sink for FrontPages {
@@ -135,9 +135,9 @@ impl Sink for FrontPages {
         else {
             return self.hidden.push(nid, offset, bytes);
         };
-        let Some(transfer) = self.transfer.get() else { return 0 };
+        let Some(transfer) = self.mounted.get() else { return 0 };
         let len = self.hidden.push(nid, offset, bytes);
-        if len > 0 {
+        if let Some(transfer) = transfer.as_ref().filter(|_| len > 0) {
             transfer.copy(&ranges);
         }
         len
@@ -153,13 +153,13 @@ impl Sink for FrontPages {
 
     fn request(&self, nid: Nid, range: ByteRange, cpus_are_short: bool) {
         let range = ByteRange::new(self.image.address(nid, range.offset()), range.len());
-        if let (Some(transfer), Some(ranges)) = (self.transfer.get(), self.image.files_in(range)) {
+        if let (Some(Some(transfer)), Some(ranges)) = (self.mounted.get(), self.image.files_in(range)) {
             transfer.read(&ranges, cpus_are_short);
         }
     }
 
     fn follow_load(&self, cpus_are_short: bool) {
-        if let Some(transfer) = self.transfer.get() {
+        if let Some(Some(transfer)) = self.mounted.get() {
             transfer.set_urgency(cpus_are_short);
         }
     }
