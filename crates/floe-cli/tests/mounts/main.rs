@@ -40,6 +40,7 @@ mod service {
     mod hostile_users;
     mod images;
     mod launches;
+    mod left_fronts;
     mod remote;
     mod restarts;
     mod upgrades;

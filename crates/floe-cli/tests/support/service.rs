@@ -55,6 +55,15 @@ impl Service {
         self.restart();
     }
 
+    /// As [`Service::replace_broker`], with these arguments.
+    pub(crate) fn replace_broker_with(&mut self, arguments: &[&str]) {
+        self.domains();
+        self.signal(Signal::KILL);
+        assert_eq!(self.end(), None);
+        let child = broker(Path::new(env!("CARGO_BIN_EXE_floe")), self.folder.path(), arguments, self.variables);
+        (self.pid, self.child) = (Pid::from_child(&child), Some(child));
+    }
+
     /// Starts another broker, after the end of the first one.
     pub(crate) fn restart(&mut self) {
         self.restart_as(Path::new(env!("CARGO_BIN_EXE_floe")));

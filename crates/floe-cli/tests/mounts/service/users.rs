@@ -69,6 +69,15 @@ impl ForUsers {
         Self { service }
     }
 
+    /// Kills the broker of a service that mounts fronts, and starts another one.
+    pub(super) fn replace_broker_of_fronts(&mut self) {
+        let text = |path: PathBuf| path.to_str().expect("text").to_owned();
+        let (socket, cache) = (text(self.path("users")), format!("cache-directory={}", text(self.path("cache"))));
+        // As systemd does, which owns the socket.
+        let _ = fs::remove_file(&socket);
+        self.service.replace_broker_with(&["--users=fronts", "--users-socket", &socket, "-o", &cache]);
+    }
+
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.service.folder().join(name)
     }
