@@ -111,7 +111,7 @@ fn an_ordinary_user_reads_all_mounts() {
 fn readers_and_their_servers_are_measured() {
     let Some(floe) = ready(&NEEDS).then(floe).flatten() else { return };
     let folder = folder();
-    let arguments = "readers --readers 2 --reads 5 --rounds 1 --image-caches-only";
+    let arguments = "readers --readers 2 --reads 5 --file-kib-max 100 --rounds 1 --image-caches-only";
     for report in bench(&floe, folder.path(), arguments) {
         for contender in ["service", "floe mount"] {
             assert!(value(&report, "launch", "read p99, µs", contender) > 0.0);

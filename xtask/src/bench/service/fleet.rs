@@ -119,7 +119,7 @@ impl<'run> Fleet<'run> {
             let image = self.images.of_mount(number);
             let maker = self.makers.of(image.format);
             if let Some(front) = self.makers.front {
-                front.check(maker, &session.path())?;
+                let _ = front.check(maker, &session.path())?;
             }
             if TreeDigest::of(&session.path(), &image.files).during(&maker.name)? != image.digest {
                 return Err(TaskError::new(format!("{}: {} has wrong bytes", maker.name, image.path.display())));

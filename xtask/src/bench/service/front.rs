@@ -37,27 +37,28 @@ impl Front {
         }
     }
 
-    /// Checks that a mount of Floe has this front.
+    /// Checks that a mount of Floe has this front. Returns why, in the words of `floe status`.
     ///
     /// # Errors
     /// It has another one, or does not answer.
-    pub(super) fn check(self, contender: &Contender, mount: &Path) -> Outcome {
+    pub(super) fn check(self, contender: &Contender, mount: &Path) -> Outcome<String> {
         let started = Instant::now();
-        let found = loop {
-            match kind(contender, mount) {
+        let (found, reason) = loop {
+            match kind_and_reason(contender, mount) {
                 // A mount answers shortly after it is there.
                 Err(_) if started.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(10)),
                 outcome => break outcome?,
             }
         };
         if found == self.name() {
-            return Ok(());
+            return Ok(reason);
         }
-        Err(TaskError::new(format!("{}: the front is {found}, not {}", contender.name, self.name())))
+        let wanted = self.name();
+        Err(TaskError::new(format!("{}: the front is {found} ({reason}), not {wanted}", contender.name)))
     }
 }
 
-fn kind(contender: &Contender, mount: &Path) -> Outcome<String> {
+fn kind_and_reason(contender: &Contender, mount: &Path) -> Outcome<(String, String)> {
     let mut command = contender.query().ok_or(TaskError::new(format!("{} is not Floe", contender.name)))?;
     let output = command.args(["status", "--json"]).arg(mount).output()?;
     if !output.status.success() {
@@ -66,6 +67,7 @@ fn kind(contender: &Contender, mount: &Path) -> Outcome<String> {
     }
     let status: Value =
         serde_json::from_slice(&output.stdout).map_err(|error| TaskError::new(format!("floe status: {error}")))?;
-    let kind = status["front"]["kind"].as_str().ok_or(TaskError::new("floe status --json shows no front"))?;
-    Ok(kind.to_owned())
+    let shown = |field: &str| status["front"][field].as_str().map(str::to_owned);
+    let front = shown("kind").zip(shown("reason"));
+    front.ok_or(TaskError::new("floe status --json shows no front"))
 }

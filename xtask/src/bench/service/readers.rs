@@ -18,14 +18,14 @@ use super::{
 };
 use crate::{
     bench::{
-        cold::Cold, contender::Contender, kept, report::Report, results::Results, session::Session, setting::Contest,
+        cold::Cold, contender::Contender, report::Report, results::Results, session::Session, setting::Contest,
         workload::Measurement,
     },
     task_error::{During, Outcome, TaskError},
 };
 
-/// What each generated image contains.
-const CONTENT: Content = Content { image_count: 0, file_count: 50, file_bytes_max: 1_000_000 };
+/// The number of files of each generated image.
+const FILE_COUNT: u32 = 50;
 
 /// Read many images at a time while 8 processes use 90 % of a CPU each: one reader for each image, out of the service and out of a
 /// floe mount for each image. Each round is a launch: new mounts, cold caches, the same reads. Shows the
@@ -36,6 +36,9 @@ pub(crate) struct Arguments {
     /// A directory with images of either format [generated ones, EROFS and SquashFS in turn]
     #[arg(long, value_name = "DIR")]
     images: Option<PathBuf>,
+    /// The size of the largest generated file in KiB
+    #[arg(long, value_name = "KIB", default_value_t = 8192)]
+    file_kib_max: u64,
     /// The number of readers; they read the images in turn
     #[arg(long, value_name = "COUNT", default_value_t = 16)]
     readers: usize,
@@ -72,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let stand = Stand::new()?;
     let images = match &arguments.images {
         Some(folder) => ImageSet::at(folder)?,
-        None => ImageSet::generate(&floe, &stand, Content { image_count: arguments.readers, ..CONTENT })?,
+        None => ImageSet::generate(&floe, &stand, arguments.content())?,
     };
     let broker = Broker::start(&floe, &stand.folder().join("service"), None)?;
     let course = Course { arguments, autogroup: &autogroup, stand: &stand, images: &images };
@@ -88,6 +91,12 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     }
     let ended = broker.end().and(stand.clear());
     Report::print(&reports, &arguments.contest).and(ended)
+}
+
+impl Arguments {
+    fn content(&self) -> Content {
+        Content { image_count: self.readers, file_count: FILE_COUNT, file_bytes_max: self.file_kib_max << 10 }
+    }
 }
 
 struct Course<'run> {
@@ -126,17 +135,16 @@ impl Course<'_> {
     /// Checks the bytes and the fronts, and lets Floe keep metadata.
     fn prepare(&self, entrant: &Entrant) -> Outcome {
         let name = &entrant.contender.name;
-        for (number, session) in self.mount(&entrant.contender)?.iter().enumerate().take(self.images.len()) {
+        let mut sessions = self.mount(&entrant.contender)?;
+        sessions.truncate(self.images.len());
+        for (number, session) in sessions.iter().enumerate() {
             let image = self.images.of_mount(number);
-            entrant.check_front(&session.path())?;
             if TreeDigest::of(&session.path(), &image.files).during(name)? != image.digest {
                 return Err(TaskError::new(format!("{name}: {} has wrong bytes", image.path.display())));
             }
-            if let Some(cache) = &entrant.cache {
-                kept::wait(cache);
-            }
         }
-        Ok(())
+        let mounts: Vec<PathBuf> = sessions.iter().map(Session::path).collect();
+        entrant.check_first(&mounts.iter().map(PathBuf::as_path).collect::<Vec<_>>())
     }
 
     fn measure(&self, entrant: &Entrant, round: u64) -> Outcome<Vec<Measurement>> {
@@ -154,7 +162,7 @@ impl Course<'_> {
         drop(load);
         let measurements = outcome?;
         // Afterwards: the question would warm something.
-        mounts.iter().try_for_each(|mount| entrant.check_front(mount))?;
+        mounts.iter().try_for_each(|mount| entrant.check_measured(mount))?;
         Ok(measurements)
     }
 

@@ -12,7 +12,6 @@ use super::{
 use crate::{
     bench::{
         contender::Contender,
-        kept,
         listing::ListedFile,
         results::Results,
         session::Session,
@@ -108,18 +107,18 @@ impl Trials<'_> {
         let session = self.mount(&entrant.contender)?;
         let measurements = self.errand.run(workload, &session.path(), &reference.list, round)?;
         // Afterwards: the question would warm something.
-        entrant.check_front(&session.path())?;
+        entrant.check_measured(&session.path())?;
         Ok(measurements)
     }
 
     fn prepare(&self, entrant: &Entrant, reference: &Reference) -> Outcome {
         let session = self.mount(&entrant.contender)?;
-        entrant.check_front(&session.path())?;
-        if let Some(cache) = &entrant.cache {
-            kept::wait(cache);
-        }
+        // A mount keeps the metadata of a front once it was used.
         let digest = self.errand.digest(&session.path(), &reference.list)?;
-        if digest == reference.digest { Ok(()) } else { Err(TaskError::new("wrong bytes, or another tree")) }
+        if digest != reference.digest {
+            return Err(TaskError::new("wrong bytes, or another tree"));
+        }
+        entrant.check_first(&[&session.path()])
     }
 
     fn reference(&self, entrants: &[Entrant]) -> Outcome<Reference> {

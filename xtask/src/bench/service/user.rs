@@ -7,7 +7,7 @@ use floe_testkit::{copy_program, skip::Need};
 use super::{
     autogroup::AutogroupOff,
     broker::Broker,
-    entrant::Entrant,
+    entrant::{self, Entrant},
     errand::Errand,
     front::Front,
     stand::Stand,
@@ -35,8 +35,8 @@ pub(crate) struct Arguments {
     setting: Setting,
     #[command(flatten)]
     schedule: Schedule,
-    /// The number of the user
-    #[arg(long, default_value_t = 65533)]
+    /// The number of the user, whom fusermount3 must find in /etc/passwd
+    #[arg(long, default_value_t = 65534)]
     uid: u32,
     /// What the service permits users: the value of floe serve --users
     #[arg(long, default_value = "fronts")]
@@ -116,8 +116,7 @@ impl Course<'_> {
             Ok(kernel) => entrants.push(Entrant { contender: kernel.named("root-kernel"), front: None, cache: None }),
             Err(reason) => absent.push(reason),
         }
-        let cache = self.stand.folder().join("cache");
-        fs::create_dir_all(&cache)?;
+        let cache = entrant::new_cache(self.stand.folder())?;
         let kept = format!("{},front-metadata=keep,cache-directory={}", options(Front::Kernel), cache.display());
         let contender = Contender::floe("root-front", self.program, &["-o".to_owned(), kept])?;
         entrants.push(Entrant { cache: Some(cache), ..of_floe(contender, Front::Kernel) });
