@@ -17,6 +17,7 @@ mod fake;
 mod image_arguments;
 mod inode_record;
 mod iso_time;
+mod layer_arguments;
 mod output;
 mod remote;
 mod root_hash_file;

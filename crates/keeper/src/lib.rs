@@ -4,7 +4,7 @@
 //! [`Keeper`] is a process that does so for another one, which reads an image and therefore has no rights. It also mounts the
 //! kernel's EROFS in front of a FUSE mount, reads ahead there ([`FrontTransfer`]), and looks up the names of a launch
 //! ([`LaunchWalk`]). A service that keeps many mounts has a [`KeptMount`] for each, and mounts for a [`Peer`] of another user with a
-//! [`DetachedMount`].
+//! [`DetachedMount`]. A [`MountCommand`] mounts layers of container images.
 //!
 //! The crate serves no requests: a mount that it has made works once another crate serves its connection.
 
@@ -24,6 +24,7 @@ mod keeper;
 mod launch_walk;
 mod messages;
 mod mount;
+mod mount_command;
 mod mount_id_sys;
 mod namespaces_sys;
 mod options;
@@ -54,6 +55,7 @@ pub use fusermount::AutoUnmount;
 pub use keeper::{FrontOrder, FrontTarget, Keeper, KeeperSocket, KeptAnswer, KeptMount, MadeFront, PendingFront};
 pub use launch_walk::{LaunchWalk, LaunchWalker, WalkAction, WalkBatch, Walked};
 pub use mount::{Mounted, set_readahead};
+pub use mount_command::{MountCommand, is_dead, is_mounted, unmount_all};
 pub use options::{Access, KernelFlags, KernelOptions};
 pub use peer_namespaces::PeerNamespaces;
 pub use peer_sys::Peer;

@@ -4,13 +4,11 @@
 //! directories that containerd unpacks into, as those of its own overlayfs snapshotter. Containers get `bind` and `overlay` mounts.
 //!
 //! `server` listens and translates requests (`messages`, `methods`); `snapshotter` has the operations, without gRPC; `records`
-//! keeps what is known about snapshots on disk, one file for each; `image_mounts` mounts layers; `mounts` says what containerd
-//! mounts for a container.
+//! keeps what is known about snapshots on disk, one file for each; `mounts` says what containerd mounts for a container.
 #![forbid(unsafe_code)]
 
 mod error;
 mod filter;
-mod image_mounts;
 mod labels;
 mod messages;
 mod methods;
@@ -22,6 +20,5 @@ mod snapshotter;
 mod usage;
 
 pub use error::SnapshotError;
-pub use image_mounts::MountCommand;
 pub use server::{Server, Stopper};
 pub use snapshotter::{Snapshotter, SnapshotterOptions, Unreachable};

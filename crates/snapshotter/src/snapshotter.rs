@@ -1,7 +1,7 @@
 //! The operations on snapshots.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::BTreeSet,
     fs::{self, DirBuilder},
     io,
     os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown},
@@ -10,12 +10,12 @@ use std::{
 };
 
 use floe_image::ShownName;
-use floe_sync::{Condvar, Mutex};
+use floe_keeper::{MountCommand, unmount_all};
+use floe_sync::{Mutex, Turns};
 
 use crate::{
     error::{Result, SnapshotError},
     filter::Filter,
-    image_mounts::{MountCommand, unmount_all},
     labels::{self, Labels, RemoteLayer, SNAPSHOT_REF},
     messages::Mount,
     mounts::{Directories, Overlay},
@@ -37,6 +37,8 @@ pub struct SnapshotterOptions {
     pub root: PathBuf,
     /// Mounts layers.
     pub mount: MountCommand,
+    /// A file with credentials for registries.
+    pub auth_file: Option<PathBuf>,
     /// What happens with a layer that cannot be mounted from its registry.
     pub unreachable: Unreachable,
     /// Whether containerd's erofs differ converts ordinary layers.
@@ -59,8 +61,7 @@ pub struct Snapshotter {
     overlay: Overlay,
     records: Mutex<Records>,
     /// The names of layers that are being mounted.
-    mounting: Mutex<HashSet<String>>,
-    mounted: Condvar,
+    turns: Turns<String>,
     say: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -77,7 +78,7 @@ impl Snapshotter {
         let (records, messages) = Records::open(&options.root.join("records"), &ids_in(&snapshots)?)?;
         messages.iter().for_each(|message| say(message));
         let (records, overlay) = (Mutex::new(records), Overlay::detect());
-        Ok(Self { options, overlay, records, mounting: Mutex::default(), mounted: Condvar::new(), say })
+        Ok(Self { options, overlay, records, turns: Turns::default(), say })
     }
 
     /// Creates a writable snapshot. The layer of an EROFS image in a registry is mounted and committed instead.
@@ -255,8 +256,8 @@ impl Snapshotter {
             // Directories are created under this lock.
             let records = self.records.lock();
             let used: BTreeSet<u64> = records.all().map(|record| record.id).collect();
-            let created = self.mounting.lock();
-            if created.is_empty() { ids_in(&snapshots)?.difference(&used).copied().collect() } else { Vec::new() }
+            let busy = self.turns.busy();
+            if busy.is_empty() { ids_in(&snapshots)?.difference(&used).copied().collect() } else { Vec::new() }
         };
         garbage.into_iter().try_for_each(|id| self.delete(id))
     }
@@ -340,7 +341,7 @@ impl Snapshotter {
 
     /// Mounts a layer from its registry, and commits it.
     fn add_remote(&self, layer: &RemoteLayer, parent: &str, labels: &Labels) -> Result<()> {
-        let _turn = Turn::take(self, &layer.target);
+        let _turn = self.turns.take(&layer.target);
         let id = {
             let mut records = self.records.lock();
             if records.find(&layer.target).is_ok() {
@@ -406,8 +407,9 @@ impl Snapshotter {
             Content::Remote(url) => url.clone(),
         };
         // Two threads must not mount the same image one above the other.
-        let _turn = Turn::take(self, &id.to_string());
-        self.options.mount.mount(&image, &directory.join(FILES)).map_err(SnapshotError::Failed)
+        let _turn = self.turns.take(&id.to_string());
+        let mounted = self.options.mount.mount(&image, self.options.auth_file.as_deref(), &directory.join(FILES));
+        mounted.map_err(|error| SnapshotError::Failed(error.to_string()))
     }
 
     /// Removes the directory of a snapshot, and its mounts.
@@ -419,29 +421,6 @@ impl Snapshotter {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
             _ => Ok(()),
         }
-    }
-}
-
-/// The right to mount something, which one thread has at a time.
-struct Turn<'a> {
-    snapshotter: &'a Snapshotter,
-    name: String,
-}
-
-impl<'a> Turn<'a> {
-    /// Waits for the right.
-    fn take(snapshotter: &'a Snapshotter, name: &str) -> Self {
-        let is_taken = |mounting: &mut HashSet<String>| mounting.contains(name);
-        let mut mounting = snapshotter.mounted.wait_while(snapshotter.mounting.lock(), is_taken);
-        mounting.insert(name.to_owned());
-        Self { snapshotter, name: name.to_owned() }
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.snapshotter.mounting.lock().remove(&self.name);
-        self.snapshotter.mounted.notify_all();
     }
 }
 

@@ -5,13 +5,12 @@
 //! the registry. A layer that the registry does not have in this form is missing in the store, and is pulled.
 //!
 //! `server` serves the directory over FUSE, with the nodes of `nodes`, and answers what waits on threads of their own (`pending`);
-//! `store` has the operations: it finds layers (`searches`), keeps records of those in use (`record`), and mounts them
-//! (`layer_mounts`). `contents` has layers by the digests of their archives, for containerd. `name` parses the names of the directory; `credentials` takes credentials from Podman and CRI-O.
+//! `store` has the operations: it finds layers (`searches`), keeps records of those in use (`record`), and mounts them. `contents` has layers by the digests of their archives, for containerd. `name` parses the names of the directory; `credentials` takes
+//! credentials from Podman and CRI-O.
 #![forbid(unsafe_code)]
 
 mod contents;
 mod credentials;
-mod layer_mounts;
 mod name;
 mod nodes;
 mod pending;
@@ -21,6 +20,5 @@ mod server;
 mod store;
 
 pub use credentials::{CredentialsError, take as take_credentials};
-pub use layer_mounts::MountCommand;
 pub use server::{Server, Stopper};
 pub use store::{Store, StoreOptions};

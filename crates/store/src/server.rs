@@ -15,6 +15,7 @@ use std::{
 
 use floe_fuse_wire as wire;
 use floe_image::{ImageSource, ShownName};
+use floe_keeper::{is_dead, unmount_all};
 use floe_remote::RemoteImage;
 use floe_remote_cache::Digest;
 use floe_sync::Mutex;
@@ -26,9 +27,7 @@ use wire::{
 };
 
 use crate::{
-    contents,
-    layer_mounts::{is_dead, unmount_all},
-    name,
+    contents, name,
     nodes::{LayerFile, Node, Nodes},
     pending::{PendingReplies, PendingReply},
     store::Store,

@@ -1,7 +1,7 @@
 //! The operations on layers.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     fs,
     io::{self, ErrorKind::AlreadyExists},
     path::{Path, PathBuf},
@@ -10,16 +10,16 @@ use std::{
 };
 
 use floe_image::ShownName;
+use floe_keeper::{MountCommand, is_mounted, unmount_all};
 use floe_remote::{ImageOptions, ImageReference, RemoteImage, RemoteOptions};
 use floe_remote_cache::Digest;
-use floe_sync::{Condvar, Mutex};
+use floe_sync::{Mutex, Turns};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::json;
 
 use crate::{
     contents::Contents,
     credentials,
-    layer_mounts::{MountCommand, is_mounted, unmount_all},
     name::{Reference, layer_name},
     record::Record,
     searches::Searches,
@@ -58,8 +58,7 @@ pub struct Store {
     /// Layers by diff IDs.
     pub(crate) contents: Option<Contents>,
     /// The roots that a thread works on at present.
-    busy: Mutex<HashSet<Digest>>,
-    idle: Condvar,
+    turns: Turns<Digest>,
     say: Arc<Say>,
     _lock: fs::File,
 }
@@ -96,8 +95,8 @@ impl Store {
             }
         }
         let contents = options.contents.clone().map(|repository| Contents::new(repository, options.image.clone()));
-        let (searches, busy, idle) = (Searches::default(), Mutex::default(), Condvar::default());
-        Ok(Self { options, layers: Mutex::new(layers), searches, contents, busy, idle, say, _lock: lock })
+        let (searches, turns) = (Searches::default(), Turns::default());
+        Ok(Self { options, layers: Mutex::new(layers), searches, contents, turns, say, _lock: lock })
     }
 
     /// The mounted tree of a layer; `None` if the image has no such layer that can be mounted.
@@ -105,7 +104,7 @@ impl Store {
     /// # Errors
     /// The registry does not answer, or the layer cannot be mounted.
     pub(crate) fn tree(&self, image: &Reference, root: &Digest) -> io::Result<Option<PathBuf>> {
-        let _turn = Turn::take(self, root);
+        let _turn = self.turns.take(root);
         self.remove_unused(root);
         let Some((record, is_new)) = self.find(image, root)? else { return Ok(None) };
         let tree = self.tree_of(root);
@@ -168,13 +167,13 @@ impl Store {
 
     /// Notes that a storage uses a layer that was looked up.
     pub(crate) fn acquire(&self, image: &Reference, root: &Digest) {
-        let _turn = Turn::take(self, root);
+        let _turn = self.turns.take(root);
         self.change(root, |record| record.acquire(image));
     }
 
     /// Notes that a storage does not use a layer any more. Unmounts what nothing uses.
     pub(crate) fn release(&self, image: &Reference, root: &Digest) {
-        let _turn = Turn::take(self, root);
+        let _turn = self.turns.take(root);
         let is_used = self.change(root, |record| record.release(image));
         if is_used == Some(false) {
             self.forget(root);
@@ -204,7 +203,7 @@ impl Store {
     pub(crate) fn close(&self) {
         let unused: Vec<Digest> = self.unused(|_| true);
         for root in unused {
-            let _turn = Turn::take(self, &root);
+            let _turn = self.turns.take(&root);
             self.forget(&root);
         }
     }
@@ -274,7 +273,7 @@ impl Store {
     fn remove_unused(&self, current: &Digest) {
         for root in self.unused(|layer| layer.looked_up.elapsed() > UNUSED_MAX) {
             if root != *current
-                && let Some(_turn) = Turn::try_take(self, &root)
+                && let Some(_turn) = self.turns.try_take(&root)
             {
                 self.forget(&root);
             }
@@ -307,33 +306,5 @@ fn remove(directory: &Path) -> io::Result<()> {
     match fs::remove_dir_all(directory) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
-    }
-}
-
-/// The right to mount and unmount a layer, which one thread has at a time.
-struct Turn<'a> {
-    store: &'a Store,
-    root: Digest,
-}
-
-impl<'a> Turn<'a> {
-    /// Waits for the right.
-    fn take(store: &'a Store, root: &Digest) -> Self {
-        let mut busy = store.idle.wait_while(store.busy.lock(), |busy: &mut HashSet<Digest>| busy.contains(root));
-        busy.insert(*root);
-        Self { store, root: *root }
-    }
-
-    /// Takes the right, if no other thread has it.
-    fn try_take(store: &'a Store, root: &Digest) -> Option<Self> {
-        let is_free = store.busy.lock().insert(*root);
-        is_free.then(|| Self { store, root: *root })
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.store.busy.lock().remove(&self.root);
-        self.store.idle.notify_all();
     }
 }

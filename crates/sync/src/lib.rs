@@ -3,8 +3,10 @@
 //! A lock of the standard library is poisoned by a thread that panics while it holds the lock, and each later use has to say
 //! what follows. In Floe, a panic ends one request or one task, and what a lock guards is consistent wherever its holder can
 //! panic. [`Mutex`], [`RwLock`] and [`Condvar`] are the locks of the standard library without that question, with the methods
-//! that Floe uses and the same guards.
+//! that Floe uses and the same guards. [`Turns`] are locks by key.
 #![forbid(unsafe_code)]
+
+mod turns;
 
 use std::{
     sync::{self, PoisonError, TryLockError},
@@ -12,6 +14,8 @@ use std::{
 };
 
 pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult};
+
+pub use turns::{Turn, Turns};
 
 /// [`std::sync::Mutex`] without poisoning.
 #[derive(Debug, Default)]

@@ -1,20 +1,14 @@
 //! `floe snapshotter`: snapshots for containerd.
 
-use std::{ffi::OsString, path::PathBuf, sync::Arc, thread};
+use std::{path::PathBuf, sync::Arc};
 
 use clap::{Args, ValueEnum};
-use floe_image::{ShownName, start_error};
-use floe_mount::{daemon::own_program, handover::ServiceManager};
-use floe_snapshotter::{MountCommand, Server, Snapshotter, SnapshotterOptions, Unreachable};
-use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
-    iterator::Signals,
-};
+use floe_image::ShownName;
+use floe_snapshotter::{Server, Snapshotter, SnapshotterOptions, Unreachable};
 
 use crate::{
-    cancellation::unless_ignored,
-    fail::{Exit, Fail},
-    output::remark,
+    fail::Fail,
+    layer_arguments::{LayerArguments, LayerSignals, failed, serve},
 };
 
 /// Serve snapshots to containerd, which mounts layers that are EROFS images instead of unpacking them
@@ -34,7 +28,7 @@ use crate::{
 
 Examples:
   floe snapshotter
-  floe snapshotter -- --plain-http -o cache=512M     # arguments of the mounts of layers, as for floe mount
+  floe snapshotter --plain-http -- -o cache=512M     # arguments of the mounts of layers, as for floe mount
   ctr images pull --snapshotter floe registry.example/team/app:v1
 
 Exit codes:
@@ -46,10 +40,6 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "PATH", default_value = "/run/floe/snapshotter.sock")]
     address: PathBuf,
 
-    /// The directory of the snapshots
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/floe-snapshotter")]
-    root: PathBuf,
-
     /// What happens with a layer that cannot be mounted from its registry
     #[arg(long, value_enum, default_value_t)]
     unreachable: UnreachableArgument,
@@ -58,9 +48,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     convert: bool,
 
-    /// Arguments for floe mount
-    #[arg(last = true, value_name = "ARGUMENT")]
-    mount: Vec<OsString>,
+    #[command(flatten)]
+    layers: LayerArguments,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Default)]
@@ -77,39 +66,22 @@ enum UnreachableArgument {
 /// # Errors
 /// The socket or the directory cannot be used.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
-    let failed = |error: &dyn std::fmt::Display| Fail::failed(error.to_string());
-    let root = std::path::absolute(&arguments.root).map_err(|error| failed(&error))?;
-    // A FUSE mount whose process was killed can be recognised, and is replaced.
-    let mut mount: Vec<OsString> = ["mount", "--daemon", "-o", "front=fuse,service=auto"].map(OsString::from).into();
-    mount.extend(arguments.mount.iter().cloned());
+    let Arguments { address, unreachable, convert, layers } = arguments;
     let options = SnapshotterOptions {
-        root,
-        mount: MountCommand { program: own_program(), arguments: mount },
-        unreachable: match arguments.unreachable {
+        root: layers.root("floe-snapshotter", "floe/snapshotter")?,
+        // A FUSE mount whose process was killed can be recognised, and is replaced.
+        mount: layers.mount_command("front=fuse,service=auto"),
+        auth_file: layers.remote.options().remote.auth_file,
+        unreachable: match unreachable {
             UnreachableArgument::Pull => Unreachable::Pull,
             UnreachableArgument::Fail => Unreachable::Fail,
         },
-        converts: arguments.convert,
+        converts: *convert,
     };
-    let server = Server::bind(&arguments.address).map_err(|error| failed(&error))?;
-    let snapshotter = Snapshotter::open(options, Arc::new(|message| say!("floe: {message}")));
-    let snapshotter = snapshotter.map_err(|error| failed(&error))?;
+    let server = Server::bind(address).map_err(failed)?;
+    let snapshotter = Snapshotter::open(options, Arc::new(|message| say!("floe: {message}"))).map_err(failed)?;
+    let signals = LayerSignals::watch()?;
     let stopper = server.stopper();
-    let mut signals = Signals::new(unless_ignored(&[SIGINT, SIGTERM, SIGHUP])).map_err(|error| failed(&error))?;
-    let wait = move || {
-        if signals.forever().next().is_some() {
-            stopper.stop();
-        }
-        if signals.forever().next().is_some() {
-            std::process::exit(Exit::Failed.code().into());
-        }
-    };
-    let started = thread::Builder::new().name("floe-signals".to_owned()).spawn(wait);
-    started.map_err(|error| failed(&start_error(error)))?;
-    if let Some(manager) = ServiceManager::connect() {
-        manager.ready();
-    }
-    remark(format_args!("serving snapshots at {}\n", arguments.address.shown()));
-    server.run(Arc::new(snapshotter)).map_err(|error| failed(&error))?;
-    Ok(Exit::Done.code())
+    let ready = format!("serving snapshots at {}", address.shown());
+    serve(signals, move || stopper.stop(), ready, || server.run(Arc::new(snapshotter)))
 }

@@ -6,25 +6,18 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
-    thread,
 };
 
 use clap::Args;
 use floe::remote::{ImageReference, RemoteLocation};
-use floe_image::{ShownName, start_error};
-use floe_mount::{daemon::own_program, handover::ServiceManager};
+use floe_image::ShownName;
 use floe_sandbox::Mode;
-use floe_store::{MountCommand, Server, Store, StoreOptions, take_credentials};
-use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGTERM},
-    iterator::Signals,
-};
+use floe_store::{Server, Store, StoreOptions, take_credentials};
 
 use crate::{
-    cancellation::unless_ignored,
     fail::{Exit, Fail},
-    output::remark,
-    remote::{self, RemoteArguments},
+    layer_arguments::{LayerArguments, LayerSignals, failed, is_root_of_machine, serve},
+    remote,
 };
 
 /// Serve layers to Podman and CRI-O, which mount layers that are EROFS images instead of pulling them
@@ -54,21 +47,13 @@ pub(crate) struct Arguments {
     /// The directory of the store, which is created
     directory: PathBuf,
 
-    /// The directory of its state, with the mounts of layers [default: /var/lib/floe-store for root, ~/.local/share/floe/store]
-    #[arg(long, value_name = "DIR")]
-    root: Option<PathBuf>,
-
     /// A repository with layers by diff IDs, oci://registry/repository, for containerd's layer_content_caches = ["DIR"]: the layer
     /// whose archive has the digest sha256:HEX has the tag sha256-HEX
     #[arg(long, value_name = "URL")]
     layer_cache: Option<String>,
 
     #[command(flatten)]
-    remote: RemoteArguments,
-
-    /// Arguments for floe mount
-    #[arg(last = true, value_name = "ARGUMENT")]
-    mount: Vec<OsString>,
+    layers: LayerArguments,
 }
 
 /// Runs the command.
@@ -76,47 +61,23 @@ pub(crate) struct Arguments {
 /// # Errors
 /// The directory cannot be mounted, or the state cannot be used.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
-    let failed = |error: &dyn std::fmt::Display| Fail::failed(error.to_string());
-    let root = match &arguments.root {
-        Some(root) => root.clone(),
-        None => default_root()?,
-    };
-    let root = std::path::absolute(root).map_err(|error| failed(&error))?;
+    let Arguments { directory, layer_cache, layers } = arguments;
     // A FUSE mount whose process was killed can be recognised, and is replaced.
-    let mut mount: Vec<OsString> = ["mount", "--daemon", "-o", "front=fuse"].map(OsString::from).into();
-    if !is_root_of_machine() {
-        mount.extend(["-o".into(), "overlay-xattrs=user".into()]);
-    }
-    mount.extend(arguments.remote.command_line());
-    mount.extend(arguments.mount.iter().cloned());
+    let mount = if is_root_of_machine() { "front=fuse" } else { "front=fuse,overlay-xattrs=user" };
     let options = StoreOptions {
-        root,
+        root: layers.root("floe-store", "floe/store")?,
         credentials: credentials()?,
-        mount: MountCommand { program: own_program(), arguments: mount },
-        image: arguments.remote.options(),
-        contents: arguments.layer_cache.as_deref().map(repository).transpose()?,
+        mount: layers.mount_command(mount),
+        image: layers.remote.options(),
+        contents: layer_cache.as_deref().map(repository).transpose()?,
     };
-    make_directory(&arguments.directory)?;
-    let store = Store::open(options, Arc::new(|message| say!("floe: {message}"))).map_err(|error| failed(&error))?;
-    let mut signals = Signals::new(unless_ignored(&[SIGINT, SIGTERM, SIGHUP])).map_err(|error| failed(&error))?;
-    let server = Server::mount(store, &arguments.directory).map_err(|error| failed(&error))?;
+    make_directory(directory)?;
+    let store = Store::open(options, Arc::new(|message| say!("floe: {message}"))).map_err(failed)?;
+    let signals = LayerSignals::watch()?;
+    let server = Server::mount(store, directory).map_err(failed)?;
     let stopper = server.stopper();
-    let wait = move || {
-        if signals.forever().next().is_some() {
-            stopper.stop();
-        }
-        if signals.forever().next().is_some() {
-            std::process::exit(Exit::Failed.code().into());
-        }
-    };
-    let started = thread::Builder::new().name("floe-signals".to_owned()).spawn(wait);
-    started.map_err(|error| failed(&start_error(error)))?;
-    if let Some(manager) = ServiceManager::connect() {
-        manager.ready();
-    }
-    remark(format_args!("serving layers at {}\n", arguments.directory.shown()));
-    server.run().map_err(|error| failed(&error))?;
-    Ok(Exit::Done.code())
+    let ready = format!("serving layers at {}", directory.shown());
+    serve(signals, move || stopper.stop(), ready, || server.run())
 }
 
 /// Runs `floe-store-auth`, which Podman and CRI-O call with the credentials for an image on standard input.
@@ -149,17 +110,6 @@ fn make_directory(directory: &Path) -> Result<(), Fail> {
     }
 }
 
-fn default_root() -> Result<PathBuf, Fail> {
-    if is_root_of_machine() {
-        return Ok("/var/lib/floe-store".into());
-    }
-    let data = env::var_os("XDG_DATA_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let data = data.or_else(|| env::var_os("HOME").map(|home| Path::new(&home).join(".local/share")));
-    let data =
-        data.ok_or_else(|| Fail::usage("name a directory with --root: neither XDG_DATA_HOME nor HOME is set"))?;
-    Ok(data.join("floe/store"))
-}
-
 /// The directory with credentials, which the store and `floe-store-auth` find without further settings.
 fn credentials() -> Result<PathBuf, Fail> {
     if is_root_of_machine() {
@@ -169,10 +119,4 @@ fn credentials() -> Result<PathBuf, Fail> {
     let runtime =
         runtime.ok_or_else(|| Fail::failed("XDG_RUNTIME_DIR is not set: it names a directory of the user"))?;
     Ok(Path::new(&runtime).join("floe/store-auth"))
-}
-
-/// Whether the user is root, but not in a user namespace, as in `podman unshare`.
-fn is_root_of_machine() -> bool {
-    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    rustix::process::geteuid().is_root() && map.split_whitespace().eq(["0", "0", "4294967295"])
 }

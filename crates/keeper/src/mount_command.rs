@@ -1,4 +1,4 @@
-//! Mounts of layers, each by a program that outlives the store.
+//! Mounts of layers of container images, each by a program that outlives the process that starts it.
 
 use std::{
     ffi::OsString,
@@ -33,7 +33,7 @@ impl MountCommand {
     ///
     /// # Errors
     /// The last line of what the program says.
-    pub(crate) fn mount(&self, image: &str, auth_file: Option<&Path>, directory: &Path) -> io::Result<()> {
+    pub fn mount(&self, image: &str, auth_file: Option<&Path>, directory: &Path) -> io::Result<()> {
         if is_mounted(directory)? {
             return Ok(());
         }
@@ -60,7 +60,7 @@ impl MountCommand {
 ///
 /// # Errors
 /// It cannot be removed.
-pub(crate) fn is_mounted(directory: &Path) -> io::Result<bool> {
+pub fn is_mounted(directory: &Path) -> io::Result<bool> {
     let is_mounted = match (fs::metadata(directory), directory.parent().map(fs::metadata)) {
         (Err(error), _) => is_dead(&error),
         (Ok(own), Some(Ok(parent))) => own.dev() != parent.dev(),
@@ -75,7 +75,7 @@ pub(crate) fn is_mounted(directory: &Path) -> io::Result<bool> {
 }
 
 /// Whether an error says that the program that served a mount is gone.
-pub(crate) fn is_dead(error: &io::Error) -> bool {
+pub fn is_dead(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn is_dead(error: &io::Error) -> bool {
 ///
 /// # Errors
 /// The kernel refuses.
-pub(crate) fn unmount_all(directory: &Path) -> io::Result<()> {
+pub fn unmount_all(directory: &Path) -> io::Result<()> {
     for _ in 0..STACK_MAX {
         match unmount(directory, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
