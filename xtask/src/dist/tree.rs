@@ -30,6 +30,8 @@ const DROP_IN_NAMES: [&str; 11] = [
 ];
 /// The helper names that mount(8) looks for.
 const MOUNT_NAMES: [&str; 2] = ["mount.floe", "mount.fuse.floe"];
+/// The helper that Podman and CRI-O call with credentials, in `/usr/libexec`.
+const AUTH_NAMES: [&str; 1] = ["floe-store-auth"];
 /// Shells, and the directories below `/usr` where they look for completions.
 const SHELLS: [(&str, &str); 3] = [
     ("bash", "share/bash-completion/completions/floe"),
@@ -66,6 +68,7 @@ impl InstalledTree {
             copy(&packaging.join(unit), &path.join("lib/systemd/system").join(unit))?;
         }
         link_all(&path.join("sbin"), "../bin/floe", &MOUNT_NAMES)?;
+        link_all(&path.join("libexec"), "../bin/floe", &AUTH_NAMES)?;
         link_all(&path.join("lib/floe/bin"), "../../../bin/floe", &DROP_IN_NAMES)?;
         described(program, path)?;
         point("floe", path)?;
