@@ -42,6 +42,8 @@ pub fn build_unnamed(
     options.check()?;
     let (mut tree, mut warnings) = scan(options, sources, progress)?;
     let scan_time = begin.elapsed();
+    let of_image = options.is_profile_of_several.then(|| own_profile(options, &tree));
+    let options = of_image.as_ref().unwrap_or(options);
 
     let mut changed = ChangedFiles::new(&options.output);
     let (order, plan, layout) = loop {
@@ -77,6 +79,13 @@ pub fn build_unnamed(
     };
     summary.total_time = begin.elapsed();
     CompleteImage::new(layout, summary, &options.temporaries)
+}
+
+/// The options, with the steps of the profile that are about entries of the tree.
+fn own_profile(options: &Options, tree: &Tree) -> Options {
+    let file_type = |path: &[u8]| tree.find(path).map(|node| tree.node(node).file_type());
+    let profile = options.profile.as_ref().and_then(|profile| profile.of_image(file_type));
+    Options { profile, ..options.clone() }
 }
 
 /// An image while it is laid out.

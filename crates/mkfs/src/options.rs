@@ -115,6 +115,9 @@ pub struct Options {
     /// A recorded launch. The files that it reads come first in the image, and the image lists them, so that a mount
     /// can prefetch them.
     pub profile: Option<Profile>,
+    /// Whether the profile is that of a launch from several images, such as the layers of a container: steps that are about other
+    /// images are left out.
+    pub is_profile_of_several: bool,
     /// The volume's UUID; `None` derives one from the content.
     pub uuid: Option<[u8; 16]>,
     /// The volume label, at most 15 bytes.
@@ -310,6 +313,7 @@ impl Options {
             tree_changes: TreeChanges::default(),
             layout: Layout::default(),
             profile: None,
+            is_profile_of_several: false,
             uuid: None,
             volume_name: Vec::new(),
             lists_types: false,

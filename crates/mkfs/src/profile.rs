@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, fmt::Write, io::Read};
 
-use floe_image::ByteRange;
+use floe_image::{ByteRange, FileType};
 
 use crate::error::{Error, Result};
 
@@ -106,6 +106,29 @@ impl Profile {
         }
         profile.take_names(&mut waiting);
         profile
+    }
+
+    /// The steps of a launch from several images that are about one of them: ranges of its files, names that it has, and names that are
+    /// missing in its directories. `file_type` tells what is at a path. Returns `None` if there are no such ranges: the launch does not
+    /// need the image then.
+    pub(crate) fn of_image(&self, file_type: impl Fn(&[u8]) -> Option<FileType>) -> Option<Self> {
+        let has_directory = |path: &[u8]| {
+            let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+            file_type(&path[..end]) == Some(FileType::Directory)
+        };
+        let steps = self.steps().filter_map(|step| match step {
+            ProfileStep::Range(range) => {
+                (file_type(&range.path) == Some(FileType::Regular)).then(|| RecordedStep::Range(range.clone()))
+            }
+            ProfileStep::Name(ProfileName { path, usage, .. }) => {
+                let is_own = match usage {
+                    NameUsage::Missing => file_type(path).is_none() && has_directory(path),
+                    _ => file_type(path).is_some(),
+                };
+                is_own.then(|| RecordedStep::Name(path.clone(), *usage))
+            }
+        });
+        Some(Self::of_steps(steps)).filter(|profile| !profile.ranges.is_empty())
     }
 
     /// Reads the text form of [`Profile::to_text`].
@@ -298,6 +321,34 @@ mod tests {
         ]);
         assert_eq!(profile.ranges().len(), 3);
         assert_eq!(profile.ranges()[0].range, ByteRange::new(0, 8192));
+    }
+
+    #[test]
+    fn an_image_has_its_part_of_a_launch() {
+        let name = |path: &[u8], usage| RecordedStep::Name(path.to_vec(), usage);
+        let profile = Profile::of_steps([
+            name(b"/etc/config", NameUsage::Missing),
+            name(b"/lib/x", NameUsage::Missing),
+            name(b"/top", NameUsage::Missing),
+            name(b"/lib", NameUsage::List),
+            RecordedStep::Range(range(b"/lib/a", 0, 10)),
+            RecordedStep::Range(range(b"/lib/other", 0, 10)),
+            RecordedStep::Range(range(b"/lib", 0, 10)),
+            name(b"/lib/link", NameUsage::Link),
+            name(b"/lib/other", NameUsage::Found),
+        ]);
+        let image = |path: &[u8]| match path {
+            b"" | b"/lib" => Some(FileType::Directory),
+            b"/lib/a" => Some(FileType::Regular),
+            b"/lib/link" => Some(FileType::Symlink),
+            _ => None,
+        };
+        let part = profile.of_image(image).expect("it is read");
+        let lines =
+            ["# floe profile 2", "missing /lib/x", "missing /top", "list /lib", "0 10 /lib/a", "link /lib/link"];
+        assert_eq!(part.to_text().lines().collect::<Vec<_>>(), lines);
+        // Names alone do not make an image differ.
+        assert_eq!(profile.of_image(|path| image(path).filter(|found| *found != FileType::Regular)), None);
     }
 
     #[test]
