@@ -3,6 +3,7 @@
 mod footprint;
 mod learned;
 mod learning;
+mod live;
 mod profile_match;
 mod recorder;
 mod replay;
@@ -29,10 +30,16 @@ use floe_mkfs::Profile;
 use floe_sandbox::Policy;
 
 pub(crate) use self::report::LaunchReport;
-pub use self::{footprint::Footprint, recorder::Recorder, replay::replayed_range};
+pub use self::{
+    footprint::Footprint,
+    live::{RecordingState, RecordingStep},
+    recorder::Recorder,
+    replay::replayed_range,
+};
 use self::{
     learned::LearnedPlace,
     learning::Learning,
+    live::LiveRecording,
     profile_match::ProfileMatch,
     replay::Replay,
     report::{LaunchState, Progress},
@@ -48,6 +55,7 @@ pub(crate) struct LaunchPlan {
     /// How long mounting waits for the replay.
     wait: Duration,
     progress: Arc<Progress>,
+    live: Arc<LiveRecording>,
 }
 
 /// What the service was given for a launch.
@@ -102,6 +110,8 @@ pub(crate) struct Launches {
     profile_match: Option<Arc<ProfileMatch>>,
     learning: Option<Arc<Learning>>,
     image: Image,
+    /// A recording that a client may ask for.
+    live: Arc<LiveRecording>,
 }
 
 impl LaunchPlan {
@@ -119,7 +129,12 @@ impl LaunchPlan {
         let progress = Arc::new(Progress::new(Arc::clone(log)));
         let nothing = |state, reason: &str| {
             progress.set(state, reason);
-            Ok(Self { task: Task::Nothing, wait: Duration::ZERO, progress: Arc::clone(&progress) })
+            Ok(Self {
+                task: Task::Nothing,
+                wait: Duration::ZERO,
+                progress: Arc::clone(&progress),
+                live: Arc::default(),
+            })
         };
         if settings.mount.kernel.access == Some(Access::OwnerAndRoot) {
             return nothing(LaunchState::Unavailable, "with allow_root, the kernel caches no names");
@@ -144,7 +159,8 @@ impl LaunchPlan {
                 progress.set_source(&place.path().to_string_lossy());
                 let Some(profile) = place.read(log) else {
                     let learning = Learning::new(place, &settings.open.volume, Arc::clone(&progress));
-                    return Ok(Self { task: Task::Learn(learning), wait: Duration::ZERO, progress });
+                    let task = Task::Learn(learning);
+                    return Ok(Self { task, wait: Duration::ZERO, progress, live: Arc::default() });
                 };
                 Some(profile)
             }
@@ -155,7 +171,7 @@ impl LaunchPlan {
         let replaying =
             Replaying { profile, walk: given.walk, profile_match: Arc::default(), holds_metadata, paused_prefetch };
         let wait = if has_bundle { settings.launch_wait.unwrap_or(LAUNCH_WAIT) } else { Duration::ZERO };
-        Ok(Self { task: Task::Replay(replaying), wait, progress })
+        Ok(Self { task: Task::Replay(replaying), wait, progress, live: Arc::default() })
     }
 
     /// Allows a confined process to write the profile that it learns.
@@ -174,14 +190,24 @@ impl LaunchPlan {
     }
 
     /// What the mount calls for each access.
-    pub(crate) fn access_sink(&self) -> Option<AccessSink> {
+    pub(crate) fn access_sink(&self) -> AccessSink {
+        let live = Arc::clone(&self.live);
         match &self.task {
-            Task::Nothing => None,
+            Task::Nothing => Arc::new(move |access| live.note(access)),
             Task::Replay(Replaying { profile_match, .. }) => {
                 let noted = Arc::clone(profile_match);
-                Some(Arc::new(move |access| noted.note(access)))
+                Arc::new(move |access| {
+                    noted.note(access);
+                    live.note(access);
+                })
             }
-            Task::Learn(learning) => Some(learning.access_sink()),
+            Task::Learn(learning) => {
+                let learn = learning.access_sink();
+                Arc::new(move |access| {
+                    learn(access);
+                    live.note(access);
+                })
+            }
         }
     }
 
@@ -200,7 +226,7 @@ impl LaunchPlan {
 
     /// Starts the replay or the recording.
     pub(crate) fn start(self, mounted: Mounted) -> Arc<Launches> {
-        let Self { task, wait, progress } = self;
+        let Self { task, wait, progress, live } = self;
         let (image, requests) = (mounted.image.clone(), mounted.requests.clone());
         let (mut profile_match, mut learning) = (None, None);
         // The mount also works without this thread. Work that is dropped before it runs ends its launch.
@@ -237,7 +263,7 @@ impl LaunchPlan {
                 }));
             }
         }
-        Arc::new(Launches { progress, wait, requests, profile_match, learning, image })
+        Arc::new(Launches { progress, wait, requests, profile_match, learning, image, live })
     }
 }
 
@@ -245,6 +271,17 @@ impl Launches {
     /// The progress of the replay or the recording.
     pub(crate) fn report(&self) -> LaunchReport {
         self.progress.report(&self.requests, self.profile_match.as_deref().map_or(0, ProfileMatch::outside_count))
+    }
+
+    /// Does a step of a recording for a client. A replay would hide reads, so it ends.
+    ///
+    /// # Errors
+    /// As for [`LiveRecording::step`].
+    pub(crate) fn record(&self, step: RecordingStep) -> Result<RecordingState, String> {
+        if step == RecordingStep::Begin {
+            self.profile_match.iter().for_each(|profile_match| profile_match.end());
+        }
+        self.live.step(step, &self.image)
     }
 
     /// Waits for the replay of a launch that has a bundle, at most for `launch-wait=`. A program that starts earlier is

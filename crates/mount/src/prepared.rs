@@ -226,7 +226,7 @@ pub(crate) fn mount_setup(
             front_direct_io: launch.is_learning(),
             ..options
         },
-        hooks: MountHooks { faults: Some(held.log.faults()), reads, accesses: launch.access_sink(), ended: None },
+        hooks: MountHooks { faults: Some(held.log.faults()), reads, accesses: Some(launch.access_sink()), ended: None },
         handles: MountHandles {
             keeper: Some(Arc::clone(&held.keeper)),
             rings: transport.rings().cloned(),

@@ -18,7 +18,12 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{handover::State, options::ShownOption, status::Report};
+use crate::{
+    handover::State,
+    launch::{RecordingState, RecordingStep},
+    options::ShownOption,
+    status::Report,
+};
 
 /// A question to a mount.
 #[derive(Serialize, Deserialize, Debug)]
@@ -30,6 +35,8 @@ pub enum Question {
     Options,
     /// A change of options, each as `key=value`.
     Tune(Vec<String>),
+    /// A step of a recording of what programs use of the mount.
+    Record(RecordingStep),
     /// Whether the kernel's connection for the mount is alive.
     Connection,
     /// How the serving process was started.
@@ -51,6 +58,8 @@ pub enum Answer {
     Status(Box<Report>),
     /// The current options.
     Options(Vec<ShownOption>),
+    /// The recording of what programs use of the mount.
+    Recording(RecordingState),
     /// The kernel's connection for the mount.
     Connection {
         /// Whether it is alive. It outlives an unmount if the files are in use elsewhere.

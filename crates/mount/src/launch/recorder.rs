@@ -80,6 +80,16 @@ impl Recorder {
         }
     }
 
+    /// Waits until the recording ends, at most for `time_max`.
+    pub(super) fn wait_until_over(&self, time_max: Duration) {
+        drop(self.changed.wait_timeout_while(self.lock(), time_max, |recording| !recording.is_over));
+    }
+
+    /// The number of accesses.
+    pub(super) fn count(&self) -> usize {
+        self.lock().accesses.len()
+    }
+
     /// Whether a file was read.
     pub(crate) fn has_read(&self) -> bool {
         self.lock().has_read

@@ -111,6 +111,10 @@ impl Service for Source {
                 Ok(()) => Answer::Options(self.settings().shown()),
                 Err(reason) => Answer::Refused(reason),
             },
+            Question::Record(step) => match self.launches.record(step) {
+                Ok(state) => Answer::Recording(state),
+                Err(reason) => Answer::Refused(reason),
+            },
             Question::Connection => Answer::Connection { is_alive: self.unmounter.is_connected() },
             Question::Invocation | Question::HandOver | Question::Stop | Question::Serves => {
                 Answer::Refused("not now".to_owned())
