@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use floe::remote::{Network, TABLE_ANNOTATION, TOC_ANNOTATION, Version};
+use floe::remote::{Network, TABLE_ANNOTATION, TOC_ANNOTATION};
 use floe_remote_cache::{Digest, DigestTable};
 use floe_sync::Mutex;
 
@@ -16,11 +16,12 @@ use crate::{
         CONFIG, Descriptor, Document, INDEX, Index, MANIFEST, Manifest, Platform, converted_config, diff_id, to_bytes,
     },
     error::{Error, Result},
+    image::SourceImage,
     layer::{BuiltLayer, Layer, SETTINGS_ANNOTATION, SOURCE_ANNOTATION, Share, build_error, merged_key},
-    layout::{self, LayoutTarget},
+    layout::LayoutTarget,
     place::Place,
     plan::{Job, Plan, PlannedConversion, PlannedManifest},
-    registry::{RegistrySource, RegistryTarget},
+    registry::RegistryTarget,
     settings::Settings,
     source::Source,
     target::Target,
@@ -54,48 +55,37 @@ pub struct Converted {
     pub warnings: Vec<String>,
 }
 
-/// Converts the image at `source`, and stores it at `target`. `progress` receives the number of bytes of the layers that are
+/// Converts the image `source`, and stores it at `target`. `progress` receives the number of bytes of the layers that are
 /// done, and of all; it may be called on several threads. If `cancel` is set, the conversion ends early.
 ///
 /// # Errors
 /// The source cannot be read, or is no image; a layer cannot be converted; the target cannot be written; or `cancel` was set. The
 /// target then has no new image, but may have some of its blobs.
 pub fn convert(
-    source: &Place,
+    source: &SourceImage,
     target: &Place,
     settings: &Settings,
     network: &Network,
     cancel: &AtomicBool,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Converted> {
-    let (opened, name) = open_source(source, network)?;
-    let from = if let Place::Registry(reference) = source { Some(reference) } else { None };
+    let SourceImage { source: opened, name, reference: from } = source;
     let target: Box<dyn Target> = match target {
-        Place::Registry(reference) => Box::new(RegistryTarget::open(reference, from, network)?),
+        Place::Registry(reference) => Box::new(RegistryTarget::open(reference, from.as_ref(), network)?),
         Place::Local { path, name: given } => {
             let name = given.as_deref().or(name.as_deref()).unwrap_or(DEFAULT_NAME);
             Box::new(LayoutTarget::open(path, name)?)
         }
     };
-    let plan = Plan::read(&*opened, settings)?;
+    let plan = Plan::read(&**opened, settings)?;
     let jobs = plan.jobs(settings)?;
     let known = known_layers(&*target, &plan, settings);
-    let work = Work { source: &*opened, target: &*target, settings, cancel, known: &known };
+    let work = Work { source: &**opened, target: &*target, settings, cancel, known: &known };
     let (layers, mut converted) = work.run(&jobs, progress)?;
     let index = work.store(&plan, &layers)?;
     converted.digest = format!("sha256:{}", index.digest()?);
     converted.manifests = plan.manifests.iter().filter(|manifest| manifest.conversion.is_some()).count();
     Ok(converted)
-}
-
-fn open_source(place: &Place, network: &Network) -> Result<(Box<dyn Source>, Option<String>)> {
-    match place {
-        Place::Registry(reference) => {
-            let tag = if let Version::Tag(tag) = &reference.version { Some(tag.clone()) } else { None };
-            Ok((Box::new(RegistrySource::open(reference, network)?), tag))
-        }
-        Place::Local { path, name } => layout::open(path, name.as_deref()),
-    }
 }
 
 /// The converted layers that source and target have at present, by the digests of what they were made of.

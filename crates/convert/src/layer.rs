@@ -76,6 +76,8 @@ impl BuiltLayer {
             // As containerd's differ does, which calls mkfs.erofs.
             options.overlay_marks = OverlayMarks::MarkOrigins;
         }
+        options.profile = settings.profile.clone();
+        options.is_profile_of_several = true;
         options.jobs = share.jobs;
         options.memory_bytes = Some(share.memory_bytes);
         let sources: Vec<Source> = layers.iter().map(|path| Source::Tar(path.clone())).collect();

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use floe_mkfs::Compression;
+use floe_mkfs::{Compression, Profile};
 use floe_remote_cache::Digest;
 
 /// How images are converted.
@@ -20,6 +20,8 @@ pub struct Settings {
     pub keeps_original: bool,
     /// The platforms to convert, `os/architecture[/variant]`; all, if there are none.
     pub platforms: Vec<String>,
+    /// A recorded launch of the image. Each layer has the part that is about its files.
+    pub profile: Option<Profile>,
     /// The number of threads.
     pub jobs: NonZeroUsize,
     /// The limit of file data in memory, in bytes, for all threads together.
@@ -30,8 +32,11 @@ impl Settings {
     /// A short text that differs if the bytes of converted layers may differ.
     pub(crate) fn identity(&self) -> String {
         let version = env!("CARGO_PKG_VERSION");
-        let settings =
+        let mut settings =
             format!("{:?} {} {} {}", self.compression, self.pcluster_bytes, self.is_merged, self.for_containerd_2_1);
+        if let Some(profile) = &self.profile {
+            settings.push_str(&profile.to_text());
+        }
         format!("{version}-{}", &Digest::of(settings.as_bytes()).to_string()[..16])
     }
 }

@@ -70,6 +70,9 @@ enum Command {
     /// Trace a launch's reads (internal)
     #[command(hide = true, name = command::push::launch::LAUNCH_RANGES_COMMAND)]
     FindLaunch(command::push::launch::Arguments),
+    /// Run a command in an image that is converted (internal)
+    #[command(hide = true, name = command::convert::root::RUN_COMMAND)]
+    RunInImage(command::convert::root::Arguments),
     Exporter(command::exporter::Arguments),
     Doctor(command::doctor::Arguments),
     Completions(command::completions::Arguments),
@@ -132,6 +135,7 @@ fn run_command(command: Command) -> Result<u8, Fail> {
         Command::Fetch => remote::fetch(),
         Command::FetchSeveral => remote::fetch_several(),
         Command::FindLaunch(arguments) => command::push::launch::run(&arguments),
+        Command::RunInImage(arguments) => command::convert::root::run(&arguments),
         Command::Exporter(arguments) => command::exporter::run(&arguments),
         Command::Doctor(arguments) => command::doctor::run(&arguments),
         Command::Completions(arguments) => command::completions::run(&arguments, Cli::command()),

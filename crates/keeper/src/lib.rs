@@ -10,6 +10,7 @@
 
 mod abort;
 mod caller;
+mod command_namespaces_sys;
 mod detached;
 mod directory;
 mod failure;
@@ -44,6 +45,7 @@ mod unmount;
 mod user_place;
 
 pub use caller::is_administrator;
+pub use command_namespaces_sys::{enter_own_mount_namespace, separate_children};
 pub use detached::{DetachedMount, attach};
 pub use directory::Directory;
 pub use failure::{FrontRefusal, MountFailure, UnmountError, UnmountReason};

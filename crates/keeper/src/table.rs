@@ -45,6 +45,8 @@ pub struct MountEntry {
     pub lets_others_in: bool,
     /// Whether the kernel checks the modes and owners of its files.
     pub checks_permissions: bool,
+    /// The lower directories of an overlay, the uppermost first. They may be relative to a directory that is not known.
+    pub lower: Vec<PathBuf>,
 }
 
 impl MountTable {
@@ -54,6 +56,14 @@ impl MountTable {
     /// `/proc` is not mounted.
     pub fn read() -> io::Result<Self> {
         Ok(Self::parse(&std::fs::read(TABLE_PATH)?))
+    }
+
+    /// Reads the table of the mounts that another process sees.
+    ///
+    /// # Errors
+    /// There is no such process, or it is another user's.
+    pub fn of_process(process: u32) -> io::Result<Self> {
+        Ok(Self::parse(&std::fs::read(format!("/proc/{process}/mountinfo"))?))
     }
 
     /// The mount on a directory, or the topmost of several. The path must be absolute and without links.
@@ -154,10 +164,30 @@ impl MountEntry {
         // Only FUSE mounts can be for one user, or leave permission checks to a program.
         let is_granted = |option: &[u8]| user_id.is_none() || options.contains(&option);
         let (lets_others_in, checks_permissions) = (is_granted(b"allow_other"), is_granted(b"default_permissions"));
-        let entry =
-            Self { id, device, mountpoint, file_system, source, user_id, flags, lets_others_in, checks_permissions };
+        let lower = if file_system == "overlay" { lower_in(&options) } else { Vec::new() };
+        let entry = Self {
+            id,
+            device,
+            mountpoint,
+            file_system,
+            source,
+            user_id,
+            flags,
+            lets_others_in,
+            checks_permissions,
+            lower,
+        };
         Some(Self { user_id: user_id.or(entry.is_front().then_some(0)), ..entry })
     }
+}
+
+/// The lower directories in the options of an overlay. They are separated by colons, or each has an option.
+fn lower_in(options: &[&[u8]]) -> Vec<PathBuf> {
+    let values = options
+        .iter()
+        .filter_map(|option| option.strip_prefix(b"lowerdir=").or_else(|| option.strip_prefix(b"lowerdir+=")));
+    let paths = values.flat_map(|value| value.split(|byte| *byte == b':')).filter(|path| !path.is_empty());
+    paths.map(|path| unescaped(path).into()).collect()
 }
 
 /// Whether this is the kind of a FUSE mount of any program.

@@ -1,16 +1,20 @@
 //! `floe convert`: converts the layers of a container image to EROFS.
 
+mod launch;
+pub(crate) mod root;
+
 use std::{
+    ffi::OsString,
     num::{NonZeroU32, NonZeroUsize},
     path::PathBuf,
-    sync::atomic::Ordering::Relaxed,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::Duration,
 };
 
 use clap::Args;
 use floe::remote::{Network, RemoteLocation};
-use floe_convert::{Converted, Error, Place, Settings, convert};
+use floe_convert::{Converted, Error, Place, Settings, SourceImage, convert};
 use floe_mkfs::{COMPRESSORS, Compression, Compressor, CompressorSettings};
 use floe_mount::quantity;
 use indicatif::HumanBytes;
@@ -42,12 +46,16 @@ const SIGNAL_PATIENCE: Duration = Duration::from_secs(2);
 /// Each layer becomes an EROFS image (application/vnd.erofs.layer.v1), with the whiteouts of overlayfs. The target gets the
 /// manifests of the source, and beside each the converted one, for the same platform with the feature erofs. Layers that
 /// the target has from an earlier conversion are not converted again. The same image and options give the same bytes.
+///
+/// With --record, a command first runs in the image, and layers get the profile of what it reads: mounts then prefetch that. The command
+/// sees the network and the devices of this machine, but none of its files: use it for images that you would run.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe convert oci://registry.example/team/app:v1 oci://registry.example/team/app:v1-erofs\n  \
     floe convert app.tar layout            # an archive of docker save\n  \
     floe convert --merged --only-converted layout oci://localhost:5000/app:v1\n  \
-    floe convert --compress lz4hc layout other      # for kernels before 6.10, which have no zstd in EROFS\n\n\
+    floe convert --compress lz4hc layout other      # for kernels before 6.10, which have no zstd in EROFS\n  \
+    floe convert app.tar layout --record -- /usr/bin/app --version    # with a launch profile\n\n\
     Uses the credentials of docker and Podman (~/.docker/config.json, REGISTRY_AUTH_FILE).\n\n\
     Exit codes:\n  \
     0  the converted image is stored\n  \
@@ -82,6 +90,15 @@ pub(crate) struct Arguments {
     #[arg(long = "containerd-2.1")]
     containerd_2_1: bool,
 
+    /// A recorded launch of the image, which floe record has written: each layer gets the part that is about its files
+    #[arg(long, value_name = "FILE", conflicts_with = "record")]
+    profile: Option<PathBuf>,
+
+    /// Run COMMAND in the image, or the program that the image names, and use what it reads as the profile. SIGINT, SIGTERM and SIGHUP end the
+    /// command, not the conversion
+    #[arg(long)]
+    record: bool,
+
     /// Convert only this platform, such as linux/amd64; may be repeated [default: all]
     #[arg(long, value_name = "OS/ARCHITECTURE")]
     platform: Vec<String>,
@@ -112,6 +129,10 @@ pub(crate) struct Arguments {
 
     #[command(flatten)]
     network: NetworkArguments,
+
+    /// The command for --record, and its arguments
+    #[arg(last = true, requires = "record", value_name = "COMMAND")]
+    command: Vec<OsString>,
 }
 
 /// The summary in JSON.
@@ -131,11 +152,20 @@ struct Summary<'text> {
 /// # Errors
 /// The image cannot be read or converted, or the target cannot be written.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
-    let settings = arguments.settings()?;
+    let mut settings = arguments.settings()?;
     let source = place(&arguments.source, arguments.source_name.as_deref())?;
     let target = place(&arguments.target, arguments.target_name.as_deref())?;
     let network = Network::new(arguments.network.options()).map_err(|error| Fail::failed(error.to_string()))?;
     let cancel = cancellation::on_signals()?;
+    let mut image = SourceImage::open(&source, &network).map_err(|error| error_of(error, &cancel))?;
+    if arguments.record {
+        image = image.with_copies().map_err(|error| error_of(error, &cancel))?;
+        settings.profile = Some(launch::record(&image, &arguments.command, &settings, &cancel)?);
+        // A signal has ended the command.
+        cancel.store(false, Relaxed);
+    } else if let Some(path) = &arguments.profile {
+        settings.profile = Some(launch::read_profile(path)?);
+    }
     let closing = network.clone();
     // The error of the closed network ends the conversion, which removes its files.
     cancellation::end_after_signal(Duration::ZERO, move || {
@@ -144,17 +174,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         Some("interrupted".to_owned())
     })?;
     let bar = progress_bar(arguments.quiet || arguments.json);
-    let converted = convert(&source, &target, &settings, &network, &cancel, &|done, total| {
+    let converted = convert(&image, &target, &settings, &network, &cancel, &|done, total| {
         bar.set_length(total);
         bar.set_position(done);
     });
     bar.finish_and_clear();
-    let converted = converted.map_err(|error| match error {
-        Error::Usage(message) => Fail::usage(message),
-        // The closed network causes other errors.
-        _ if cancel.load(Relaxed) => Fail::failed(Error::Cancelled.to_string()).with_exit(Exit::Interrupted),
-        error => Fail::failed(error.to_string()),
-    })?;
+    let converted = converted.map_err(|error| error_of(error, &cancel))?;
     for warning in &converted.warnings {
         say!("floe: {warning}");
     }
@@ -180,6 +205,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     Output::print(format_args!(
         "{digest}: {manifests} manifests, {layers_built} layers converted, {layers_reused} reused, {before} became {after}\n"
     ))
+}
+
+/// The failure for an error of a conversion, which `cancel` may have caused.
+fn error_of(error: Error, cancel: &AtomicBool) -> Fail {
+    match error {
+        Error::Usage(message) => Fail::usage(message),
+        // The closed network causes other errors.
+        _ if cancel.load(Relaxed) => Fail::failed(Error::Cancelled.to_string()).with_exit(Exit::Interrupted),
+        error => Fail::failed(error.to_string()),
+    }
 }
 
 fn place(text: &str, name: Option<&str>) -> Result<Place, Fail> {
@@ -208,6 +243,7 @@ impl Arguments {
             for_containerd_2_1: self.containerd_2_1,
             keeps_original: !self.only_converted,
             platforms: self.platform.clone(),
+            profile: None,
             jobs: self.jobs.unwrap_or_else(cpus),
             memory_bytes: usize::try_from(self.memory.unwrap_or(MEMORY_BYTES)).unwrap_or(usize::MAX),
         })

@@ -1,41 +1,33 @@
-//! `floe record`: runs a launch, and records what it reads from a mounted image.
+//! `floe record`: records what a launch reads from a mounted image, or what a container reads from its layers.
+
+mod container;
+pub(crate) mod launch;
 
 use std::{
     ffi::OsString,
-    fs, io,
-    os::unix::process::ExitStatusExt,
+    fs,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus},
+    process::{Command, ExitStatus},
     sync::Arc,
-    thread,
-    time::{Duration, Instant},
 };
 
 use clap::Args;
-use floe::remote::LaunchList;
+use floe::{Image, remote::LaunchList};
 use floe_engine::PrefetchSet;
-use floe_fuse::{Mount, MountHandles, MountHooks, MountSetup, Mountpoint, Readdir};
+use floe_fuse::{Mount, MountHandles, MountHooks, MountOptions, MountSetup, Mountpoint, Readdir};
 use floe_image::ShownName;
 use floe_keeper::{Access, Detach, Directory, MountEntry, MountTable};
+use floe_mkfs::Profile;
 use floe_mount::{
     launch::Recorder,
     options::{Settings, Strictness},
 };
-use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::{
-    consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM},
-    iterator::{SignalsInfo, exfiltrator::WithOrigin},
-    low_level::siginfo::{Cause, Origin},
-};
 
-use crate::{
-    cancellation::unless_ignored,
-    command::push::launch::launch_ranges,
-    fail::{Exit, Fail},
-    fake,
-    output::ReportFile,
-    remote,
+use self::{
+    container::ContainerArguments,
+    launch::{Launch, code_of},
 };
+use crate::{command::push::launch::launch_ranges, fail::Fail, fake, output::ReportFile, remote};
 
 /// Record which names and parts of an image a command needs, in order
 ///
@@ -44,19 +36,23 @@ use crate::{
 /// profile then contains the reads so far. After 5 seconds, or at a second signal, the command is killed. `floe mkfs
 /// --profile` places the files that were read first in an image, and `floe mount -o profile=` replays the launch ahead
 /// of the next one.
+///
+/// With --container or --cgroup, what a container reads from its layers is recorded, while these stay mounted: for floe convert
+/// --profile.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  \
     floe record /mnt/app -- /mnt/app/bin/app --version\n  \
     floe record /mnt/app --image app.erofs --output app.profile -- /mnt/app/bin/app\n  \
-    floe record /mnt/app --image app.erofs --launch-list -- /mnt/app/bin/app    # for a web server\n\n\
-Exit codes: those of the command; 1 if it cannot be recorded.")]
+    floe record /mnt/app --image app.erofs --launch-list -- /mnt/app/bin/app    # for a web server\n  \
+    floe record --container web --output web.profile      # of containerd, Podman or CRI-O; may start later\n\n\
+Exit codes: those of the command; 0 for a container; 1 if it cannot be recorded.")]
 pub(crate) struct Arguments {
     /// The directory on which the image is mounted, or an empty one with --image
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
+    #[arg(value_name = "DIR", required_unless_present_any = ["container", "cgroup"])]
+    directory: Option<PathBuf>,
 
     /// The image [default: the image that is mounted on DIR]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["container", "cgroup"])]
     image: Option<PathBuf>,
 
     /// The output file for the profile
@@ -65,15 +61,18 @@ pub(crate) struct Arguments {
 
     /// Also write IMAGE.launch: the parts of the image that the command reads. If this file is beside the image on a web server
     /// or in an object store, mounts fetch these parts first
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["container", "cgroup"])]
     launch_list: bool,
 
     /// Options of floe mount that the image needs
-    #[arg(short = 'o', value_name = "OPTIONS")]
+    #[arg(short = 'o', value_name = "OPTIONS", conflicts_with_all = ["container", "cgroup"])]
     options: Vec<String>,
 
+    #[command(flatten)]
+    container: ContainerArguments,
+
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present_any = ["container", "cgroup"], value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -82,8 +81,11 @@ pub(crate) struct Arguments {
 /// # Errors
 /// The image is not found or cannot be mounted, the command cannot be run, or the profile cannot be written.
 pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
-    let directory = Directory::open(&arguments.directory)
-        .map_err(|error| Fail::failed(format!("{}: {error}", arguments.directory.shown())))?;
+    let Some(directory) = &arguments.directory else {
+        return container::run(&arguments.container, &arguments.output);
+    };
+    let directory =
+        Directory::open(directory).map_err(|error| Fail::failed(format!("{}: {error}", directory.shown())))?;
     let table = MountTable::read().map_err(|error| Fail::failed(format!("cannot read the mount table: {error}")))?;
     let covered = table.on(directory.path());
     let path = match arguments.image {
@@ -100,52 +102,76 @@ pub(crate) fn run(arguments: Arguments) -> Result<u8, Fail> {
     for list in &arguments.options {
         settings.take_list(list, Strictness::User)?;
     }
-    // Prefetch would hide reads of the launch.
-    settings.open.volume.read_around = false;
-    settings.open.volume.prefetch = PrefetchSet::NONE;
+    hide_nothing(&mut settings);
     let image = remote::open_image(&path, &settings.open)?;
     // This comes before the launch, which must not be in vain.
     let output = ReportFile::open(&arguments.output)?;
     let list = arguments.launch_list.then(|| LaunchListFile::open(&path)).transpose()?;
-    let recorder = Arc::new(Recorder::default());
-    let sink = Arc::clone(&recorder);
     let mut options = settings.mount;
     options.kernel.source = remote::without_credentials(&path).to_string_lossy().into_owned();
+    let [program, words @ ..] = &arguments.command[..] else { return Err(Fail::usage("a command is missing")) };
+    let mut command = Command::new(program);
+    fake::enter_again(&mut command);
+    command.args(words);
+    // This comes before the mount, so that no signal leaves a mount without a process.
+    let launch = Launch::prepare()?;
+    let (profile, status) = recorded(&image, options, directory, launch, command)?;
+    output.write(profile.to_text().as_bytes())?;
+    if let Some(list) = list {
+        list.write(&arguments.output)?;
+    }
+    say!(
+        "floe: {} are in {}; floe mkfs --profile places their files first, and floe mount -o profile= replays them",
+        counts(&profile),
+        arguments.output.shown()
+    );
+    Ok(code_of(status))
+}
+
+/// Switches off what would hide reads of a launch.
+pub(crate) fn hide_nothing(settings: &mut Settings) {
+    settings.open.volume.read_around = false;
+    settings.open.volume.prefetch = PrefetchSet::NONE;
+}
+
+/// Mounts an image on a directory while a command runs. Returns what the command used of the image, and how it ended. The image was
+/// opened with options that [hide nothing](hide_nothing).
+///
+/// # Errors
+/// The image cannot be mounted, or the command cannot be run.
+pub(crate) fn recorded(
+    image: &Image,
+    mut options: MountOptions,
+    directory: Directory,
+    launch: Launch,
+    command: Command,
+) -> Result<(Profile, ExitStatus), Fail> {
+    let recorder = Arc::new(Recorder::default());
+    let sink = Arc::clone(&recorder);
     options.kernel.readahead_bytes = Some(0);
     // Attributes in listings would hide which names the launch looks up.
     options.readdir = Readdir::Plain;
     let hooks = MountHooks { accesses: Some(Arc::new(move |access| sink.note(access))), ..MountHooks::default() };
     let setup = MountSetup { options, hooks, handles: MountHandles::default() };
-    // This comes before the mount, so that no signal leaves a mount without a process.
-    let launch = Launch::prepare()?;
     let mount = Mount::new(image.reader().clone(), Mountpoint::Directory(directory), setup)?;
     if let Some(refusal) = mount.readahead_refusal() {
         say!(
             "floe: cannot switch the kernel's read-ahead off, so the profile contains more than the launch reads: {refusal}"
         );
     }
-    let status = launch.run(&arguments.command);
+    let status = launch.run(command);
     if let Err(error) = mount.unmounter().unmount(Detach::Never) {
         say!("floe: {error}; it disappears with its last use");
         mount.unmounter().unmount(Detach::Lazily)?;
     }
     drop(mount);
-    let status = status?;
-    let profile = recorder.take_profile(&image)?;
-    output.write(profile.to_text().as_bytes())?;
-    if let Some(list) = list {
-        list.write(&arguments.output)?;
-    }
+    Ok((recorder.take_profile(image)?, status?))
+}
+
+/// What a profile contains, in words.
+pub(crate) fn counts(profile: &Profile) -> String {
     let bytes: u64 = profile.ranges().iter().map(|range| range.range.len()).sum();
-    say!(
-        "floe: {} ranges with {} KiB and {} names are in {}; floe mkfs --profile places their files first, and floe \
-         mount -o profile= replays them",
-        profile.ranges().len(),
-        bytes >> 10,
-        profile.names().len(),
-        arguments.output.shown()
-    );
-    Ok(code_of(status))
+    format!("{} ranges with {} KiB and {} names", profile.ranges().len(), bytes >> 10, profile.names().len())
 }
 
 /// The list of the parts of an image that a launch reads, beside the image.
@@ -182,81 +208,4 @@ fn mounted_image(directory: &Path, entry: Option<&MountEntry>) -> Result<PathBuf
         return Ok(source);
     }
     Err(Fail::usage(format!("cannot find the image that is mounted on {}: {advice}", directory.shown())))
-}
-
-/// The exit code that a shell reports for the command.
-fn code_of(status: ExitStatus) -> u8 {
-    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-    u8::try_from(code).unwrap_or(Exit::Failed.code())
-}
-
-/// How long a command may run on after a signal before it is killed.
-const GRACE: Duration = Duration::from_secs(5);
-
-/// The polling interval for the end of a command that got a signal.
-const GLANCE: Duration = Duration::from_millis(10);
-
-/// A launch that ends before the recording program does: signals that ask to end go to the command.
-struct Launch {
-    signals: SignalsInfo<WithOrigin>,
-}
-
-impl Launch {
-    /// Redirects signals: from here on they end the command, not this program.
-    ///
-    /// # Errors
-    /// Signal handlers cannot be installed.
-    fn prepare() -> Result<Self, Fail> {
-        let watched = [unless_ignored(&[SIGINT, SIGTERM, SIGHUP, SIGQUIT]), vec![SIGCHLD]].concat();
-        let signals = SignalsInfo::<WithOrigin>::new(watched);
-        Ok(Self { signals: signals.map_err(|error| Fail::failed(format!("cannot install signal handlers: {error}")))? })
-    }
-
-    /// Runs a command until it ends, possibly by a signal. Returns its exit status.
-    ///
-    /// # Errors
-    /// The command cannot be run.
-    fn run(mut self, command: &[OsString]) -> Result<ExitStatus, Fail> {
-        let Some((program, arguments)) = command.split_first() else {
-            return Err(Fail::usage("a command is missing"));
-        };
-        let failed = |error: io::Error| Fail::failed(format!("{}: {error}", program.shown()));
-        let mut command = Command::new(program);
-        fake::enter_again(&mut command);
-        let mut child = command.args(arguments).spawn().map_err(failed)?;
-        loop {
-            if let Some(status) = child.try_wait().map_err(failed)? {
-                return Ok(status);
-            }
-            let ending = self.signals.wait().find(asks_to_end);
-            if let Some(origin) = ending {
-                return self.end(&mut child, origin.signal).map_err(failed);
-            }
-        }
-    }
-
-    /// Passes a signal on. Kills the command if it does not end, or at a second signal.
-    fn end(&mut self, child: &mut Child, signal: i32) -> io::Result<ExitStatus> {
-        if let Some(signal) = Signal::from_named_raw(signal) {
-            kill_process(Pid::from_child(child), signal)?;
-        }
-        let start = Instant::now();
-        loop {
-            if let Some(status) = child.try_wait()? {
-                return Ok(status);
-            }
-            if start.elapsed() >= GRACE || self.signals.pending().any(|origin| asks_to_end(&origin)) {
-                say!("floe: the command does not end; killing it");
-                child.kill()?;
-                return child.wait();
-            }
-            thread::sleep(GLANCE);
-        }
-    }
-}
-
-/// Whether a signal must be passed to the command. A signal from a key at the terminal reached the command as well, so
-/// it is not passed on.
-fn asks_to_end(origin: &Origin) -> bool {
-    origin.signal != SIGCHLD && !(matches!(origin.signal, SIGINT | SIGQUIT) && origin.cause == Cause::Kernel)
 }

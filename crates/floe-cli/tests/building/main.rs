@@ -20,6 +20,7 @@ mod mkfs_erofs_disk;
 mod mkfs_output;
 mod mkfs_sources;
 mod mksquashfs;
+mod recorded_images;
 mod recording;
 mod squashfs;
 mod tar_archives;

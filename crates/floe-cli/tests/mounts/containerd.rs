@@ -1,13 +1,14 @@
 //! `floe snapshotter` with a real containerd.
 
+mod recorded;
 mod survival;
 
-use std::{fs, path::Path, process::Command};
+use std::path::Path;
 
 use floe_testkit::skip::{self, Need};
 
 use crate::support::{
-    container_image::{make_layers, make_layout},
+    container_image::{add_programs, make_layers, make_layout},
     container_root::ContainerRoot,
     program::{floe, run},
     servers::RealServer,
@@ -43,6 +44,8 @@ start_snapshotter() {
         ${mount_options-} > /run/snapshotter.log 2>&1 &
     snapshotter=$!
     until grep -q serving /run/snapshotter.log; do kill -0 $snapshotter; sleep 0.05; done
+    # After a failed attempt, containerd waits before it connects again.
+    while kill -0 ${containerd:-none} 2> /run/said && ! ctr snapshots --snapshotter floe ls > /run/said 2>&1; do sleep 0.05; done
 }
 start_containerd() {
     containerd --config /run/config.toml >> /run/containerd.log 2>&1 &
@@ -69,27 +72,6 @@ tree() {
     ctr images unmount --snapshotter "$1" --rm /run/tree > /run/unmounted
 }
 "#;
-
-/// A shell with its libraries, in the lowest layer.
-pub(super) fn add_shell(folder: &Path) {
-    add_programs(folder, &["sh"]);
-}
-
-/// Programs with their libraries, in the lowest layer.
-fn add_programs(folder: &Path, names: &[&str]) {
-    for name in names {
-        let program = fs::canonicalize(format!("/usr/bin/{name}")).expect("it is everywhere");
-        let listed = Command::new("ldd").arg(&program).output().expect("there is ldd");
-        let text = String::from_utf8_lossy(&listed.stdout).into_owned();
-        for file in text.split_whitespace().filter(|word| word.starts_with('/')) {
-            let target = folder.join("one").join(file.trim_start_matches('/'));
-            fs::create_dir_all(target.parent().expect("a folder")).expect("made");
-            fs::copy(file, target).expect("copied");
-        }
-        fs::create_dir_all(folder.join("one/bin")).expect("made");
-        fs::copy(program, folder.join("one/bin").join(name)).expect("copied");
-    }
-}
 
 /// A registry with an image whose layers are archives, `both`, which also has EROFS layers, the same with these alone, `erofs`, and
 /// with one EROFS layer, `merged`.

@@ -7,9 +7,8 @@ use floe_testkit::{
     skip::{self, Need},
 };
 
-use super::containerd::add_shell;
 use crate::support::{
-    container_image::{make_layers, make_layout},
+    container_image::{add_shell, make_layers, make_layout},
     container_root::ContainerRoot,
     meter::Meter,
     program::{floe, run},

@@ -23,6 +23,27 @@ const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 /// The names of the layers; the first is the lowest.
 pub(crate) const LAYERS: [&str; 3] = ["one", "two", "three"];
 
+/// A shell with its libraries, in the lowest layer.
+pub(crate) fn add_shell(folder: &Path) {
+    add_programs(folder, &["sh"]);
+}
+
+/// Programs with their libraries, in the lowest layer.
+pub(crate) fn add_programs(folder: &Path, names: &[&str]) {
+    for name in names {
+        let program = fs::canonicalize(format!("/usr/bin/{name}")).expect("it is everywhere");
+        let listed = Command::new("ldd").arg(&program).output().expect("there is ldd");
+        let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+        for file in text.split_whitespace().filter(|word| word.starts_with('/')) {
+            let target = folder.join("one").join(file.trim_start_matches('/'));
+            fs::create_dir_all(target.parent().expect("a folder")).expect("made");
+            fs::copy(file, target).expect("copied");
+        }
+        fs::create_dir_all(folder.join("one/bin")).expect("made");
+        fs::copy(program, folder.join("one/bin").join(name)).expect("copied");
+    }
+}
+
 /// Makes three layers as archives `one.tar`, `two.tar`, `three.tar`: with whiteouts, opaque directories, hard links, devices,
 /// capabilities and attributes. Needs root.
 pub(crate) fn make_layers(folder: &Path) {

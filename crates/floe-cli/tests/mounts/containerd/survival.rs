@@ -17,7 +17,7 @@ use super::{registry, run_script};
 use crate::support::{container_root::ContainerRoot, servers::RealServer};
 
 /// Starts the service.
-const SERVICE: &str = r#"
+pub(super) const SERVICE: &str = r#"
 start_service() {
     : > /run/served
     floe serve > /run/served 2>> /run/service.log &
