@@ -4,7 +4,8 @@
 //! [`Keeper`] is a process that does so for another one, which reads an image and therefore has no rights. It also mounts the
 //! kernel's EROFS in front of a FUSE mount, reads ahead there ([`FrontTransfer`]), and looks up the names of a launch
 //! ([`LaunchWalk`]). A service that keeps many mounts has a [`KeptMount`] for each, and mounts for a [`Peer`] of another user with a
-//! [`DetachedMount`]. A [`MountCommand`] mounts layers of container images.
+//! [`DetachedMount`]. A [`MountCommand`] mounts layers of container images, and an
+//! [`IdMapping`] shows them with other owners.
 //!
 //! The crate serves no requests: a mount that it has made works once another crate serves its connection.
 
@@ -21,6 +22,7 @@ mod front_readaheads;
 mod front_transfer;
 mod fuse_configuration;
 mod fusermount;
+mod id_mapping;
 mod keeper;
 mod launch_walk;
 mod messages;
@@ -42,6 +44,7 @@ mod serving_thread;
 mod settings;
 mod table;
 mod unmount;
+mod user_namespace_sys;
 mod user_place;
 
 pub use caller::is_administrator;
@@ -54,6 +57,7 @@ pub use front_readaheads::{FrontDescriptors, FrontReadaheads, PausedReadaheads};
 pub use front_transfer::{FrontRange, FrontTransfer};
 pub use fuse_configuration::FuseConfiguration;
 pub use fusermount::AutoUnmount;
+pub use id_mapping::IdMapping;
 pub use keeper::{FrontOrder, FrontTarget, Keeper, KeeperSocket, KeptAnswer, KeptMount, MadeFront, PendingFront};
 pub use launch_walk::{LaunchWalk, LaunchWalker, WalkAction, WalkBatch, Walked};
 pub use mount::{Mounted, set_readahead};

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use floe_keeper::IdMapping;
+
 use crate::error::{Result, SnapshotError};
 
 /// The labels of a snapshot.
@@ -11,6 +13,12 @@ pub(crate) type Labels = BTreeMap<String, String>;
 pub(crate) const SNAPSHOT_REF: &str = "containerd.io/snapshot.ref";
 /// The label of layers that were never fetched as a whole, as other snapshotters set it.
 const REMOTE: (&str, &str) = ("containerd.io/snapshot/remote", "remote snapshot");
+
+/// The chain ID of the layer below, which containerd does not give as the parent if it unpacks layers in parallel.
+const PARENT_CHAIN_ID: &str = "containerd.io/snapshot/parent-chain-id";
+/// The users and groups of the machine that those of a container are, if it has a user namespace.
+const USER_MAPPING: &str = "containerd.io/snapshot/uidmapping";
+const GROUP_MAPPING: &str = "containerd.io/snapshot/gidmapping";
 
 /// What containerd says about a layer, if `enable_remote_snapshot_annotations` or its counterpart of the CRI is set.
 const IMAGE_REF: &str = "containerd.io/snapshot/cri.image-ref";
@@ -24,13 +32,32 @@ const EROFS: &str = "erofs";
 const LABEL_BYTES_MAX: usize = 4096;
 const LABELS_MAX: usize = 1024;
 
-/// A layer that can be mounted without fetching it.
+/// A layer in a registry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RemoteLayer {
     /// The name of its snapshot.
     pub(crate) target: String,
-    /// Its URL, `oci://…`, with digests.
-    pub(crate) url: String,
+    /// The reference of the image, as the user has given it.
+    pub(crate) image: String,
+    /// The registry and the repository.
+    pub(crate) repository: String,
+    /// The digests of the manifest and of the layer.
+    pub(crate) manifest: String,
+    pub(crate) digest: String,
+    /// Whether it is an EROFS image.
+    pub(crate) is_erofs: bool,
+}
+
+impl RemoteLayer {
+    /// The URL of a layer of the same repository, `oci://…`, with digests.
+    pub(crate) fn url(&self, manifest: &str, layer: &str) -> String {
+        format!("oci://{}@{manifest}#{layer}", self.repository)
+    }
+
+    /// Its own URL.
+    pub(crate) fn own_url(&self) -> String {
+        self.url(&self.manifest, &self.digest)
+    }
 }
 
 /// Refuses labels that containerd would refuse.
@@ -52,12 +79,9 @@ pub(crate) fn is_erofs(labels: &Labels) -> bool {
     labels.get(FORMAT).is_some_and(|format| format == EROFS)
 }
 
-/// The layer to mount for a snapshot, if it is in a registry and can be read in place.
+/// The layer that is unpacked into a snapshot, if it is in a registry.
 pub(crate) fn remote_layer(labels: &Labels) -> Option<RemoteLayer> {
     let value = |name: &str| labels.get(name).map(String::as_str);
-    if !is_erofs(labels) {
-        return None;
-    }
     let (manifest, layer) = (sha256(value(MANIFEST_DIGEST)?)?, sha256(value(LAYER_DIGEST)?)?);
     let reference = value(IMAGE_REF)?;
     let name = reference.split_once('@').map_or(reference, |(name, _)| name);
@@ -68,8 +92,33 @@ pub(crate) fn remote_layer(labels: &Labels) -> Option<RemoteLayer> {
     if !repository.contains('/') || !repository.bytes().all(is_plain) {
         return None;
     }
-    let url = format!("oci://{repository}@{manifest}#{layer}");
-    Some(RemoteLayer { target: value(SNAPSHOT_REF)?.to_owned(), url })
+    Some(RemoteLayer {
+        target: value(SNAPSHOT_REF)?.to_owned(),
+        image: reference.to_owned(),
+        repository: repository.to_owned(),
+        manifest: manifest.to_owned(),
+        digest: layer.to_owned(),
+        is_erofs: is_erofs(labels),
+    })
+}
+
+/// Whether containerd will give the parent of the layer with its commit (the capability `rebase`).
+pub(crate) fn is_unpacked_in_parallel(labels: &Labels, parent: &str) -> bool {
+    parent.is_empty() && labels.get(PARENT_CHAIN_ID).is_some_and(|parent| !parent.is_empty())
+}
+
+/// Which users and groups of the machine those of the container are; `None` without a user namespace.
+///
+/// # Errors
+/// A label is wrong.
+pub(crate) fn id_mapping(labels: &Labels) -> Result<Option<IdMapping>> {
+    match (labels.get(USER_MAPPING), labels.get(GROUP_MAPPING)) {
+        (None, None) => Ok(None),
+        (Some(users), Some(groups)) => {
+            IdMapping::parse(users, groups).map(Some).map_err(SnapshotError::InvalidArgument)
+        }
+        _ => Err(SnapshotError::InvalidArgument(format!("{USER_MAPPING} and {GROUP_MAPPING} belong together"))),
+    }
 }
 
 /// The labels of a snapshot whose layer was mounted from a registry.
@@ -80,7 +129,7 @@ pub(crate) fn of_remote(labels: &Labels) -> Labels {
 }
 
 /// A SHA-256 digest in its usual form.
-fn sha256(text: &str) -> Option<&str> {
+pub(crate) fn sha256(text: &str) -> Option<&str> {
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let digits = text.strip_prefix("sha256:")?;
     (digits.len() == 64 && digits.bytes().all(is_digit)).then_some(text)
@@ -111,7 +160,7 @@ mod tests {
             ("localhost:5000/a/b:v1", &layer, EROFS, Some("localhost:5000/a/b")),
             (&format!("host/app@{manifest}"), &layer, EROFS, Some("host/app")),
             (&format!("host/app:v1@{manifest}"), &layer, EROFS, Some("host/app")),
-            ("host/app:v1", &layer, "squashfs", None),
+            ("host/app:v1", &layer, "squashfs", Some("host/app")),
             ("host/app:v1", "sha256:12", EROFS, None),
             ("host/a b:v1", &layer, EROFS, None),
             ("host/a#b:v1", &layer, EROFS, None),
@@ -120,12 +169,30 @@ mod tests {
         ] {
             let found = remote_layer(&labels(reference, digest, format));
             let expected = expected.map(|repository| format!("oci://{repository}@{manifest}#{layer}"));
-            assert_eq!(found.map(|layer| layer.url), expected, "{reference} {format}");
+            let is_erofs = found.as_ref().is_some_and(|layer| layer.is_erofs);
+            assert_eq!(is_erofs, expected.is_some() && format == EROFS, "{reference} {format}");
+            assert_eq!(found.map(|layer| layer.own_url()), expected, "{reference} {format}");
         }
-        for name in [SNAPSHOT_REF, IMAGE_REF, MANIFEST_DIGEST, LAYER_DIGEST, FORMAT] {
+        for name in [SNAPSHOT_REF, IMAGE_REF, MANIFEST_DIGEST, LAYER_DIGEST] {
             let mut labels = labels("host/app:v1", &layer, EROFS);
             labels.remove(name);
             assert_eq!(remote_layer(&labels), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn mappings_of_ids_are_complete() {
+        for (users, groups, expected) in [
+            (None, None, Ok(false)),
+            (Some("0:100000:65536"), Some("0:100000:65536"), Ok(true)),
+            (Some("0:100000:65536"), None, Err(())),
+            (None, Some("0:100000:65536"), Err(())),
+            (Some("0:100000"), Some("0:100000:65536"), Err(())),
+        ] {
+            let labels = [(USER_MAPPING, users), (GROUP_MAPPING, groups)];
+            let labels = labels.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
+            let found = id_mapping(&labels.collect()).map(|mapping| mapping.is_some());
+            assert_eq!(found.map_err(drop), expected, "{users:?} {groups:?}");
         }
     }
 

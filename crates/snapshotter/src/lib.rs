@@ -3,20 +3,25 @@
 //! Layers that are EROFS images are mounted by Floe, out of the registry or from a file, and are ready at once. Ordinary layers are
 //! directories that containerd unpacks into, as those of its own overlayfs snapshotter. Containers get `bind` and `overlay` mounts.
 //!
-//! `server` listens and translates requests (`messages`, `methods`); `snapshotter` has the operations, without gRPC; `records`
-//! keeps what is known about snapshots on disk, one file for each; `mounts` says what containerd mounts for a container.
+//! `server` listens and translates requests (`messages`, `methods`); `snapshotter` has the operations, without gRPC; `snapshot_directories`
+//! has their directories and mounts layers; `records` keeps what is known about snapshots on disk, one file for each; `mounts` says what
+//! containerd mounts for a container; `mapped` shows layers with the owners of a user namespace; `twins` finds converted layers in
+//! registries.
 #![forbid(unsafe_code)]
 
 mod error;
 mod filter;
 mod labels;
+mod mapped;
 mod messages;
 mod methods;
 mod mounts;
 mod record;
 mod records;
 mod server;
+mod snapshot_directories;
 mod snapshotter;
+mod twins;
 mod usage;
 
 pub use error::SnapshotError;

@@ -2,15 +2,15 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, DirBuilder},
-    io,
-    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown},
+    fs,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use floe_image::ShownName;
-use floe_keeper::{MountCommand, unmount_all};
+use floe_keeper::MountCommand;
+use floe_remote::RemoteOptions;
 use floe_sync::{Mutex, Turns};
 
 use crate::{
@@ -21,14 +21,9 @@ use crate::{
     mounts::{Directories, Overlay},
     record::{Content, Record, State, Time, Usage},
     records::Records,
+    snapshot_directories::{EROFS_LAYER, FILES, SnapshotDirectories, WORK},
+    twins::Twins,
 };
-
-/// The directories of a snapshot: its files, which are the upper directory of an overlay, and the work directory of one.
-const FILES: &str = "fs";
-const WORK: &str = "work";
-/// The file that makes containerd's erofs differ store a layer as an image, and that image.
-const EROFS_MARK: &str = ".erofslayer";
-const EROFS_LAYER: &str = "layer.erofs";
 
 /// Settings of a snapshotter.
 #[derive(Clone, Debug)]
@@ -41,6 +36,8 @@ pub struct SnapshotterOptions {
     pub auth_file: Option<PathBuf>,
     /// What happens with a layer that cannot be mounted from its registry.
     pub unreachable: Unreachable,
+    /// How registries are asked for converted twins of ordinary layers; `None` if they are not.
+    pub twins: Option<RemoteOptions>,
     /// Whether containerd's erofs differ converts ordinary layers.
     pub converts: bool,
 }
@@ -58,10 +55,12 @@ pub enum Unreachable {
 /// Snapshots, in a directory. All operations may take long, and may be called on several threads.
 pub struct Snapshotter {
     options: SnapshotterOptions,
+    directories: SnapshotDirectories,
     overlay: Overlay,
     records: Mutex<Records>,
     /// The names of layers that are being mounted.
     turns: Turns<String>,
+    twins: Option<Twins>,
     say: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -71,26 +70,32 @@ impl Snapshotter {
     /// # Errors
     /// The directory cannot be used.
     pub fn open(options: SnapshotterOptions, say: Arc<dyn Fn(&str) + Send + Sync>) -> Result<Self> {
-        let snapshots = options.root.join("snapshots");
-        // Other users must not see the files of containers, some of which have set-user-id bits.
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&snapshots);
-        made.map_err(SnapshotError::file(&snapshots))?;
-        let (records, messages) = Records::open(&options.root.join("records"), &ids_in(&snapshots)?)?;
+        let directories = SnapshotDirectories::open(&options.root, options.mount.clone(), options.auth_file.clone())?;
+        let (records, messages) = Records::open(&options.root.join("records"), &directories.ids()?)?;
         messages.iter().for_each(|message| say(message));
         let (records, overlay) = (Mutex::new(records), Overlay::detect());
-        Ok(Self { options, overlay, records, turns: Turns::default(), say })
+        let twins = options.twins.clone().map(Twins::new);
+        Ok(Self { options, directories, overlay, records, turns: Turns::default(), twins, say })
     }
 
-    /// Creates a writable snapshot. The layer of an EROFS image in a registry is mounted and committed instead.
+    /// Creates a writable snapshot. The layer of an EROFS image in a registry is mounted and committed instead. If the parent will be
+    /// known with its commit only, it is mounted, and the mounts are read-only: containerd 2.4 then neither fetches nor unpacks it.
     ///
     /// # Errors
     /// The name or the layer exists already; there is no such parent.
     pub(crate) fn prepare(&self, key: &str, parent: &str, labels: Labels) -> Result<Vec<Mount>> {
         labels::check(&labels)?;
-        if let Some(layer) = labels::remote_layer(&labels) {
+        if let Some(layer) = labels::remote_layer(&labels)
+            && let Some(url) = self.mountable(&layer)
+        {
             self.records.lock().check_new(key)?;
-            match self.add_remote(&layer, parent, &labels) {
-                Ok(()) => return Err(SnapshotError::AlreadyExists(layer.target)),
+            let added = match labels::is_unpacked_in_parallel(&labels, parent) {
+                true => self.add_remote(url, key, State::Active, parent, &labels).map(Some),
+                false => self.add_remote(url, &layer.target, State::Committed, parent, &labels).map(|_| None),
+            };
+            match added {
+                Ok(None) => return Err(SnapshotError::AlreadyExists(layer.target)),
+                Ok(Some(staged)) => return self.overlay_mounts(&staged, &[]),
                 Err(error @ SnapshotError::Failed(_)) if self.options.unreachable == Unreachable::Pull => {
                     (self.say)(&format!("{error}; containerd fetches the layer"));
                 }
@@ -141,12 +146,13 @@ impl Snapshotter {
             }
             record.clone()
         };
-        let directory = self.directory(record.id);
+        let directory = self.directories.path(record.id);
         let blob = directory.join(EROFS_LAYER);
         let failed = SnapshotError::file(&directory);
         let (content, usage) = match fs::symlink_metadata(&blob) {
+            _ if matches!(record.content, Content::Remote(_)) => (record.content, Usage::default()),
             Ok(metadata) => {
-                self.mount_image(&Content::Blob, record.id)?;
+                self.directories.mount_image(&Content::Blob, record.id)?;
                 (Content::Blob, Usage { bytes: metadata.blocks() * 512, inodes: 1 })
             }
             Err(_) => (Content::Directory, Usage::of_tree(&directory.join(FILES)).map_err(failed)?),
@@ -166,6 +172,7 @@ impl Snapshotter {
             _ => {}
         }
         record.name = name.to_owned();
+        let labels = if matches!(content, Content::Remote(_)) { labels::of_remote(&labels) } else { labels };
         (record.state, record.content, record.usage, record.labels) = (State::Committed, content, usage, labels);
         (record.created, record.updated) = (Time::now(), Time::now());
         records.store(key, record)
@@ -185,7 +192,7 @@ impl Snapshotter {
             records.remove(key)?
         };
         // Without a record, the files are garbage, which Cleanup also removes.
-        if let Err(error) = self.delete(record.id) {
+        if let Err(error) = self.directories.delete(record.id) {
             (self.say)(&error.to_string());
         }
         Ok(())
@@ -238,10 +245,11 @@ impl Snapshotter {
     /// There is none, or its files cannot be read.
     pub(crate) fn usage(&self, key: &str) -> Result<Usage> {
         let record = self.stat(key)?;
-        let directory = self.directory(record.id).join(FILES);
+        let directory = self.directories.path(record.id).join(FILES);
         match record.state {
             State::Committed => Ok(record.usage),
             State::View => Ok(Usage::default()),
+            State::Active if record.content != Content::Directory => Ok(Usage::default()),
             State::Active => Usage::of_tree(&directory).map_err(SnapshotError::file(&directory)),
         }
     }
@@ -251,19 +259,14 @@ impl Snapshotter {
     /// # Errors
     /// They cannot be removed.
     pub(crate) fn cleanup(&self) -> Result<()> {
-        let snapshots = self.options.root.join("snapshots");
         let garbage = {
             // Directories are created under this lock.
             let records = self.records.lock();
             let used: BTreeSet<u64> = records.all().map(|record| record.id).collect();
             let busy = self.turns.busy();
-            if busy.is_empty() { ids_in(&snapshots)?.difference(&used).copied().collect() } else { Vec::new() }
+            if busy.is_empty() { self.directories.ids()?.difference(&used).copied().collect() } else { Vec::new() }
         };
-        garbage.into_iter().try_for_each(|id| self.delete(id))
-    }
-
-    fn directory(&self, id: u64) -> PathBuf {
-        self.options.root.join("snapshots").join(id.to_string())
+        garbage.into_iter().try_for_each(|id| self.directories.delete(id))
     }
 
     /// Creates a snapshot with a directory.
@@ -286,6 +289,7 @@ impl Snapshotter {
         };
         // Also finds the owner of the root, which the new directory gets.
         let lower = self.lower(&parents)?;
+        let mapping = labels::id_mapping(&labels)?;
         let mut records = self.records.lock();
         records.check_new(key)?;
         let id = records.take_id();
@@ -302,14 +306,18 @@ impl Snapshotter {
             usage: Usage::default(),
         };
         let is_erofs = state == State::Active && self.is_for_differ(&record.labels);
-        let made = self.make_directory(id, state, lower.first().map(Path::new), is_erofs);
+        let made = self.directories.make(id, state, lower.first().map(Path::new), mapping.as_ref(), is_erofs);
         if let Err(error) = made.and_then(|()| records.store("", record.clone())) {
             drop(records);
-            let _ = self.delete(id);
+            let _ = self.directories.delete(id);
             return Err(error);
         }
         drop(records);
-        Ok(self.overlay_mounts(&record, &lower))
+        let mounts = self.overlay_mounts(&record, &lower);
+        if mounts.is_err() {
+            self.remove(key)?;
+        }
+        mounts
     }
 
     /// Whether containerd's erofs differ may store an image in a snapshot.
@@ -317,119 +325,92 @@ impl Snapshotter {
         labels.contains_key(SNAPSHOT_REF) && (self.options.converts || labels::is_erofs(labels))
     }
 
-    fn make_directory(&self, id: u64, state: State, lower: Option<&Path>, is_erofs: bool) -> Result<()> {
-        let directory = self.directory(id);
-        let make = || -> io::Result<()> {
-            fs::create_dir(&directory)?;
-            let files = directory.join(FILES);
-            fs::create_dir(&files)?;
-            fs::set_permissions(&files, fs::Permissions::from_mode(0o755))?;
-            if let Some(lower) = lower {
-                let root = fs::metadata(lower)?;
-                lchown(&files, Some(root.uid()), Some(root.gid()))?;
-            }
-            if state == State::Active {
-                fs::create_dir(directory.join(WORK))?;
-            }
-            if is_erofs {
-                fs::write(directory.join(EROFS_MARK), "")?;
-            }
-            Ok(())
-        };
-        make().map_err(SnapshotError::file(&directory))
+    /// The URL of an EROFS image with the files of a layer: the layer itself, or its converted twin.
+    fn mountable(&self, layer: &RemoteLayer) -> Option<String> {
+        if layer.is_erofs {
+            return Some(layer.own_url());
+        }
+        let found = self.twins.as_ref()?.find(layer);
+        found.unwrap_or_else(|error| {
+            (self.say)(&format!("{}: no converted layers are looked for: {error}", layer.image.escape_debug()));
+            None
+        })
     }
 
-    /// Mounts a layer from its registry, and commits it.
-    fn add_remote(&self, layer: &RemoteLayer, parent: &str, labels: &Labels) -> Result<()> {
-        let _turn = self.turns.take(&layer.target);
+    /// Mounts a layer from its registry, and stores it under a name, unless there is a snapshot with this name.
+    fn add_remote(&self, url: String, name: &str, state: State, parent: &str, labels: &Labels) -> Result<Record> {
+        let _turn = self.turns.take(name);
         let id = {
             let mut records = self.records.lock();
-            if records.find(&layer.target).is_ok() {
-                return Ok(());
+            if let Ok(record) = records.find(name) {
+                return Ok(record.clone());
             }
             if !parent.is_empty() {
                 records.parent(parent)?;
             }
             records.take_id()
         };
-        let content = Content::Remote(layer.url.clone());
-        let added = self.make_directory(id, State::View, None, false).and_then(|()| self.mount_image(&content, id));
+        let content = Content::Remote(url);
+        let added = self.directories.make(id, State::View, None, None, false);
+        let added = added.and_then(|()| self.directories.mount_image(&content, id));
         let added = added.and_then(|()| {
             let now = Time::now();
             let record = Record {
                 id,
-                name: layer.target.clone(),
+                name: name.to_owned(),
                 parent: (!parent.is_empty()).then(|| parent.to_owned()),
-                state: State::Committed,
+                state,
                 content,
                 labels: labels::of_remote(labels),
                 created: now,
                 updated: now,
                 usage: Usage::default(),
             };
-            self.records.lock().store("", record)
+            self.records.lock().store("", record.clone())?;
+            Ok(record)
         });
         if added.is_err() {
-            let _ = self.delete(id);
+            let _ = self.directories.delete(id);
         }
         added
     }
 
     fn mounts_of(&self, record: &Record, parents: &[Record]) -> Result<Vec<Mount>> {
-        Ok(self.overlay_mounts(record, &self.lower(parents)?))
+        if record.content != Content::Directory {
+            self.directories.mount_image(&record.content, record.id)?;
+        }
+        self.overlay_mounts(record, &self.lower(parents)?)
     }
 
-    fn overlay_mounts(&self, record: &Record, lower: &[String]) -> Vec<Mount> {
-        let directory = self.directory(record.id);
+    fn overlay_mounts(&self, record: &Record, lower: &[String]) -> Result<Vec<Mount>> {
+        let is_writable = record.state == State::Active && record.content == Content::Directory;
+        let parent = record.parent.as_deref().unwrap_or_default();
+        let lower = match labels::id_mapping(&record.labels)? {
+            Some(mapping) => self.directories.map_owners(record.id, &mapping, lower)?,
+            // containerd turns whiteouts into those of overlayfs only if it unpacks into an overlay.
+            None if is_writable && labels::is_unpacked_in_parallel(&record.labels, parent) => {
+                vec![self.directories.make_empty(record.id)?]
+            }
+            None => lower.to_vec(),
+        };
+        let directory = self.directories.path(record.id);
         let (own, work) = (directory.join(FILES), directory.join(WORK));
-        let upper = (record.state == State::Active).then_some(own.as_path());
-        self.overlay.mounts(&Directories { upper, work: &work, lower, own: &own })
+        let upper = is_writable.then_some(own.as_path());
+        Ok(self.overlay.mounts(&Directories { upper, work: &work, lower: &lower, own: &own }))
     }
 
     /// The directories of parents, which are mounted if they were not, as after a restart of the machine.
     fn lower(&self, parents: &[Record]) -> Result<Vec<String>> {
         let lower = parents.iter().map(|parent| {
-            self.mount_image(&parent.content, parent.id)?;
-            let path = self.directory(parent.id).join(FILES);
+            self.directories.mount_image(&parent.content, parent.id)?;
+            let path = self.directories.path(parent.id).join(FILES);
             let text = path.to_str().filter(|text| !text.contains([':', ',', '\\']));
             let wrong = || SnapshotError::Failed(format!("overlayfs does not support the path {}", path.shown()));
             text.map(str::to_owned).ok_or_else(wrong)
         });
         lower.collect()
     }
-
-    /// Mounts the image of a snapshot, if it has one.
-    fn mount_image(&self, content: &Content, id: u64) -> Result<()> {
-        let directory = self.directory(id);
-        let image = match content {
-            Content::Directory => return Ok(()),
-            Content::Blob => directory.join(EROFS_LAYER).to_string_lossy().into_owned(),
-            Content::Remote(url) => url.clone(),
-        };
-        // Two threads must not mount the same image one above the other.
-        let _turn = self.turns.take(&id.to_string());
-        let mounted = self.options.mount.mount(&image, self.options.auth_file.as_deref(), &directory.join(FILES));
-        mounted.map_err(|error| SnapshotError::Failed(error.to_string()))
-    }
-
-    /// Removes the directory of a snapshot, and its mounts.
-    fn delete(&self, id: u64) -> Result<()> {
-        let directory = self.directory(id);
-        let failed = SnapshotError::file(&directory);
-        unmount_all(&directory.join(FILES)).map_err(&failed)?;
-        match fs::remove_dir_all(&directory) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
-            _ => Ok(()),
-        }
-    }
 }
 
-/// The numbers of the directories in a directory.
-fn ids_in(directory: &Path) -> Result<BTreeSet<u64>> {
-    let failed = SnapshotError::file(directory);
-    let mut ids = BTreeSet::new();
-    for entry in fs::read_dir(directory).map_err(&failed)? {
-        ids.extend(entry.map_err(&failed)?.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
-    }
-    Ok(ids)
-}
+#[cfg(test)]
+mod tests;

@@ -44,6 +44,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t)]
     unreachable: UnreachableArgument,
 
+    /// Do not ask the registry whether the index of an ordinary image also has converted layers, which would be mounted
+    #[arg(long)]
+    no_twins: bool,
+
     /// Let containerd's erofs differ convert ordinary layers, so that they are mounted, too
     #[arg(long)]
     convert: bool,
@@ -66,12 +70,14 @@ enum UnreachableArgument {
 /// # Errors
 /// The socket or the directory cannot be used.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
-    let Arguments { address, unreachable, convert, layers } = arguments;
+    let Arguments { address, unreachable, no_twins, convert, layers } = arguments;
+    let remote = layers.remote.options().remote;
     let options = SnapshotterOptions {
         root: layers.root("floe-snapshotter", "floe/snapshotter")?,
         // A FUSE mount whose process was killed can be recognised, and is replaced.
         mount: layers.mount_command("front=fuse,service=auto"),
-        auth_file: layers.remote.options().remote.auth_file,
+        auth_file: remote.auth_file.clone(),
+        twins: (!no_twins).then_some(remote),
         unreachable: match unreachable {
             UnreachableArgument::Pull => Unreachable::Pull,
             UnreachableArgument::Fail => Unreachable::Fail,

@@ -28,6 +28,7 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", 
 [proxy_plugins.floe]
   type = "snapshot"
   address = "/run/snapshotter.sock"
+  capabilities = ["remap-ids"]
   [proxy_plugins.floe.exports]
     root = "/run/snapshots"
     enable_remote_snapshot_annotations = "true"
@@ -38,9 +39,11 @@ disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", 
   platform = "linux"
   snapshotter = "floe"
 END
+# Most tests have ordinary layers that are unpacked.
+twins=--no-twins
 start_snapshotter() {
     : > /run/snapshotter.log
-    floe snapshotter --address /run/snapshotter.sock --root /run/snapshots "$@" -- --cache-directory /run/cache \
+    floe snapshotter $twins --address /run/snapshotter.sock --root /run/snapshots "$@" -- --cache-directory /run/cache \
         ${mount_options-} > /run/snapshotter.log 2>&1 &
     snapshotter=$!
     until grep -q serving /run/snapshotter.log; do kill -0 $snapshotter; sleep 0.05; done
@@ -190,6 +193,70 @@ done
 [ "$(ls /run/snapshots/snapshots/*/layer.erofs | wc -l)" = 3 ]
 [ "$(ls /run/containerd-root/io.containerd.snapshotter.v1.erofs/snapshots/*/layer.erofs | wc -l)" = 3 ]
 ctr images rm --sync "$registry/both:v1" > /run/removed
+refuse grep /run/snapshots /proc/self/mountinfo
+"#;
+    run_script(&root, scene.path(), server.port, script);
+}
+
+#[test]
+fn ordinary_images_have_converted_twins() {
+    if !skip::ready(&[Need::Root, Need::Fuse, Need::ContainerRoot, Need::Peer("docker-registry")]) {
+        return;
+    }
+    let root = ContainerRoot::new();
+    let scene = tempfile::tempdir().expect("a folder");
+    let server = registry(scene.path());
+    let script = r#"
+kill $snapshotter
+wait $snapshotter || true
+twins=
+start_snapshotter
+# containerd takes the first manifest, that of the original, whose layers it does not fetch.
+pull floe both:v1
+[ "$(grep -c ' /run/snapshots/snapshots/[0-9]*/fs ' /proc/self/mountinfo)" = 3 ]
+index=$(ctr images ls | grep both:v1 | grep -o 'sha256:[0-9a-f]*')
+manifest=$(ctr content get "$index" | jq -r '.manifests[] | select(.platform.architecture == "amd64") | .digest' | head -n 1)
+for layer in $(ctr content get "$manifest" | jq -r '.layers[].digest'); do refuse ctr content get "$layer" > /run/content 2>&1; done
+in_container floe both:v1 'read first < /etc/config; [ ${#first} = 50 ] && [ ! -e /etc/gone ]'
+tree floe both:v1 twins
+ctr images rm --sync "$registry/both:v1" > /run/removed
+pull overlayfs both:v1
+tree overlayfs both:v1 plain
+cmp /run/overlayfs-plain.tar /run/floe-twins.tar
+refuse grep /run/snapshots /proc/self/mountinfo
+"#;
+    run_script(&root, scene.path(), server.port, script);
+}
+
+#[test]
+fn user_namespaces_of_containers_see_their_own_owners() {
+    if !skip::ready(&[Need::Root, Need::Fuse, Need::ContainerRoot, Need::Peer("docker-registry")]) {
+        return;
+    }
+    let root = ContainerRoot::new();
+    let scene = tempfile::tempdir().expect("a folder");
+    let server = registry(scene.path());
+    // Layers that are mounted, and layers that are unpacked.
+    let script = r#"
+mapped() {
+    status=0
+    ctr run --rm --snapshotter floe --remap-labels --uidmap "0:$2:65536" --gidmap "0:$2:65536" "$registry/$1" test \
+        /bin/sh -c "$3 && exit 3" || status=$?
+    [ $status = 3 ]
+}
+for image in erofs:v1 both:v1; do
+    pull floe $image
+    # The root of the namespace has the files of root, and can change them.
+    mapped $image 100000 '[ -O /etc/config ] && [ -G /etc ] && [ -u /bin/tool ] && [ ! -O /opaque/new ] &&
+        echo > /etc/config && echo > /new && [ -O /new ] && : > /opaque/third'
+    # Each namespace has its own owners, and so has a container without one.
+    mapped $image 200000 '[ -O /etc/config ] && [ -s /opaque/third ]'
+    in_container floe $image '[ -O /etc/config ] && [ -s /opaque/third ]'
+done
+refuse ctr run --rm --snapshotter floe --remap-labels --uidmap 0:100000:65536 --gidmap 5:100000:65536 "$registry/erofs:v1" test \
+    /bin/sh -c : > /run/said 2>&1
+ctr images rm --sync "$registry/erofs:v1" "$registry/both:v1" > /run/removed
+[ -z "$(ls /run/snapshots/snapshots /run/snapshots/records | grep -v :)" ]
 refuse grep /run/snapshots /proc/self/mountinfo
 "#;
     run_script(&root, scene.path(), server.port, script);
