@@ -18,12 +18,15 @@ use super::{
     needed::needed_steps,
     registry::Registry,
     scattered::{chosen_files, measurements},
-    server::WebServer,
+    server::{WebServer, as_object_store},
 };
 use crate::task_error::{During, Outcome, TaskError};
 
 /// The contenders, in the order of the table.
-const CONTENDERS: [&str; 3] = ["floe", "floe-base", "limit"];
+const CONTENDERS: [&str; 4] = ["floe", "floe-base", OBJECT_STORE, "limit"];
+
+/// The image comes from an object store.
+const OBJECT_STORE: &str = "floe-s3";
 
 /// Options of the workload.
 #[derive(clap::Args)]
@@ -108,6 +111,7 @@ impl DataSet {
                             };
                             let epochs = match *name {
                                 "limit" => self.limit(&link(self.server.address())?).map(|epoch| vec![epoch]),
+                                OBJECT_STORE => self.load(name, &link(self.server.address())?, *readers),
                                 _ => self.load(name, &link(self.registry.address)?, *readers),
                             };
                             match epochs {
@@ -141,8 +145,14 @@ impl DataSet {
         let mut before = Passed::default();
         let epochs = [1, 2].map(|seed| {
             let mut command = Command::new(program);
-            command.args(["mount", "--cache-directory"]).arg(cache.path()).arg("--require-verified");
-            command.arg(format!("oci://{}/image:plain", link.address()));
+            command.args(["mount", "--cache-directory"]).arg(cache.path());
+            if name == OBJECT_STORE {
+                let file = self.image.file_name().unwrap_or_default().to_string_lossy();
+                let url = as_object_store(&mut command, link.address(), &file);
+                command.arg(url);
+            } else {
+                command.arg("--require-verified").arg(format!("oci://{}/image:plain", link.address()));
+            }
             let started = Instant::now();
             let session = Session::by(command, "floe")?;
             self.read_shuffled(&session.path(), seed, readers)?;

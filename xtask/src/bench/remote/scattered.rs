@@ -15,12 +15,12 @@ use super::{
     needed::needed_steps,
     program::succeed,
     registry::Registry,
-    server::WebServer,
+    server::{WebServer, as_object_store},
 };
 use crate::task_error::{During, Outcome, TaskError};
 
 /// The contenders, in the order of the table.
-const CONTENDERS: [&str; 11] = [
+const CONTENDERS: [&str; 13] = [
     "floe",
     "floe-base",
     "floe-profile",
@@ -30,12 +30,18 @@ const CONTENDERS: [&str; 11] = [
     "floe-kernel-profile",
     "floe-base-kernel-profile",
     LISTED,
+    OBJECT_STORE,
+    OBJECT_STORE_LISTED,
     REGISTRY,
     "limit",
 ];
 
 /// The image with a launch list beside it.
 const LISTED: &str = "floe-listed";
+
+/// The same out of an object store.
+const OBJECT_STORE: &str = "floe-s3";
+const OBJECT_STORE_LISTED: &str = "floe-s3-listed";
 
 /// The image comes from a registry, and every byte is verified.
 const REGISTRY: &str = "floe-registry";
@@ -188,8 +194,12 @@ impl Task {
         if name == REGISTRY {
             command.arg("--require-verified").arg(format!("oci://{}/image:plain", link.address()));
         } else {
-            let name = if name == LISTED { LISTED } else { "image" };
-            command.arg(format!("http://{}/{name}", link.address()));
+            let file = if name.ends_with("listed") { LISTED } else { "image" };
+            let url = match name {
+                OBJECT_STORE | OBJECT_STORE_LISTED => as_object_store(&mut command, link.address(), file),
+                _ => format!("http://{}/{file}", link.address()),
+            };
+            command.arg(url);
         }
         let started = Instant::now();
         let session = Session::by(command, "floe")?;

@@ -5,7 +5,8 @@ use std::{
     io::{BufRead, BufReader, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     os::unix::fs::FileExt,
-    path::{Path, PathBuf},
+    path::Path,
+    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -18,7 +19,11 @@ use crate::task_error::Outcome;
 /// The number of bytes that are read from a file at a time.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// Serves the files of a directory with range requests, over connections that stay open.
+/// The maximum number of components of a path: the root, a bucket, and the name of a file.
+const PATH_COMPONENTS_MAX: usize = 3;
+
+/// Serves the files of a directory with range requests, over connections that stay open. It is also the endpoint of an object store:
+/// each file is an object of a bucket with any name, and signatures are not checked.
 pub(super) struct WebServer {
     address: SocketAddr,
     is_ending: Arc<AtomicBool>,
@@ -46,6 +51,14 @@ impl WebServer {
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
+}
+
+/// Lets `program` find the server at `address` as an object store. Returns the URL of a file there.
+pub(super) fn as_object_store(program: &mut Command, address: SocketAddr, file: &str) -> String {
+    let endpoint = format!("http://{address}");
+    program.envs([("AWS_ENDPOINT_URL_S3", endpoint.as_str()), ("AWS_REGION", "bench")]);
+    program.envs([("AWS_ACCESS_KEY_ID", "bench"), ("AWS_SECRET_ACCESS_KEY", "bench")]);
+    format!("s3://bench/{file}")
 }
 
 impl Drop for WebServer {
@@ -76,8 +89,9 @@ fn serve(client: &TcpStream, folder: &Path) -> Option<()> {
 fn answer(mut client: &TcpStream, request: &str, range: Option<&str>, folder: &Path) -> Option<()> {
     let mut words = request.split(' ');
     let (method, path) = (words.next()?, words.next()?);
-    let name = PathBuf::from(path.trim_start_matches('/').split('?').next()?);
-    let file = (name.components().count() == 1).then(|| File::open(folder.join(&name)).ok()).flatten();
+    let path = Path::new(path.split('?').next()?);
+    let is_near = path.components().count() <= PATH_COMPONENTS_MAX;
+    let file = path.file_name().filter(|_| is_near).and_then(|name| File::open(folder.join(name)).ok());
     let Some(file) = file else {
         return client.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").ok();
     };
