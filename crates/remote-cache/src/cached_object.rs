@@ -13,9 +13,10 @@ use floe_image::ByteRange;
 use floe_sync::Mutex;
 
 use crate::{
-    Cache, Cause, FetchError, FetchFault, ObjectKey, RangeFetcher,
+    AheadReason, Cache, Cause, FetchError, FetchFault, ObjectKey, RangeFetcher,
+    ahead_chunks::AheadChunks,
     counters::Counters,
-    flights::{Flight, Flights, Outcome, Role, copy_of},
+    flights::{Flight, Flights, Lead, Outcome, Role, copy_of},
     layout::{ChunkIndex, ChunkLayout},
     stored_object::StoredObject,
     verifier::Verifier,
@@ -41,6 +42,7 @@ pub(crate) struct CachedObject {
     pub(crate) flights: Arc<Flights>,
     pub(crate) recent: RecentChunks,
     pub(crate) counters: Counters,
+    pub(crate) ahead: AheadChunks,
     /// Set once the object is open. Before that, only chunks of the hash tree are read.
     pub(crate) verifier: OnceLock<Verifier>,
     /// How long a read waits for another process that fetches a chunk.
@@ -50,8 +52,22 @@ pub(crate) struct CachedObject {
 /// The chunks that the current read has fetched itself: it need not read them back from the disk.
 type Led = VecDeque<(ChunkIndex, Arc<Flight>)>;
 
-/// The chunks to request for a reader that waits for the given ones, which they contain.
-pub(crate) type Reach<'reader> = &'reader dyn Fn(Range<ChunkIndex>) -> Range<ChunkIndex>;
+/// The chunks to request for a reader, which contain those that it waits for, and why the others are among them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Reach {
+    pub(crate) chunks: Range<ChunkIndex>,
+    pub(crate) reason: AheadReason,
+}
+
+/// Chooses what to request for a reader that waits for the given chunks.
+pub(crate) type ReachOf<'reader> = &'reader dyn Fn(Range<ChunkIndex>) -> Reach;
+
+impl Reach {
+    /// Only the chunks that a reader waits for.
+    pub(crate) const fn only(chunks: Range<ChunkIndex>) -> Self {
+        Self { chunks, reason: AheadReason::Rounding }
+    }
+}
 
 /// A read of consecutive chunks in progress.
 struct Reading<'reader> {
@@ -59,13 +75,13 @@ struct Reading<'reader> {
     end: ChunkIndex,
     cause: Cause,
     attempt: Attempt,
-    reach: Reach<'reader>,
+    reach: ReachOf<'reader>,
     led: Led,
 }
 
 impl CachedObject {
     /// Fills `output` with the bytes of `range`, which are all data or all tree, for a reader that waits.
-    pub(crate) fn read(&self, range: ByteRange, output: &mut [u8], cause: Cause, reach: Reach<'_>) -> io::Result<()> {
+    pub(crate) fn read(&self, range: ByteRange, output: &mut [u8], cause: Cause, reach: ReachOf<'_>) -> io::Result<()> {
         if range.is_empty() {
             return Ok(());
         }
@@ -73,6 +89,7 @@ impl CachedObject {
         let count = chunks.end - chunks.start;
         if count > 1 && self.read_stored(chunks.clone(), range.offset(), output) {
             self.counters.hits.add(count);
+            self.ahead.note_read(chunks);
             return Ok(());
         }
         let mut reading = Reading { end: chunks.end, cause, attempt: Attempt::First, reach, led: Led::new() };
@@ -97,8 +114,19 @@ impl CachedObject {
             return false;
         }
         self.counters.hits.add(chunks.end - chunks.start);
-        stored.mark_used(chunks);
+        stored.mark_used(chunks.clone());
+        self.ahead.note_read(chunks);
         true
+    }
+
+    /// Notes which chunks are fetched for a reader that waits for `wanted`, and which are fetched with them.
+    fn note_led(&self, led: impl Iterator<Item = ChunkIndex>, wanted: Range<ChunkIndex>, reason: AheadReason) {
+        for index in led {
+            match wanted.contains(&index) {
+                true => self.ahead.note_waited(index),
+                false => self.ahead.note_fetched(index, reason),
+            }
+        }
     }
 
     /// The chunks with bytes of a range, which is not empty.
@@ -125,9 +153,11 @@ impl CachedObject {
                 (flight, true)
             } else if attempt == Attempt::First && self.read_present(index, part, output, &within) {
                 self.counters.hits.add(1);
+                self.ahead.note_read(index..index + 1);
                 return Ok(());
             } else {
-                let request = self.request_for(index, reach(index..end), cause);
+                let Reach { chunks, reason } = reach(index..end);
+                let request = self.request_for(index, chunks, cause);
                 match self.flights.enter(index, request, cause) {
                     Role::Follower(flight) => {
                         self.counters.joined.add(1);
@@ -138,6 +168,7 @@ impl CachedObject {
                     }
                     Role::Leader(leads) => {
                         self.counters.misses.add(leads.len() as u64);
+                        self.note_led(leads.iter().map(Lead::index), index..end, reason);
                         *led = leads.iter().map(|lead| (lead.index(), Arc::clone(lead.flight()))).collect();
                         self.fill(leads, cause, attempt);
                         let Some(flight) = led_flight(led, index) else { continue };
@@ -148,6 +179,7 @@ impl CachedObject {
             match flight.wait() {
                 Outcome::Bytes(chunk) => {
                     within(&chunk, output);
+                    self.ahead.note_read(index..index + 1);
                     return Ok(());
                 }
                 // A reader that waits retries longer than a prefetch.
@@ -236,7 +268,7 @@ impl TreeBlocks for CachedObject {
     fn tree_block(&self, range: ByteRange, attempt: Attempt) -> io::Result<Bytes> {
         let mut block = vec![0; usize::try_from(range.len()).unwrap_or(0)];
         let index = self.layout.index_of(range.offset());
-        let reach: Reach<'_> = &|wanted| wanted;
+        let reach: ReachOf<'_> = &Reach::only;
         let mut reading = Reading { end: index + 1, cause: Cause::Tree, attempt, reach, led: Led::new() };
         self.read_part(index, range, &mut block, &mut reading)?;
         Ok(block.into())

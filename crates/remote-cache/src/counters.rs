@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::Cause;
+use crate::{AheadReason, Cause};
 
 /// Counters of an open object and of its cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -17,6 +17,8 @@ pub struct CacheCounts {
     pub requests: ByCause,
     /// Bytes fetched, by cause.
     pub bytes: ByCause,
+    /// Bytes fetched ahead of readers, in the order of [`AheadReason::ALL`].
+    pub ahead: [AheadCounts; AheadReason::ALL.len()],
     /// Chunks that this process evicted from the cache, of any object.
     pub evicted_chunks: u64,
     /// Fetched chunks that failed verification.
@@ -29,6 +31,15 @@ pub struct CacheCounts {
     pub hashed_bytes: u64,
     /// The CPU time for that, in nanoseconds.
     pub hashed_ns: u64,
+}
+
+/// Bytes that were fetched although no reader waited for them, for one reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AheadCounts {
+    /// All of them.
+    pub fetched_bytes: u64,
+    /// Those of which a reader has read at least a part of the chunk since.
+    pub read_bytes: u64,
 }
 
 /// A number for each cause.
@@ -73,14 +84,15 @@ impl Counters {
         self.bytes[cause.index()].add(bytes);
     }
 
-    /// The counters so far; the cache counts evictions.
-    pub(crate) fn counts(&self, evicted_chunks: u64) -> CacheCounts {
+    /// The counters so far, with those that are counted elsewhere.
+    pub(crate) fn counts(&self, evicted_chunks: u64, ahead: [AheadCounts; AheadReason::ALL.len()]) -> CacheCounts {
         CacheCounts {
             hits: self.hits.total(),
             misses: self.misses.total(),
             joined: self.joined.total(),
             requests: by_cause(&self.requests),
             bytes: by_cause(&self.bytes),
+            ahead,
             evicted_chunks,
             verification_failures: self.verification_failures.total(),
             corrupt_chunks: self.corrupt_chunks.total(),

@@ -7,7 +7,7 @@ use floe_image::ByteRange;
 
 use crate::{
     Cause, Digest, FetchError, FetchFault, SECTION_BYTES,
-    cached_object::CachedObject,
+    cached_object::{CachedObject, Reach},
     entry::MapEntry,
     fetcher::hand_over,
     flights::{Lead, Outcome},
@@ -307,7 +307,7 @@ impl CachedObject {
         // Errors are ignored here: verification reads the tree again and reports them.
         let read = |part: ByteRange| {
             let mut hashes = vec![0; usize::try_from(part.len()).unwrap_or(0)];
-            let _ = self.read(part, &mut hashes, Cause::Tree, &|wanted| wanted);
+            let _ = self.read(part, &mut hashes, Cause::Tree, &Reach::only);
         };
         let top = tree.top();
         match [leaves, top].map(|part| self.has(self.chunks_of(part))) {

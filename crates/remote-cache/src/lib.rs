@@ -3,6 +3,7 @@
 //! The crate contains no network code and no async code: it fetches bytes through a [`RangeFetcher`].
 #![deny(unsafe_code)]
 
+mod ahead_chunks;
 mod budget;
 mod cache;
 mod cached_object;
@@ -19,8 +20,11 @@ mod key;
 mod layout;
 #[allow(unsafe_code)]
 mod locks_sys;
+mod notes;
 mod prefetch;
 mod proven;
+mod reach;
+mod sequential_readers;
 mod source;
 mod stored_object;
 mod sweep;
@@ -29,8 +33,9 @@ mod trusted_path;
 mod verifier;
 mod verity;
 
+pub use ahead_chunks::AheadReason;
 pub use cache::{Cache, CacheOptions, Notice};
-pub use counters::{ByCause, CacheCounts};
+pub use counters::{AheadCounts, ByCause, CacheCounts};
 pub(crate) use digest::DIGEST_BYTES;
 pub use digest::{Digest, NoDigest};
 pub use digest_table::{BadTable, DigestTable, OBJECT_BYTES_MAX, PIECE_BYTES, TableRoot};

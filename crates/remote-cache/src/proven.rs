@@ -1,14 +1,11 @@
 //! Notes of this process: which chunks it has proven, and when it last marked sections as used.
 
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicU64, Ordering},
+use std::sync::atomic::Ordering;
+
+use crate::{
+    layout::{ChunkIndex, ChunkLayout, SectionIndex},
+    notes::Notes,
 };
-
-use crate::layout::{ChunkIndex, ChunkLayout, SectionIndex};
-
-/// How many notes one page has.
-const PAGE_NOTES: u64 = 256;
 
 /// Notes about an object. They take memory only for the parts of the object that are read.
 #[derive(Debug)]
@@ -18,14 +15,6 @@ pub(crate) struct ProvenChunks {
     /// By section: when it was last marked as used, in nanoseconds.
     marked_ns: Notes,
 }
-
-/// A number for each index, zero at first.
-#[derive(Debug)]
-struct Notes {
-    pages: Box<[OnceLock<Page>]>,
-}
-
-type Page = Box<[AtomicU64; PAGE_NOTES as usize]>;
 
 impl ProvenChunks {
     /// Notes about an object with these chunks, none of which is proven.
@@ -51,22 +40,6 @@ impl ProvenChunks {
         let marked = note.load(Ordering::Relaxed);
         let is_due = marked == 0 || now_ns.saturating_sub(marked) >= interval_ns;
         is_due && note.compare_exchange(marked, now_ns, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-    }
-}
-
-impl Notes {
-    fn new(count: u64) -> Self {
-        Self { pages: (0..count.div_ceil(PAGE_NOTES)).map(|_| OnceLock::new()).collect() }
-    }
-
-    fn known(&self, index: u64) -> Option<&AtomicU64> {
-        let page = self.pages.get(usize::try_from(index / PAGE_NOTES).ok()?)?;
-        page.get()?.get((index % PAGE_NOTES) as usize)
-    }
-
-    fn note(&self, index: u64) -> Option<&AtomicU64> {
-        let page = self.pages.get(usize::try_from(index / PAGE_NOTES).ok()?)?;
-        page.get_or_init(|| Box::new(std::array::from_fn(|_| AtomicU64::new(0)))).get((index % PAGE_NOTES) as usize)
     }
 }
 

@@ -9,9 +9,10 @@ use std::{
 use floe_image::{ByteRange, ImageSource};
 
 use crate::{
-    Cache, CacheCounts, Cause, DigestTable, FetchError, FetchFault, OBJECT_BYTES_MAX, ObjectKey, RangeFetcher, Trust,
-    VerityRoot,
-    cached_object::{CachedObject, RecentChunks},
+    AheadReason, Cache, CacheCounts, Cause, DigestTable, FetchError, FetchFault, OBJECT_BYTES_MAX, ObjectKey,
+    RangeFetcher, Trust, VerityRoot,
+    ahead_chunks::AheadChunks,
+    cached_object::{CachedObject, Reach, RecentChunks},
     counters::Counters,
     flights::Flights,
     prefetch::Prefetch,
@@ -91,6 +92,7 @@ impl CachedSource {
         });
         let object = Arc::new(CachedObject {
             layout: key.layout(),
+            ahead: AheadChunks::new(key.layout()),
             key,
             fetcher,
             cache: cache.cloned(),
@@ -119,7 +121,8 @@ impl CachedSource {
 
     /// The counters so far.
     pub fn counts(&self) -> CacheCounts {
-        self.object.counters.counts(self.object.cache.as_ref().map_or(0, |cache| cache.evicted_chunks()))
+        let evicted_chunks = self.object.cache.as_ref().map_or(0, |cache| cache.evicted_chunks());
+        self.object.counters.counts(evicted_chunks, self.object.ahead.counts())
     }
 
     /// Pauses prefetch, because other bytes are more urgent: while it is held, hints and sequential readers cause no fetches.
@@ -182,7 +185,7 @@ impl ImageSource for CachedSource {
 
     /// Fetches missing chunks in the background. Does nothing if they cannot be stored.
     fn will_need(&self, offset: u64, len: u64) {
-        self.prefetch.add(ByteRange::new(offset, len));
+        self.prefetch.add(ByteRange::new(offset, len), AheadReason::Hint);
     }
 }
 
@@ -204,7 +207,7 @@ fn open_tree(object: &CachedObject, root: &VerityRoot) -> io::Result<VerityTree>
         return Err(wrong(&"the object ends before its dm-verity tree"));
     }
     let mut start = vec![0; usize::try_from(tree.len().min(TREE_START_BYTES)).unwrap_or(0)];
-    object.read(ByteRange::new(tree.offset(), start.len() as u64), &mut start, Cause::Tree, &|wanted| wanted)?;
+    object.read(ByteRange::new(tree.offset(), start.len() as u64), &mut start, Cause::Tree, &Reach::only)?;
     let tree_in = |bytes: &[u8]| {
         let geometry = Geometry::of_object(bytes, root, object.key.len).map_err(|error| wrong(&error))?;
         let tree = VerityTree::new(geometry, root.root_hash);

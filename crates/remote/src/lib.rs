@@ -44,4 +44,4 @@ pub use registry::{
     EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, ImageToPush, Pushed, PushedFormat, RegistryImages, RootedLayer,
     StoredBlob, TABLE_ANNOTATION, TOC_ANNOTATION,
 };
-pub use remote_image::{ImageAbout, ImageCounts, ImageOptions, RemoteImage};
+pub use remote_image::{ImageAbout, ImageCounts, ImageOptions, ReasonCounts, RemoteImage};

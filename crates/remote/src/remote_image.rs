@@ -4,8 +4,8 @@ use std::{io, path::PathBuf, sync::Arc, thread};
 
 use floe_image::{ImageSource, ShownName, SourceIdentity, SourceOrigin, metrics};
 use floe_remote_cache::{
-    Cache, CacheCounts, CacheOptions, CachedSource, DigestTable, FetchError, FetchFault, RangeFetcher, SourceOptions,
-    TableRoot, Trust,
+    AheadReason, Cache, CacheCounts, CacheOptions, CachedSource, DigestTable, FetchError, FetchFault, RangeFetcher,
+    SourceOptions, TableRoot, Trust,
 };
 use serde::{Deserialize, Serialize};
 
@@ -74,7 +74,20 @@ metrics! {
         ;
         /// Requests to the server.
         pub remote: RemoteCounts,
+        /// Bytes fetched ahead of readers, by reason.
+        pub ahead: Vec<ReasonCounts>,
     }
+}
+
+/// Bytes that were fetched although no reader waited for them, for one reason.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReasonCounts {
+    /// The reason's name.
+    pub reason: String,
+    /// All of them.
+    pub fetched_bytes: u64,
+    /// Those that a reader has read since, in whole chunks.
+    pub read_bytes: u64,
 }
 
 /// An open remote image.
@@ -162,9 +175,17 @@ impl RemoteImage {
     /// The counters so far.
     pub fn counts(&self) -> ImageCounts {
         let launch = self.launch.as_ref().map(Launch::counts).unwrap_or_default();
-        let CacheCounts { hits, misses, joined, verification_failures, uncached_chunks, .. } = self.source.counts();
+        let CacheCounts { hits, misses, joined, ahead, verification_failures, uncached_chunks, .. } =
+            self.source.counts();
+        let ahead =
+            AheadReason::ALL.iter().zip(ahead.iter().zip(launch.ahead)).map(|(reason, (image, bundle))| ReasonCounts {
+                reason: reason.name().to_owned(),
+                fetched_bytes: image.fetched_bytes + bundle.fetched_bytes,
+                read_bytes: image.read_bytes + bundle.read_bytes,
+            });
         ImageCounts {
             remote: self.object.counts(),
+            ahead: ahead.collect(),
             cache_hits: hits + launch.hits,
             cache_misses: misses + launch.misses,
             cache_joined: joined + launch.joined,

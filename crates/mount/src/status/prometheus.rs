@@ -5,7 +5,7 @@ use std::{
     io::{self, Write},
 };
 
-use floe::remote::{CauseCounts, ImageCounts};
+use floe::remote::{CauseCounts, ImageCounts, ReasonCounts};
 use floe_image::{MetricKind, harmless};
 
 use super::{MetricGroup, report::Report};
@@ -65,6 +65,12 @@ fn write_remote(out: &mut MountSamples<'_>, image: &ImageCounts) -> io::Result<(
     out.family("floe_remote_requests_total", "Answered requests to the image's server.", "cause", requests)?;
     let bytes = by_cause(|cause| cause.bytes);
     out.family("floe_remote_bytes_total", "Bytes in these answers.", "cause", bytes)?;
+    let by_reason =
+        |count: fn(&ReasonCounts) -> u64| image.ahead.iter().map(move |ahead| (ahead.reason.as_str(), count(ahead)));
+    const AHEAD: &str = "Bytes fetched although no reader waited for them, by reason.";
+    out.family("floe_remote_ahead_bytes_total", AHEAD, "reason", by_reason(|ahead| ahead.fetched_bytes))?;
+    const READ: &str = "Those of these bytes that a reader has read since.";
+    out.family("floe_remote_ahead_read_bytes_total", READ, "reason", by_reason(|ahead| ahead.read_bytes))?;
     let outage_s = counts.outage_ms.unwrap_or(0) as f64 / 1e3;
     out.gauge(
         "floe_remote_outage_seconds",

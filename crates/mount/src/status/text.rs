@@ -130,6 +130,17 @@ fn write_remote(writer: &mut dyn Write, remote: &RemoteReport) -> io::Result<()>
         .collect();
     let causes = if causes.is_empty() { "nothing yet".to_owned() } else { causes.join(", ") };
     writeln!(writer, "  fetched    {causes}")?;
+    let ahead: Vec<_> = image
+        .ahead
+        .iter()
+        .filter(|ahead| ahead.fetched_bytes > 0)
+        .map(|ahead| {
+            format!("{} {}, {} of it read", shown(&ahead.reason), bytes(ahead.fetched_bytes), bytes(ahead.read_bytes))
+        })
+        .collect();
+    if !ahead.is_empty() {
+        writeln!(writer, "  ahead      {}", ahead.join("; "))?;
+    }
     if let Some(ms) = counts.outage_ms {
         writeln!(writer, "  server     unreachable for {}", for_people(ms as f64 * 1e6))?;
     }
