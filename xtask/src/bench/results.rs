@@ -122,8 +122,8 @@ impl Row {
     fn ratio(&self, first: &str, contender: &str) -> Option<f64> {
         let (own, other) = self.median(first).filter(|_| first != contender).zip(self.median(contender))?;
         let ratio = if self.better == Better::More { own / other } else { other / own };
-        // Counts may be zero.
-        Some(ratio).filter(|ratio| ratio.is_finite())
+        // Counts may be zero, and differences below zero.
+        Some(ratio).filter(|ratio| ratio.is_finite() && *ratio >= 0.0)
     }
 }
 

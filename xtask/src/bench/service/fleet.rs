@@ -177,12 +177,12 @@ impl Makers {
     }
 }
 
-/// The kernel's memory for itself, on the whole machine.
+/// The kernel's memory for itself, on the whole machine, without caches that it can reclaim.
 fn kernel_bytes() -> Outcome<u64> {
     let text = fs::read_to_string("/proc/meminfo")?;
     let kib = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
     };
-    Ok(["Slab", "KernelStack", "PageTables", "Percpu"].into_iter().map(kib).sum::<u64>() << 10)
+    Ok(["SUnreclaim", "KernelStack", "PageTables", "Percpu"].into_iter().map(kib).sum::<u64>() << 10)
 }

@@ -30,7 +30,7 @@ const CONTENT: Content = Content { image_count: 0, file_count: 40, file_bytes_ma
 /// Mount many images and leave them idle: by the service and by a process for each mount, with the kernel's EROFS in front and
 /// through FUSE, by squashfuse_ll and erofsfuse, and by the kernel through loop devices. Each contender's mounts grow from one number to the
 /// next. Memory, threads, descriptors and wake-ups are those of all its processes; wake-ups are voluntary context switches;
-/// kernel memory is that of the whole machine, compared with the time before. Times of mounts are those since the last number.
+/// kernel memory is what the kernel cannot reclaim on the whole machine, compared with the time before. Times of mounts are those since the last number.
 /// Afterwards, one mount of each image is read and compared. In parentheses: how many times better the first contender is. Needs
 /// root.
 #[derive(clap::Args)]
@@ -145,11 +145,9 @@ impl Course<'_> {
         let is_process_each = !makers.is_kernel && !name.starts_with("service-");
         let mut fleet = Fleet::new(self.stand, self.images, makers)?;
         for count in &self.arguments.counts {
-            if is_process_each {
-                if let Some(reason) = self.reason_to_stop(&fleet, *count)? {
-                    self.absent.push(format!("{name} with {count} mounts: {reason}"));
-                    break;
-                }
+            if is_process_each && let Some(reason) = self.reason_to_stop(&fleet, *count)? {
+                self.absent.push(format!("{name} with {count} mounts: {reason}"));
+                break;
             }
             eprintln!("  {count} mounts");
             let measurements = fleet.grow(*count, rest)?;
