@@ -7,8 +7,8 @@ use std::{
     thread,
 };
 
-use floe::remote::{Network, TABLE_ANNOTATION, TOC_ANNOTATION};
-use floe_remote_cache::{Digest, DigestTable};
+use floe::remote::Network;
+use floe_remote_cache::Digest;
 use floe_sync::Mutex;
 
 use crate::{
@@ -17,7 +17,10 @@ use crate::{
     },
     error::{Error, Result},
     image::SourceImage,
-    layer::{BuiltLayer, Layer, SETTINGS_ANNOTATION, SOURCE_ANNOTATION, Share, build_error, merged_key},
+    layer::{
+        BuiltLayer, SETTINGS_ANNOTATION, SOURCE_ANNOTATION, Share, build_error, companions_of, has_companions,
+        merged_key,
+    },
     layout::LayoutTarget,
     place::Place,
     plan::{Job, Plan, PlannedConversion, PlannedManifest},
@@ -101,10 +104,7 @@ fn known_layers(target: &dyn Target, plan: &Plan, settings: &Settings) -> HashMa
         }));
     }
     let is_same = |layer: &Descriptor| {
-        let has_table = layer.annotations.contains_key(TABLE_ANNOTATION);
-        let has_toc = layer.annotations.contains_key(TOC_ANNOTATION);
-        has_table == target.keeps_tables()
-            && has_toc == has_table
+        has_companions(layer) == target.keeps_companions()
             && layer.annotations.get(SETTINGS_ANNOTATION) == Some(&settings.identity())
     };
     let layers = manifests.into_iter().flat_map(|manifest| manifest.layers).filter(is_same);
@@ -123,7 +123,7 @@ struct Work<'all> {
 /// The result of a job.
 #[derive(Default)]
 struct Done {
-    layer: Option<Layer>,
+    layer: Option<Descriptor>,
     is_reused: bool,
     stored: usize,
     warnings: Vec<String>,
@@ -131,7 +131,11 @@ struct Done {
 
 impl Work<'_> {
     /// Does all jobs, on several threads. Returns the converted layers by the keys of their jobs.
-    fn run(&self, jobs: &[Job], progress: &(dyn Fn(u64, u64) + Sync)) -> Result<(BTreeMap<Digest, Layer>, Converted)> {
+    fn run(
+        &self,
+        jobs: &[Job],
+        progress: &(dyn Fn(u64, u64) + Sync),
+    ) -> Result<(BTreeMap<Digest, Descriptor>, Converted)> {
         let workers = self.settings.jobs.get().min(jobs.len()).clamp(1, WORKERS_MAX);
         let threads = NonZeroUsize::new(self.settings.jobs.get() / workers).unwrap_or(NonZeroUsize::MIN);
         let share = Share { jobs: threads, memory_bytes: (self.settings.memory_bytes / workers).max(SHARE_BYTES_MIN) };
@@ -165,7 +169,7 @@ impl Work<'_> {
             converted.warnings.extend(done.warnings);
             if let Some(layer) = done.layer {
                 converted.bytes_before += size(job);
-                converted.bytes_after += layer.descriptor.size;
+                converted.bytes_after += layer.size;
                 if done.is_reused {
                     converted.layers_reused += 1;
                 } else {
@@ -212,16 +216,19 @@ impl Work<'_> {
             let built = BuiltLayer::new(&paths, &output, self.settings, share, self.cancel);
             let built = built.map_err(build_error(&job.key))?;
             drop(files);
-            if !self.target.has(&built.digests.whole)? {
-                done.stored += usize::from(self.target.put_file(&built.digests.whole, &built.path, true)?);
+            let digest = built.companions.layer_digest();
+            if !self.target.has(digest)? {
+                done.stored += usize::from(self.target.put_file(digest, &built.path, true)?);
             }
-            let with_table = self.target.keeps_tables();
-            if with_table {
-                self.target.put_blob(&built.digests.table.to_bytes())?;
+            let with_companions = self.target.keeps_companions();
+            if with_companions {
+                for (_, bytes) in built.companions.blobs() {
+                    self.target.put_blob(&bytes)?;
+                }
             }
             // The target may have had the layer, or have copied it.
             let _ = std::fs::remove_file(&built.path);
-            done.layer = Some(built.describe(&job.key, self.settings, with_table));
+            done.layer = Some(built.describe(&job.key, self.settings, with_companions));
             done.warnings =
                 built.warnings.iter().map(|warning| format!("layer sha256:{}: {warning}", job.key)).collect();
         }
@@ -229,20 +236,22 @@ impl Work<'_> {
     }
 
     /// The layer of an earlier conversion, if the target has it.
-    fn reused(&self, job: &Job) -> Result<Option<Layer>> {
-        let Some(descriptor) = self.known.get(&format!("sha256:{}", job.key)) else { return Ok(None) };
-        let table = descriptor.annotations.get(TABLE_ANNOTATION).map(|text| text.parse::<Digest>());
-        let table = match table {
-            Some(Ok(digest)) if self.target.has(&digest)? => Some((digest, DigestTable::bytes_for(descriptor.size))),
-            Some(_) => return Ok(None),
-            None => None,
-        };
-        let is_there = self.target.has(&descriptor.digest()?)?;
-        Ok(is_there.then(|| Layer { descriptor: descriptor.clone(), table }))
+    fn reused(&self, job: &Job) -> Result<Option<Descriptor>> {
+        let Some(layer) = self.known.get(&format!("sha256:{}", job.key)) else { return Ok(None) };
+        let companions = companions_of(layer)?;
+        if companions.is_empty() == self.target.keeps_companions() {
+            return Ok(None);
+        }
+        for digest in companions.iter().map(|companion| &companion.digest).chain([&layer.digest()?]) {
+            if !self.target.has(digest)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(layer.clone()))
     }
 
     /// Stores configurations, manifests and the index. Returns the descriptor of the index.
-    fn store(&self, plan: &Plan, layers: &BTreeMap<Digest, Layer>) -> Result<Descriptor> {
+    fn store(&self, plan: &Plan, layers: &BTreeMap<Digest, Descriptor>) -> Result<Descriptor> {
         let mut entries = Vec::new();
         let converted = plan.manifests.iter().filter_map(|planned| Some((planned, planned.conversion.as_ref()?)));
         let converted = converted
@@ -282,20 +291,20 @@ impl Work<'_> {
         &self,
         planned: &PlannedManifest,
         conversion: &PlannedConversion,
-        layers: &BTreeMap<Digest, Layer>,
+        layers: &BTreeMap<Digest, Descriptor>,
     ) -> Result<Descriptor> {
         let sources = &planned.manifest.layers;
         let keys = match self.settings.is_merged {
             true => vec![merged_key(sources)?],
             false => sources.iter().map(Descriptor::digest).collect::<Result<_>>()?,
         };
-        let (mut descriptors, mut diff_ids, mut tables) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut descriptors, mut diff_ids, mut companions) = (Vec::new(), Vec::new(), Vec::new());
         for (place, key) in keys.iter().enumerate() {
             match layers.get(key) {
                 Some(layer) => {
-                    diff_ids.push(format!("sha256:{}", layer.descriptor.digest()?));
-                    descriptors.push(layer.descriptor.clone());
-                    tables.extend(layer.table);
+                    diff_ids.push(format!("sha256:{}", layer.digest()?));
+                    descriptors.push(layer.clone());
+                    companions.extend(companions_of(layer)?);
                 }
                 None => {
                     diff_ids.push(diff_id(&conversion.config, place)?);
@@ -306,7 +315,7 @@ impl Work<'_> {
         let config = to_bytes(&converted_config(&conversion.config, &diff_ids, self.settings)?)?;
         self.target.put_blob(&config)?;
         let manifest = to_bytes(&planned.manifest.with(Descriptor::of(CONFIG, &config), descriptors))?;
-        self.target.put_manifest(MANIFEST, &manifest, &tables)?;
+        self.target.put_manifest(MANIFEST, &manifest, &companions)?;
         let mut entry = Descriptor::of(MANIFEST, &manifest);
         let has_features = !self.settings.for_containerd_2_1;
         let platform = &conversion.platform;

@@ -2,6 +2,8 @@
 
 use std::{
     fmt::Write as _,
+    fs::File,
+    io::{self, Write as _},
     num::NonZeroUsize,
     ops::ControlFlow,
     os::unix::fs::FileExt,
@@ -11,7 +13,7 @@ use std::{
 
 use floe::{
     ImageVerifier, Thoroughness,
-    remote::{EROFS_LAYER, FORMAT_ANNOTATION, FileDigests, TABLE_ANNOTATION, TOC_ANNOTATION},
+    remote::{Companion, Companions, EROFS_LAYER, FORMAT_ANNOTATION, TOC_ANNOTATION},
 };
 use floe_mkfs::{Options, OverlayMarks, Phase, Progress, Source, Whiteouts, build_unnamed};
 use floe_remote_cache::Digest;
@@ -33,18 +35,10 @@ const OCI_EROFS_LAYER: &str = "application/vnd.oci.image.layer.v1.erofs";
 /// that do not look at media types, such as Podman, would unpack an empty layer instead of failing.
 const MARK: &[u8] = b"This layer is an EROFS image, not an archive.\n";
 
-/// A converted layer.
-#[derive(Clone, Debug)]
-pub(crate) struct Layer {
-    pub(crate) descriptor: Descriptor,
-    /// The digest and the length of its digest table, if one is stored.
-    pub(crate) table: Option<(Digest, u64)>,
-}
-
 /// A converted layer that is not stored yet.
 pub(crate) struct BuiltLayer {
     pub(crate) path: PathBuf,
-    pub(crate) digests: FileDigests,
+    pub(crate) companions: Companions,
     pub(crate) warnings: Vec<String>,
 }
 
@@ -60,7 +54,7 @@ impl BuiltLayer {
     /// those of overlayfs; of several layers, whiteouts remove entries of lower ones.
     ///
     /// # Errors
-    /// An archive is broken, the image cannot be written, or `cancel` is set.
+    /// An archive is broken, the image cannot be written or read back, or `cancel` is set.
     pub(crate) fn new(
         layers: &[PathBuf],
         output: &Path,
@@ -85,31 +79,52 @@ impl BuiltLayer {
         let complete = build_unnamed(&options, &sources, Some(&mut verifier), &mut Until(cancel))?;
         let marked = complete.file().write_all_at(MARK, 0);
         marked.map_err(|error| floe_mkfs::Error::Option(format!("cannot mark the layer: {error}")))?;
-        let digests = FileDigests::of(complete.file());
-        let digests =
-            digests.map_err(|error| floe_mkfs::Error::Option(format!("cannot read the layer back: {error}")))?;
         let summary = complete.finish(&[])?;
-        Ok(Self { path: output.to_owned(), digests, warnings: summary.warnings })
+        let companions = companions(output, settings);
+        let companions =
+            companions.map_err(|message| floe_mkfs::Error::Option(format!("cannot read the layer back: {message}")))?;
+        Ok(Self { path: output.to_owned(), companions, warnings: summary.warnings })
     }
 
     /// Describes the layer.
-    pub(crate) fn describe(&self, source: &Digest, settings: &Settings, with_table: bool) -> Layer {
-        let FileDigests { whole, table, .. } = &self.digests;
+    pub(crate) fn describe(&self, source: &Digest, settings: &Settings, with_companions: bool) -> Descriptor {
+        let Self { companions, .. } = self;
         let media_type = if settings.for_containerd_2_1 { OCI_EROFS_LAYER } else { EROFS_LAYER };
-        let mut descriptor = Descriptor::new(media_type, whole, table.object_len());
+        let mut descriptor = Descriptor::new(media_type, companions.layer_digest(), companions.layer_len());
         let annotations = &mut descriptor.annotations;
         let mut add = |name: &str, value: String| annotations.insert(name.to_owned(), value);
         add(FORMAT_ANNOTATION, "erofs".to_owned());
         add(SOURCE_ANNOTATION, format!("sha256:{source}"));
         add(SETTINGS_ANNOTATION, settings.identity());
-        if with_table {
-            add(TABLE_ANNOTATION, format!("sha256:{}", table.digest()));
+        if with_companions {
             // Podman and CRI-O look the layer up in an additional layer store by the root that verifies it.
-            add(TOC_ANNOTATION, format!("sha256:{}", table.digest()));
+            add(TOC_ANNOTATION, format!("sha256:{}", companions.root()));
+            companions.annotate(annotations);
         }
-        let table = with_table.then(|| (*table.digest(), table.to_bytes().len() as u64));
-        Layer { descriptor, table }
+        descriptor
     }
+}
+
+/// Whether a converted layer is described with its companions.
+pub(crate) fn has_companions(layer: &Descriptor) -> bool {
+    layer.annotations.contains_key(TOC_ANNOTATION)
+}
+
+/// The companions that the description of a layer names.
+pub(crate) fn companions_of(layer: &Descriptor) -> Result<Vec<Companion>> {
+    Ok(Companion::of_layer(&layer.annotations, &layer.digest()?, layer.size))
+}
+
+fn companions(layer: &Path, settings: &Settings) -> std::result::Result<Companions, String> {
+    let failed = |error: io::Error| error.to_string();
+    let mut parts = Vec::new();
+    if let Some(profile) = &settings.profile {
+        // The part of the profile in the layer lacks the directories of which other layers have the files.
+        let mut file = tempfile::NamedTempFile::new_in(layer.parent().unwrap_or(Path::new("."))).map_err(failed)?;
+        file.write_all(profile.to_text().as_bytes()).map_err(failed)?;
+        parts = (settings.launch_parts)(layer, file.path())?;
+    }
+    Companions::new(&File::open(layer).map_err(failed)?, &parts).map_err(failed)
 }
 
 /// The key of several layers that are merged.

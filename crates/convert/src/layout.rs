@@ -8,6 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use floe::remote::Companion;
 use floe_image::ShownName;
 use floe_remote_cache::Digest;
 use serde::Deserialize;
@@ -290,11 +291,11 @@ impl Target for LayoutTarget {
         Ok(is_new)
     }
 
-    fn keeps_tables(&self) -> bool {
+    fn keeps_companions(&self) -> bool {
         false
     }
 
-    fn put_manifest(&self, _: &str, bytes: &[u8], _: &[(Digest, u64)]) -> Result<()> {
+    fn put_manifest(&self, _: &str, bytes: &[u8], _: &[Companion]) -> Result<()> {
         self.put_blob(bytes).map(drop)
     }
 

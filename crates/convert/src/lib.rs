@@ -29,4 +29,4 @@ pub use conversion::{Converted, convert};
 pub use error::Error;
 pub use image::{SourceImage, StartConfiguration};
 pub use place::Place;
-pub use settings::Settings;
+pub use settings::{LaunchParts, Settings};

@@ -2,7 +2,7 @@
 
 use std::{fs::File, path::Path};
 
-use floe::remote::{ImageReference, Network, RegistryImages, StoredBlob, Version};
+use floe::remote::{Companion, ImageReference, Network, RegistryImages, StoredBlob, Version};
 use floe_remote_cache::Digest;
 use tempfile::TempDir;
 
@@ -107,13 +107,13 @@ impl Target for RegistryTarget {
         Ok(self.images.push_bytes(bytes)? == StoredBlob::Uploaded)
     }
 
-    fn keeps_tables(&self) -> bool {
+    fn keeps_companions(&self) -> bool {
         true
     }
 
-    fn put_manifest(&self, media_type: &str, bytes: &[u8], tables: &[(Digest, u64)]) -> Result<()> {
+    fn put_manifest(&self, media_type: &str, bytes: &[u8], companions: &[Companion]) -> Result<()> {
         self.images.push_document(None, media_type, bytes)?;
-        Ok(self.images.refer_tables(bytes, tables)?)
+        Ok(self.images.refer_companions(bytes, companions)?)
     }
 
     fn finish(&self, index: &Descriptor, bytes: &[u8]) -> Result<()> {

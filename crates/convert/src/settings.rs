@@ -1,9 +1,13 @@
 //! How images are converted.
 
-use std::num::NonZeroUsize;
+use std::{num::NonZeroUsize, path::Path};
 
+use floe_image::ByteRange;
 use floe_mkfs::{Compression, Profile};
 use floe_remote_cache::Digest;
+
+/// Finds the parts of an image that a launch reads; see [`Settings::launch_parts`].
+pub type LaunchParts = fn(image: &Path, profile: &Path) -> Result<Vec<Vec<ByteRange>>, String>;
 
 /// How images are converted.
 #[derive(Clone, Debug)]
@@ -22,6 +26,9 @@ pub struct Settings {
     pub platforms: Vec<String>,
     /// A recorded launch of the image. Each layer has the part that is about its files.
     pub profile: Option<Profile>,
+    /// Finds the parts of a layer that a launch reads: in the image in a file, with the profile in another file. The parts are in groups
+    /// that are fetched one after the other; an error is a message.
+    pub launch_parts: LaunchParts,
     /// The number of threads.
     pub jobs: NonZeroUsize,
     /// The limit of file data in memory, in bytes, for all threads together.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use floe::remote::Companion;
 use floe_remote_cache::Digest;
 
 use crate::{document::Descriptor, error::Result};
@@ -26,11 +27,11 @@ pub(crate) trait Target: Sync {
     /// Stores a small blob. Returns whether it was missing.
     fn put_blob(&self, bytes: &[u8]) -> Result<bool>;
 
-    /// Whether digest tables stay with an image that is copied from here. Without them, manifests must not name them.
-    fn keeps_tables(&self) -> bool;
+    /// Whether companions of layers stay with an image that is copied from here. Without them, manifests must not name them.
+    fn keeps_companions(&self) -> bool;
 
-    /// Stores a manifest, with the digest tables that belong to it. Each table is given by its digest and its length.
-    fn put_manifest(&self, media_type: &str, bytes: &[u8], tables: &[(Digest, u64)]) -> Result<()>;
+    /// Stores a manifest, with the companions of its layers, which are stored already.
+    fn put_manifest(&self, media_type: &str, bytes: &[u8], companions: &[Companion]) -> Result<()>;
 
     /// Stores the index, under the name of the image.
     fn finish(&self, index: &Descriptor, bytes: &[u8]) -> Result<()>;

@@ -41,7 +41,7 @@ pub use options::{BadOutage, Outage, RemoteOptions};
 pub use process::{FetchingProcess, RemoteProcess, Renewal, serve, serve_several};
 pub use pull::Pulled;
 pub use registry::{
-    EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, ImageToPush, Pushed, PushedFormat, RegistryImages, RootedLayer,
-    StoredBlob, TABLE_ANNOTATION, TOC_ANNOTATION,
+    Companion, Companions, EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, ImageToPush, Pushed, PushedFormat,
+    RegistryImages, RootedLayer, StoredBlob, TOC_ANNOTATION,
 };
 pub use remote_image::{ImageAbout, ImageCounts, ImageOptions, ReasonCounts, RemoteImage};

@@ -1,5 +1,6 @@
 //! Access to OCI registries.
 
+mod companions;
 mod document;
 mod endpoint;
 mod images;
@@ -9,9 +10,10 @@ mod resolve;
 mod rooted_layer;
 mod upload;
 
+pub use companions::{Companion, Companions};
 pub use images::{RegistryImages, StoredBlob};
 pub(crate) use manifest::Layer;
-pub use manifest::{EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, TABLE_ANNOTATION, TOC_ANNOTATION};
+pub use manifest::{EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, TOC_ANNOTATION};
 pub use push::{ImageToPush, Pushed, PushedFormat};
 pub(crate) use resolve::{Repository, ResolvedBlob};
 pub use rooted_layer::RootedLayer;

@@ -90,7 +90,8 @@ pub(crate) struct Arguments {
     #[arg(long = "containerd-2.1")]
     containerd_2_1: bool,
 
-    /// A recorded launch of the image, which floe record has written: each layer gets the part that is about its files
+    /// A recorded launch of the image, which floe record has written: each layer gets the part that is about its files, and in a registry a copy
+    /// of what the launch reads of it, which mounts fetch first
     #[arg(long, value_name = "FILE", conflicts_with = "record")]
     profile: Option<PathBuf>,
 
@@ -244,6 +245,7 @@ impl Arguments {
             keeps_original: !self.only_converted,
             platforms: self.platform.clone(),
             profile: None,
+            launch_parts: launch::parts,
             jobs: self.jobs.unwrap_or_else(cpus),
             memory_bytes: usize::try_from(self.memory.unwrap_or(MEMORY_BYTES)).unwrap_or(usize::MAX),
         })

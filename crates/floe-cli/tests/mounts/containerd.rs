@@ -82,11 +82,12 @@ fn registry(folder: &Path) -> RealServer {
     add_programs(folder, &["sh", "cksum", "dd"]);
     make_layers(folder);
     make_layout(folder);
+    fs::write(folder.join("profile"), "# floe profile 1\n0 300000 /bin/tool\n0 100 /opaque/new\n").expect("written");
     let server = RealServer::registry();
     let url = |name: &str| format!("oci://localhost:{}/{name}:v1", server.port);
     for (target, options) in [
         ("both", &[][..]),
-        ("erofs", &["--only-converted", "--containerd-2.1"]),
+        ("erofs", &["--only-converted", "--containerd-2.1", "--profile", "profile"]),
         ("merged", &["--only-converted", "--containerd-2.1", "--merged"]),
     ] {
         let mut convert = floe();

@@ -1,14 +1,15 @@
 //! Copies whole images into and out of a repository, document by document and blob by blob.
 
-use std::{fs::File, io, sync::Arc};
+use std::{collections::BTreeMap, fs::File, io, sync::Arc};
 
-use floe_remote_cache::{Digest, DigestTable};
+use floe_remote_cache::Digest;
 
 use crate::{
     ImageReference, LayerChoice, Network, RemoteLocation, Version,
     fault::Fault,
     network::Shared,
     registry::{
+        companions::Companion,
         document::{Descriptor, MANIFEST},
         endpoint::{Endpoint, repository_of},
         push::refer,
@@ -154,15 +155,18 @@ impl RegistryImages {
         self.run(async { self.target.manifest(&name, media_type, bytes).await.map(drop) })
     }
 
-    /// Makes digest tables, which are blobs of the repository already, referrers of a manifest, so that the registry keeps them.
-    /// Each table is given by its digest and its length.
+    /// Makes companions of layers, which are blobs of the repository already, referrers of a manifest, so that the registry keeps
+    /// them: one referrer for each kind.
     ///
     /// # Errors
-    /// The registry refuses the referrer.
-    pub fn refer_tables(&self, manifest: &[u8], tables: &[(Digest, u64)]) -> io::Result<()> {
+    /// The registry refuses a referrer.
+    pub fn refer_companions(&self, manifest: &[u8], companions: &[Companion]) -> io::Result<()> {
         let subject = Descriptor::new(MANIFEST, &Digest::of(manifest), manifest.len() as u64);
-        let table = |(digest, len): &(Digest, u64)| Descriptor::new(DigestTable::MEDIA_TYPE, digest, *len);
-        self.run(refer(&self.target, &subject, tables.iter().map(table).collect()))
+        let mut kinds: BTreeMap<&str, Vec<Descriptor>> = BTreeMap::new();
+        for companion in companions {
+            kinds.entry(companion.media_type).or_default().push(companion.descriptor());
+        }
+        kinds.into_values().try_for_each(|artifacts| self.run(refer(&self.target, &subject, artifacts)))
     }
 
     fn push(&self, digest: &Digest, content: &Content<'_>) -> io::Result<StoredBlob> {

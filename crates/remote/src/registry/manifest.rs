@@ -18,7 +18,7 @@ pub const EROFS_LAYER: &str = "application/vnd.erofs.layer.v1";
 pub(crate) const SQUASHFS_LAYER: &str = "application/vnd.floe.squashfs.layer.v1";
 
 /// The layer annotation with the digest of its digest table, which is a blob of the same repository.
-pub const TABLE_ANNOTATION: &str = "dev.floe.digest-table";
+pub(crate) const TABLE_ANNOTATION: &str = "dev.floe.digest-table";
 
 /// The layer annotation with the format of an image. containerd passes annotations with this prefix to snapshotters.
 pub const FORMAT_ANNOTATION: &str = "containerd.io/snapshot/dev.floe.format";

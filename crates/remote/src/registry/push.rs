@@ -3,22 +3,18 @@
 use std::{collections::BTreeMap, fs::File, io, sync::Arc};
 
 use floe_image::ByteRange;
-use floe_remote_cache::{Digest, DigestTable, HashTree, VerityRoot};
+use floe_remote_cache::{Digest, VerityRoot};
 use serde_json::json;
 
 use crate::{
     ImageReference, Network, RemoteLocation, Version,
     fault::Fault,
-    file_digests::FileDigests,
-    launch_bundle::{BUNDLE_MEDIA_TYPE, LaunchBundle},
     network::Shared,
     registry::{
+        companions::Companions,
         document::{Descriptor, Document, INDEX, Index, MANIFEST, Manifest, Platform, machine},
         endpoint::{Endpoint, repository_of},
-        manifest::{
-            EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, SQUASHFS_LAYER, TABLE_ANNOTATION, TREE_ANNOTATION,
-            TREE_ROOT_ANNOTATION, annotate,
-        },
+        manifest::{EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, SQUASHFS_LAYER},
         upload::{Content, Upload},
     },
 };
@@ -62,13 +58,6 @@ pub struct Pushed {
     pub len: u64,
 }
 
-/// The objects that are uploaded with an image.
-struct Companions {
-    digests: FileDigests,
-    /// The launch bundle and its bytes.
-    bundle: Option<(LaunchBundle, Vec<u8>)>,
-}
-
 /// A document before it is uploaded.
 struct Made {
     descriptor: Descriptor,
@@ -98,8 +87,7 @@ impl Network {
         if reference.layer.is_some() {
             return Err(wrong("push an image, not a layer: remove the part after '#'"));
         }
-        let digests = FileDigests::of(image.file)?;
-        let companions = Companions { digests, bundle: LaunchBundle::of(&image.launch, image.file)? };
+        let companions = Companions::new(image.file, &image.launch)?;
         let shared = self.shared();
         let pushed = shared.block_on(push(shared, reference, tag, image, &companions, progress));
         pushed.map_err(|fault| fault.at(location))
@@ -114,22 +102,14 @@ async fn push(
     companions: &Companions,
     progress: &dyn Fn(u64),
 ) -> Result<Pushed, Fault> {
-    let Companions { digests: FileDigests { whole: digest, table, tree }, bundle } = companions;
+    let (digest, len) = (companions.layer_digest(), companions.layer_len());
     let endpoint = Endpoint::own(&reference.registry, shared.options.plain_http)?;
     let upload = Upload::new(shared, endpoint, repository_of(reference));
-    let len = table.object_len();
     upload.blob(digest, &Content::File { file: image.file, len }, progress).await?;
-    let table_bytes = table.to_bytes();
-    upload.blob(table.digest(), &Content::Bytes(&table_bytes), &|_| ()).await?;
-    let mut artifacts = vec![Descriptor::new(DigestTable::MEDIA_TYPE, table.digest(), table_bytes.len() as u64)];
-    if let Some(tree) = tree {
-        let digest = Digest::of(tree.bytes());
-        upload.blob(&digest, &Content::Bytes(tree.bytes()), &|_| ()).await?;
-        artifacts.push(Descriptor::new(HashTree::MEDIA_TYPE, &digest, tree.bytes().len() as u64));
-    }
-    if let Some((bundle, bytes)) = bundle {
-        upload.blob(&bundle.digest(), &Content::Bytes(bytes), &|_| ()).await?;
-        artifacts.push(Descriptor::new(BUNDLE_MEDIA_TYPE, &bundle.digest(), bundle.len()));
+    let mut artifacts = Vec::new();
+    for (companion, bytes) in companions.blobs() {
+        upload.blob(&companion.digest, &Content::Bytes(&bytes), &|_| ()).await?;
+        artifacts.push(companion.descriptor());
     }
     let os_features = match image.format {
         PushedFormat::Erofs => vec![EROFS_FEATURE.to_owned()],
@@ -169,23 +149,15 @@ fn config(platform: &Platform, layer: &Digest) -> Result<Made, Fault> {
 }
 
 fn manifest_of(config: Descriptor, image: &ImageToPush<'_>, companions: &Companions) -> Manifest {
-    let Companions { digests: FileDigests { whole: digest, table, tree }, bundle } = companions;
     let media_type = match image.format {
         PushedFormat::Erofs => EROFS_LAYER,
         PushedFormat::Squashfs => SQUASHFS_LAYER,
     };
-    let mut layer = Descriptor::new(media_type, digest, table.object_len());
+    let mut layer = Descriptor::new(media_type, companions.layer_digest(), companions.layer_len());
     if image.format == PushedFormat::Erofs {
         layer.annotations.insert(FORMAT_ANNOTATION.to_owned(), "erofs".to_owned());
     }
-    layer.annotations.insert(TABLE_ANNOTATION.to_owned(), format!("sha256:{}", table.digest()));
-    if let Some(tree) = tree {
-        let digests = [(TREE_ANNOTATION, Digest::of(tree.bytes())), (TREE_ROOT_ANNOTATION, tree.root().root_hash)];
-        layer.annotations.extend(digests.map(|(name, digest)| (name.to_owned(), format!("sha256:{digest}"))));
-    }
-    if let Some((bundle, _)) = bundle {
-        annotate(&mut layer.annotations, bundle);
-    }
+    companions.annotate(&mut layer.annotations);
     if let Some(root) = image.verity {
         layer.annotations.insert("org.erofs.dmverity.root_digest".to_owned(), format!("sha256:{}", root.root_hash));
         layer.annotations.insert("org.erofs.dmverity.hash_offset".to_owned(), root.hash_offset.to_string());

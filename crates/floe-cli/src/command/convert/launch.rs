@@ -7,13 +7,17 @@ use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
 
+use floe::ByteRange;
 use floe_convert::{Settings, SourceImage};
 use floe_image::ShownName;
 use floe_mkfs::Profile;
 
 use super::{error_of, root};
 use crate::{
-    command::record::{counts, launch::Launch},
+    command::{
+        push::launch::layer_launch_ranges,
+        record::{counts, launch::Launch},
+    },
     fail::Fail,
 };
 
@@ -25,6 +29,15 @@ pub(super) fn read_profile(path: &Path) -> Result<Profile, Fail> {
     let failed = |error: &dyn std::fmt::Display| Fail::failed(format!("{}: {error}", path.shown()));
     let file = fs::File::open(path).map_err(|error| failed(&error))?;
     Profile::read(file).map_err(|error| failed(&error))
+}
+
+/// The parts of the layer in a file that a launch reads, whose profile is in another file.
+///
+/// # Errors
+/// One of them cannot be read; the error is a message.
+pub(super) fn parts(layer: &Path, profile: &Path) -> Result<Vec<Vec<ByteRange>>, String> {
+    let len = fs::metadata(layer).map_err(|error| error.to_string())?.len();
+    layer_launch_ranges(layer, profile, len).map_err(|fail| fail.to_string())
 }
 
 /// Merges the layers of the image for this machine, runs a command in it, or the program that it names, and returns what that used. A

@@ -50,6 +50,16 @@ pub(crate) struct Arguments {
     image: PathBuf,
     #[arg(long)]
     profile: Option<PathBuf>,
+    /// Omit what only the kernel's EROFS in front reads.
+    #[arg(long)]
+    without_front: bool,
+}
+
+/// Whether the kernel's EROFS is in front of the mount of a launch. It reads metadata in whole blocks of the virtual image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum LaunchFront {
+    Possible,
+    Absent,
 }
 
 /// The parts of an image of `len` bytes that a launch reads, in two groups; empty if there is no profile.
@@ -63,6 +73,18 @@ pub(crate) struct Arguments {
 /// # Errors
 /// The image cannot be opened, or the profile is invalid.
 pub(crate) fn launch_ranges(path: &Path, profile: Option<&Path>, len: u64) -> Result<Vec<Vec<ByteRange>>, Fail> {
+    ranges(path, profile, len, LaunchFront::Possible)
+}
+
+/// Like [`launch_ranges`], for a layer of a container: the snapshotter and the store mount it through FUSE alone.
+///
+/// # Errors
+/// As for [`launch_ranges`].
+pub(crate) fn layer_launch_ranges(path: &Path, profile: &Path, len: u64) -> Result<Vec<Vec<ByteRange>>, Fail> {
+    ranges(path, Some(profile), len, LaunchFront::Absent)
+}
+
+fn ranges(path: &Path, profile: Option<&Path>, len: u64, front: LaunchFront) -> Result<Vec<Vec<ByteRange>>, Fail> {
     let failed = |error: io::Error| Fail::failed(format!("cannot examine {}: {error}", path.shown()));
     let mut command = Command::new(own_program());
     // The program name selects drop-in programs, so it must be `floe`. The environment may contain credentials.
@@ -70,6 +92,7 @@ pub(crate) fn launch_ranges(path: &Path, profile: Option<&Path>, len: u64) -> Re
     if let Some(profile) = profile {
         command.arg("--profile").arg(std::path::absolute(profile).map_err(failed)?);
     }
+    command.args((front == LaunchFront::Absent).then_some("--without-front"));
     command.arg("--").arg(std::path::absolute(path).map_err(failed)?);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.map_err(|error| failed(start_error(error)))?;
@@ -102,13 +125,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
     let (sandbox, file) = Sandbox::enter(confinement::reading(), Mode::Auto, || FileSource::open(path))?;
     sandbox.seal()?;
     let file = file.map_err(|error| Fail::failed(format!("{}: {error}", path.shown())))?;
-    let groups = found(path, file, profile.as_ref())?;
+    let front = if arguments.without_front { LaunchFront::Absent } else { LaunchFront::Possible };
+    let groups = found(path, file, profile.as_ref(), front)?;
     let pair = |range: &ByteRange| (range.offset(), range.end());
     let groups: Vec<Vec<(u64, u64)>> = groups.iter().map(|group| group.iter().map(pair).collect()).collect();
     Output::print(serde_json::to_string(&groups).unwrap_or_default())
 }
 
-fn found(path: &Path, file: FileSource, profile: Option<&Profile>) -> Result<Vec<Vec<ByteRange>>, Fail> {
+fn found(
+    path: &Path,
+    file: FileSource,
+    profile: Option<&Profile>,
+    front: LaunchFront,
+) -> Result<Vec<Vec<ByteRange>>, Fail> {
     let options = OpenOptions::default();
     let recording = Arc::new(RecordingSource { file, read: Mutex::default() });
     let source: Arc<dyn ImageSource> = Arc::clone(&recording) as Arc<dyn ImageSource>;
@@ -119,14 +148,17 @@ fn found(path: &Path, file: FileSource, profile: Option<&Profile>) -> Result<Vec
         image => image?,
     };
     let launch = profile.map_or_else(|| Launched::in_image(&image), Launched::of);
-    if launch.0.iter().all(|step| step.range.is_none()) {
+    // A layer that the launch reads no file of may have directories that it looks into.
+    let is_layer = profile.is_some();
+    if !is_layer && launch.0.iter().all(|step| step.range.is_none()) {
         return Ok(Vec::new());
     }
     // Record the reads of a launch, in a fresh image.
     drop(image);
     recording.take();
     let image = Image::of(ImageFiles::of_source(path, &source, &options)?, &options)?;
-    let replay = Replay { front: virtual_image(&image).ok(), image, recording };
+    let front = (front == LaunchFront::Possible).then(|| virtual_image(&image).ok()).flatten();
+    let replay = Replay { front, image, recording };
     Ok(replay.of(&launch))
 }
 
