@@ -24,6 +24,8 @@ const GROUP_MAPPING: &str = "containerd.io/snapshot/gidmapping";
 const IMAGE_REF: &str = "containerd.io/snapshot/cri.image-ref";
 const MANIFEST_DIGEST: &str = "containerd.io/snapshot/cri.manifest-digest";
 const LAYER_DIGEST: &str = "containerd.io/snapshot/cri.layer-digest";
+/// The digests of the layer and of those above it, as many as fit into a label.
+const IMAGE_LAYERS: &str = "containerd.io/snapshot/cri.image-layers";
 /// The annotation of layers that `floe convert` and `floe push` store, and its value for EROFS images.
 const FORMAT: &str = "containerd.io/snapshot/dev.floe.format";
 const EROFS: &str = "erofs";
@@ -121,6 +123,12 @@ pub(crate) fn id_mapping(labels: &Labels) -> Result<Option<IdMapping>> {
     }
 }
 
+/// The URLs of the layers above a layer.
+pub(crate) fn later_layers(labels: &Labels, layer: &RemoteLayer) -> Vec<String> {
+    let digests = labels.get(IMAGE_LAYERS).into_iter().flat_map(|list| list.split(',')).filter_map(sha256);
+    digests.filter(|digest| *digest != layer.digest).map(|digest| layer.url(&layer.manifest, digest)).collect()
+}
+
 /// The labels of a snapshot whose layer was mounted from a registry.
 pub(crate) fn of_remote(labels: &Labels) -> Labels {
     let mut labels = labels.clone();
@@ -194,6 +202,17 @@ mod tests {
             let found = id_mapping(&labels.collect()).map(|mapping| mapping.is_some());
             assert_eq!(found.map_err(drop), expected, "{users:?} {groups:?}");
         }
+    }
+
+    #[test]
+    fn layers_above_a_layer_are_found() {
+        let digest = |digit: char| format!("sha256:{}", digit.to_string().repeat(64));
+        let mut labels = labels("host/app:v1", &digest('b'), EROFS);
+        let layer = remote_layer(&labels).expect("it can be mounted");
+        assert_eq!(later_layers(&labels, &layer), Vec::<String>::new());
+        labels.insert(IMAGE_LAYERS.to_owned(), format!("{},{},sha256:1,{}", digest('b'), digest('c'), digest('d')));
+        let url = |digit| format!("oci://host/app@{}#{}", digest('a'), digest(digit));
+        assert_eq!(later_layers(&labels, &layer), [url('c'), url('d')]);
     }
 
     #[test]

@@ -4,11 +4,12 @@
 //! directories that containerd unpacks into, as those of its own overlayfs snapshotter. Containers get `bind` and `overlay` mounts.
 //!
 //! `server` listens and translates requests (`messages`, `methods`); `snapshotter` has the operations, without gRPC; `snapshot_directories`
-//! has their directories and mounts layers; `records` keeps what is known about snapshots on disk, one file for each; `mounts` says what
+//! has their directories and mounts layers, `ahead` several at a time; `records` keeps what is known about snapshots on disk, one file for each; `mounts` says what
 //! containerd mounts for a container; `mapped` shows layers with the owners of a user namespace; `twins` finds converted layers in
 //! registries.
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod error;
 mod filter;
 mod labels;

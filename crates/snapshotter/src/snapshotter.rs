@@ -14,6 +14,7 @@ use floe_remote::RemoteOptions;
 use floe_sync::{Mutex, Turns};
 
 use crate::{
+    ahead::Ahead,
     error::{Result, SnapshotError},
     filter::Filter,
     labels::{self, Labels, RemoteLayer, SNAPSHOT_REF},
@@ -55,12 +56,13 @@ pub enum Unreachable {
 /// Snapshots, in a directory. All operations may take long, and may be called on several threads.
 pub struct Snapshotter {
     options: SnapshotterOptions,
-    directories: SnapshotDirectories,
+    directories: Arc<SnapshotDirectories>,
     overlay: Overlay,
     records: Mutex<Records>,
     /// The names of layers that are being mounted.
     turns: Turns<String>,
     twins: Option<Twins>,
+    ahead: Ahead,
     say: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -75,7 +77,8 @@ impl Snapshotter {
         messages.iter().for_each(|message| say(message));
         let (records, overlay) = (Mutex::new(records), Overlay::detect());
         let twins = options.twins.clone().map(Twins::new);
-        Ok(Self { options, directories, overlay, records, turns: Turns::default(), twins, say })
+        let (directories, turns, ahead) = (Arc::new(directories), Turns::default(), Ahead::default());
+        Ok(Self { options, directories, overlay, records, turns, twins, ahead, say })
     }
 
     /// Creates a writable snapshot. The layer of an EROFS image in a registry is mounted and committed instead. If the parent will be
@@ -89,6 +92,10 @@ impl Snapshotter {
             && let Some(url) = self.mountable(&layer)
         {
             self.records.lock().check_new(key)?;
+            if layer.is_erofs {
+                // The layers above it are likely to be images, too.
+                self.mount_ahead(labels::later_layers(&labels, &layer));
+            }
             let added = match labels::is_unpacked_in_parallel(&labels, parent) {
                 true => self.add_remote(url, key, State::Active, parent, &labels).map(Some),
                 false => self.add_remote(url, &layer.target, State::Committed, parent, &labels).map(|_| None),
@@ -264,7 +271,11 @@ impl Snapshotter {
             let records = self.records.lock();
             let used: BTreeSet<u64> = records.all().map(|record| record.id).collect();
             let busy = self.turns.busy();
-            if busy.is_empty() { self.directories.ids()?.difference(&used).copied().collect() } else { Vec::new() }
+            let found = self.directories.ids()?;
+            let unused = found.difference(&used).copied();
+            // Asked for after the directories were listed, because a layer is known there before its directory is made.
+            let ahead = self.ahead.ids();
+            if busy.is_empty() { unused.filter(|id| !ahead.contains(id)).collect() } else { Vec::new() }
         };
         garbage.into_iter().try_for_each(|id| self.directories.delete(id))
     }
@@ -340,19 +351,24 @@ impl Snapshotter {
     /// Mounts a layer from its registry, and stores it under a name, unless there is a snapshot with this name.
     fn add_remote(&self, url: String, name: &str, state: State, parent: &str, labels: &Labels) -> Result<Record> {
         let _turn = self.turns.take(name);
-        let id = {
-            let mut records = self.records.lock();
+        {
+            let records = self.records.lock();
             if let Ok(record) = records.find(name) {
                 return Ok(record.clone());
             }
             if !parent.is_empty() {
                 records.parent(parent)?;
             }
-            records.take_id()
+        }
+        let (id, made) = match self.ahead.take(&url).map_err(SnapshotError::Failed)? {
+            Some(id) => (id, Ok(())),
+            None => {
+                let id = self.records.lock().take_id();
+                (id, self.directories.make(id, State::View, None, None, false))
+            }
         };
         let content = Content::Remote(url);
-        let added = self.directories.make(id, State::View, None, None, false);
-        let added = added.and_then(|()| self.directories.mount_image(&content, id));
+        let added = made.and_then(|()| self.directories.mount_image(&content, id));
         let added = added.and_then(|()| {
             let now = Time::now();
             let record = Record {
@@ -373,6 +389,28 @@ impl Snapshotter {
             let _ = self.directories.delete(id);
         }
         added
+    }
+
+    /// Begins to mount layers that containerd will ask for.
+    fn mount_ahead(&self, urls: Vec<String>) {
+        let layers: Vec<(String, u64)> = {
+            let mut records = self.records.lock();
+            let is_known = |url: &String| {
+                let is_same = |content: &Content| matches!(content, Content::Remote(known) if known == url);
+                records.all().any(|record| is_same(&record.content))
+            };
+            let urls: Vec<String> = self.ahead.unknown(urls).into_iter().filter(|url| !is_known(url)).collect();
+            urls.into_iter().map(|url| (url, records.take_id())).collect()
+        };
+        let directories = Arc::clone(&self.directories);
+        self.ahead.begin(layers, move |url, id| {
+            let made = directories.make(id, State::View, None, None, false);
+            let mounted = made.and_then(|()| directories.mount_image(&Content::Remote(url.to_owned()), id));
+            mounted.map_err(|error| {
+                let _ = directories.delete(id);
+                error.to_string()
+            })
+        });
     }
 
     fn mounts_of(&self, record: &Record, parents: &[Record]) -> Result<Vec<Mount>> {
