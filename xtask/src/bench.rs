@@ -1,6 +1,7 @@
 //! Benchmarks against other programs.
 
 mod cold;
+mod containers;
 mod contender;
 mod extract;
 mod kept;
@@ -47,6 +48,8 @@ enum What {
     Service(service::Arguments),
     /// Launching out of images in a registry: Floe, a download of all, and the limit, always cold.
     Remote(remote::Arguments),
+    /// Containers out of images in a registry, with a real containerd, and the conversion of images.
+    Containers(containers::Arguments),
 }
 
 /// Runs a benchmark.
@@ -58,5 +61,6 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         What::Scale(arguments) => scale::run(arguments),
         What::Service(arguments) => service::run(arguments),
         What::Remote(arguments) => remote::run(arguments),
+        What::Containers(arguments) => containers::run(arguments),
     }
 }

@@ -1,11 +1,11 @@
 //! Launches from images in a registry.
 
-mod link;
+pub(super) mod link;
 mod loader;
-mod needed;
+pub(super) mod needed;
 mod place;
-mod program;
-mod registry;
+pub(super) mod program;
+pub(super) mod registry;
 mod scattered;
 mod server;
 

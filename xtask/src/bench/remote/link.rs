@@ -23,7 +23,7 @@ const PIECE_BYTES: usize = 32 << 10;
 /// A proxy that delays the bytes it forwards. Each piece arrives half a round trip after the line has carried it, and the
 /// line carries one piece after another. A new connection takes one more round trip before its first byte, like a handshake.
 /// Slow start and loss are not simulated.
-pub(super) struct Link {
+pub(in crate::bench) struct Link {
     address: SocketAddr,
     state: Arc<State>,
 }
@@ -44,16 +44,16 @@ struct State {
 
 /// Counts of the traffic.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Passed {
-    pub(super) requests: u64,
+pub(in crate::bench) struct Passed {
+    pub(in crate::bench) requests: u64,
     /// Bytes to the clients, including the heads of answers.
-    pub(super) bytes: u64,
-    pub(super) connections: u64,
+    pub(in crate::bench) bytes: u64,
+    pub(in crate::bench) connections: u64,
 }
 
 impl Passed {
     /// The traffic since an earlier count.
-    pub(super) const fn since(self, earlier: Self) -> Self {
+    pub(in crate::bench) const fn since(self, earlier: Self) -> Self {
         Self {
             requests: self.requests - earlier.requests,
             bytes: self.bytes - earlier.bytes,
@@ -67,7 +67,12 @@ type Piece = (Instant, Vec<u8>);
 impl Link {
     /// A link to the server at `server`, with this round trip time, and this bandwidth in Mbit/s. If `is_traced`, it prints
     /// each request with its time.
-    pub(super) fn new(server: SocketAddr, round_trip: Duration, mbit_per_s: f64, is_traced: bool) -> Outcome<Self> {
+    pub(in crate::bench) fn new(
+        server: SocketAddr,
+        round_trip: Duration,
+        mbit_per_s: f64,
+        is_traced: bool,
+    ) -> Outcome<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let state = Arc::new(State {
@@ -95,12 +100,12 @@ impl Link {
     }
 
     /// The host and the port that clients connect to.
-    pub(super) fn address(&self) -> SocketAddr {
+    pub(in crate::bench) fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Downloads parts of a file of these sizes through the link, one after the other over one connection.
-    pub(super) fn download(&self, name: &str, parts: &[u64]) -> Outcome {
+    pub(in crate::bench) fn download(&self, name: &str, parts: &[u64]) -> Outcome {
         let mut server = BufReader::new(TcpStream::connect(self.address)?);
         server.get_ref().set_nodelay(true)?;
         let mut offset = 0;
@@ -121,7 +126,7 @@ impl Link {
     }
 
     /// The traffic so far.
-    pub(super) fn passed(&self) -> Passed {
+    pub(in crate::bench) fn passed(&self) -> Passed {
         let State { requests, bytes, connections, .. } = &*self.state;
         Passed { requests: requests.load(Relaxed), bytes: bytes.load(Relaxed), connections: connections.load(Relaxed) }
     }
@@ -149,7 +154,7 @@ impl State {
             scope.spawn(|| {
                 self.carry(client, up, |piece| {
                     // Clients send one request at a time, and none has a body.
-                    if piece.starts_with(b"GET ") {
+                    if piece.starts_with(b"GET ") || piece.starts_with(b"HEAD ") {
                         self.requests.fetch_add(1, Relaxed);
                         self.trace(piece);
                     }

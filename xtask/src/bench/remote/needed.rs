@@ -38,7 +38,7 @@ impl ImageSource for Noting {
 }
 
 /// The bytes of the blocks with the data of the ranges in a profile, and of the metadata that maps them.
-pub(super) fn needed_bytes(image: &Path, profile: &Path) -> Outcome<u64> {
+pub(in crate::bench) fn needed_bytes(image: &Path, profile: &Path) -> Outcome<u64> {
     Ok(needed_steps(image, profile)?.iter().sum())
 }
 

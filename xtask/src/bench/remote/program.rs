@@ -66,7 +66,7 @@ impl Program {
 }
 
 /// Runs a program that must succeed.
-pub(super) fn succeed(command: &mut Command) -> Outcome {
+pub(in crate::bench) fn succeed(command: &mut Command) -> Outcome {
     let output = command.output().during(command.get_program().display())?;
     if output.status.success() {
         return Ok(());

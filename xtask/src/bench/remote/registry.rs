@@ -3,7 +3,7 @@
 use std::{
     fs,
     net::{SocketAddr, TcpListener, TcpStream},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -18,19 +18,28 @@ use crate::task_error::{During, Outcome, TaskError};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A registry on this machine, with the images that were pushed to it. Dropping this ends it.
-pub(super) struct Registry {
-    pub(super) address: SocketAddr,
-    store: tempfile::TempDir,
+pub(in crate::bench) struct Registry {
+    pub(in crate::bench) address: SocketAddr,
+    store: Store,
     server: Child,
 }
 
 impl Registry {
     /// Starts docker-registry.
-    pub(super) fn serve(contest: &Contest) -> Outcome<Self> {
-        let program = contest.peer("docker-registry").map_err(TaskError::new)?;
+    pub(in crate::bench) fn serve(contest: &Contest) -> Outcome<Self> {
         let folder = target_dir().join("bench");
         fs::create_dir_all(&folder)?;
-        let store = tempfile::tempdir_in(folder)?;
+        Self::start(contest, Store::Temporary(tempfile::tempdir_in(folder)?))
+    }
+
+    /// Starts docker-registry with the images of earlier runs, which are in `folder`.
+    pub(in crate::bench) fn serve_from(contest: &Contest, folder: &Path) -> Outcome<Self> {
+        fs::create_dir_all(folder)?;
+        Self::start(contest, Store::Kept(folder.to_owned()))
+    }
+
+    fn start(contest: &Contest, store: Store) -> Outcome<Self> {
+        let program = contest.peer("docker-registry").map_err(TaskError::new)?;
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let configuration = format!(
             "version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {}}}}}\nhttp: {{addr: '{address}'}}\n",
@@ -52,16 +61,36 @@ impl Registry {
     }
 
     /// Pushes an image as `image:TAG`.
-    pub(super) fn push(&self, floe: &Path, image: &Path, tag: &str) -> Outcome {
+    pub(in crate::bench) fn push(&self, floe: &Path, image: &Path, tag: &str) -> Outcome {
         eprintln!("pushing {} …", image.display());
         let mut push = Command::new(floe);
         push.args(["push", "--quiet"]).arg(image).arg(format!("oci://{}/image:{tag}", self.address));
         succeed(&mut push)
     }
 
+    /// Whether the repository `image` has a tag.
+    pub(in crate::bench) fn has_tag(&self, tag: &str) -> bool {
+        self.store.path().join("docker/registry/v2/repositories/image/_manifests/tags").join(tag).is_dir()
+    }
+
     /// A directory for the files of a run.
-    pub(super) fn folder(&self) -> &Path {
+    pub(in crate::bench) fn folder(&self) -> &Path {
         self.store.path()
+    }
+}
+
+/// The directory of a registry.
+enum Store {
+    Temporary(tempfile::TempDir),
+    Kept(PathBuf),
+}
+
+impl Store {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Temporary(folder) => folder.path(),
+            Self::Kept(folder) => folder,
+        }
     }
 }
 

@@ -1,0 +1,36 @@
+//! Containers of images in a registry.
+
+mod conversion;
+mod image;
+mod launched;
+mod layout;
+mod node;
+mod stargz;
+mod start;
+
+use clap::Subcommand;
+
+use crate::task_error::Outcome;
+
+/// Containers of images in a registry, with a real containerd.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// From the pull to the first line of a program: Floe's snapshotter, containerd's own, and the limit, always cold
+    Start(start::Arguments),
+    /// Converting the layers of an image to EROFS: Floe and ctr
+    Convert(conversion::Arguments),
+}
+
+/// Runs a benchmark.
+pub(crate) fn run(arguments: &Arguments) -> Outcome {
+    match &arguments.what {
+        What::Start(arguments) => start::run(arguments),
+        What::Convert(arguments) => conversion::run(arguments),
+    }
+}
