@@ -6,7 +6,8 @@ use std::{
 };
 
 use crate::{
-    counters::{AheadCounts, Counter},
+    AheadCounts, AheadReason,
+    counters::Counter,
     layout::{ChunkIndex, ChunkLayout},
     notes::Notes,
 };
@@ -32,44 +33,6 @@ const ALLOWANCE_BYTES_MAX: i64 = 4 << 20;
 
 /// The number of units of the link that may be fetched ahead, and not be read, before the first ones are read.
 const CREDIT_UNITS: u64 = 16;
-
-/// Why a chunk is fetched although no reader waits for it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum AheadReason {
-    /// A request of a reader was rounded to the unit of the link.
-    Rounding,
-    /// Most of the region around it was read.
-    Region,
-    /// A reader is sequential.
-    Sequential,
-    /// The engine, a profile or a launch list expects it to be read.
-    Hint,
-}
-
-impl AheadReason {
-    /// All reasons, in the order of [`AheadReason::index`].
-    pub const ALL: [Self; 4] = [Self::Rounding, Self::Region, Self::Sequential, Self::Hint];
-
-    /// The index in [`AheadReason::ALL`].
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Whether only the places of earlier reads suggest it, so that it needs an allowance.
-    const fn is_guess(self) -> bool {
-        matches!(self, Self::Rounding | Self::Region)
-    }
-
-    /// The name in counters: one lower-case word.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Rounding => "rounding",
-            Self::Region => "region",
-            Self::Sequential => "sequential",
-            Self::Hint => "hint",
-        }
-    }
-}
 
 /// The chunks of an object that were fetched ahead of readers and not read yet, and how useful each reason has been.
 #[derive(Debug)]
@@ -276,12 +239,5 @@ mod tests {
         assert_eq!([3, 4].map(|index| ahead.is_unread(index)), [false, true]);
         let counts = ahead.counts()[AheadReason::Hint.index()];
         assert_eq!((counts.fetched_bytes, counts.read_bytes), (3 * CHUNK_BYTES, CHUNK_BYTES));
-    }
-
-    #[test]
-    fn reasons_know_their_index() {
-        for (index, reason) in AheadReason::ALL.into_iter().enumerate() {
-            assert_eq!(reason.index(), index, "{}", reason.name());
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{AheadReason, Cause};
+use crate::{AheadCounts, AheadReason, Cause};
 
 /// Counters of an open object and of its cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -31,15 +31,6 @@ pub struct CacheCounts {
     pub hashed_bytes: u64,
     /// The CPU time for that, in nanoseconds.
     pub hashed_ns: u64,
-}
-
-/// Bytes that were fetched although no reader waited for them, for one reason.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct AheadCounts {
-    /// All of them.
-    pub fetched_bytes: u64,
-    /// Those of which a reader has read at least a part of the chunk since.
-    pub read_bytes: u64,
 }
 
 /// A number for each cause.

@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 mod ahead_chunks;
+mod ahead_reason;
 mod budget;
 mod cache;
 mod cached_object;
@@ -33,9 +34,9 @@ mod trusted_path;
 mod verifier;
 mod verity;
 
-pub use ahead_chunks::AheadReason;
+pub use ahead_reason::{AheadCounts, AheadReason};
 pub use cache::{Cache, CacheOptions, Notice};
-pub use counters::{AheadCounts, ByCause, CacheCounts};
+pub use counters::{ByCause, CacheCounts};
 pub(crate) use digest::DIGEST_BYTES;
 pub use digest::{Digest, NoDigest};
 pub use digest_table::{BadTable, DigestTable, OBJECT_BYTES_MAX, PIECE_BYTES, TableRoot};
