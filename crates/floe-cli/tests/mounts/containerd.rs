@@ -59,10 +59,12 @@ start_snapshotter
 start_containerd
 pull() { ctr images pull --plain-http --snapshotter "$1" "$registry/$2" > /run/pull.log 2>&1 || { cat /run/pull.log; exit 1; }; }
 refuse() { if "$@"; then exit 1; fi; }
+# The control groups of containers are those of the machine, where other tests have theirs.
+name=test-${registry##*:}
 # Runs a shell command in a container. The status tells that it was reached: ctr loses output of containers that end at once.
 in_container() {
     status=0
-    ctr run --rm --snapshotter "$1" "$registry/$2" test /bin/sh -c "$3 && exit 3" || status=$?
+    ctr run --rm --snapshotter "$1" "$registry/$2" $name /bin/sh -c "$3 && exit 3" || status=$?
     [ $status = 3 ]
 }
 # All that a tree has, in the order of its names: attributes, times, contents. containerd does not set the time of the root.
@@ -241,7 +243,7 @@ fn user_namespaces_of_containers_see_their_own_owners() {
     let script = r#"
 mapped() {
     status=0
-    ctr run --rm --snapshotter floe --remap-labels --uidmap "0:$2:65536" --gidmap "0:$2:65536" "$registry/$1" test \
+    ctr run --rm --snapshotter floe --remap-labels --uidmap "0:$2:65536" --gidmap "0:$2:65536" "$registry/$1" $name \
         /bin/sh -c "$3 && exit 3" || status=$?
     [ $status = 3 ]
 }
@@ -254,7 +256,7 @@ for image in erofs:v1 both:v1; do
     mapped $image 200000 '[ -O /etc/config ] && [ -s /opaque/third ]'
     in_container floe $image '[ -O /etc/config ] && [ -s /opaque/third ]'
 done
-refuse ctr run --rm --snapshotter floe --remap-labels --uidmap 0:100000:65536 --gidmap 5:100000:65536 "$registry/erofs:v1" test \
+refuse ctr run --rm --snapshotter floe --remap-labels --uidmap 0:100000:65536 --gidmap 5:100000:65536 "$registry/erofs:v1" $name \
     /bin/sh -c : > /run/said 2>&1
 ctr images rm --sync "$registry/erofs:v1" "$registry/both:v1" > /run/removed
 [ -z "$(ls /run/snapshots/snapshots /run/snapshots/records | grep -v :)" ]
