@@ -16,16 +16,13 @@ use crate::{
 /// each other.
 const AREA_BYTES: u64 = 16 << 20;
 
-/// Of bytes that readers wait for, the allowances of their area and of the object grow by one in this many, times the unit of the
-/// link in chunks, so that bytes ahead of readers are tried again when reads change.
+/// Of bytes that readers wait for, the allowances of their area and of the object grow by one in this many, so that bytes ahead of
+/// readers are tried again when reads change.
 const TRIED_PART: u64 = 64;
 
-/// Of bytes that were fetched ahead and are read, the allowances grow by as many quarters, and by as many more for each doubling of the
-/// unit: while at least two of three are read with a unit of one chunk, and one of five with a unit of 32 chunks, the allowances last.
-/// The longer a wait for a chunk is beside its transfer, the more chunks in vain is it worth.
-const READ_QUARTERS: (u64, u64) = (6, 3);
-
-/// The allowance of the object gets one part in this many of that, the one of the area gets the rest.
+/// Of bytes that were fetched ahead and are read, the allowances grow by this many halves, so that they last while two of three bytes
+/// are read. The allowance of the object gets one part in so many of that, the one of the area gets the rest.
+const READ_HALVES: u64 = 3;
 const OBJECT_PART: u64 = 4;
 
 /// The maximum of an allowance in bytes, so that good use does not pay for a long time without use.
@@ -82,8 +79,7 @@ impl AheadChunks {
 
     /// Notes that a reader waits for the fetch of this chunk.
     pub(crate) fn note_waited(&self, index: ChunkIndex) {
-        let unit = self.unit.load(Relaxed).min(TRIED_PART);
-        let bytes = self.layout.range(index).len() * unit / TRIED_PART;
+        let bytes = self.layout.range(index).len() / TRIED_PART;
         self.grow(index, bytes, bytes);
     }
 
@@ -117,8 +113,7 @@ impl AheadChunks {
             let bytes = self.layout.range(index).len();
             self.read_bytes[reason.index()].add(bytes);
             if reason.is_guess() {
-                let doublings = u64::from(self.unit.load(Relaxed).ilog2());
-                let grown = bytes * (READ_QUARTERS.0 + READ_QUARTERS.1 * doublings) / 4;
+                let grown = bytes * READ_HALVES / 2;
                 self.grow(index, grown - grown / OBJECT_PART, grown / OBJECT_PART);
             }
         }
@@ -180,19 +175,9 @@ mod tests {
 
     #[test]
     fn bytes_ahead_are_fetched_while_they_are_read() {
-        for (unit, read_part, expected) in [
-            (1, 1, 1.0..=1.0),
-            (1, 2, 0.1..=0.2),
-            (1, 1 << 60, 0.03..=0.04),
-            (2, 2, 0.9..=1.0),
-            (8, 8, 0.4..=0.7),
-            (16, 4, 0.9..=1.0),
-            (16, 1 << 60, 0.5..=0.6),
-        ] {
-            let ahead = ahead();
-            ahead.note_unit(unit);
-            let share = share(&ahead, read_part);
-            assert!(expected.contains(&share), "one of {read_part} is read, {unit}: {share}");
+        for (read_part, expected) in [(1, 1.0..=1.0), (2, 0.1..=0.2), (4, 0.03..=0.06), (1 << 60, 0.03..=0.04)] {
+            let share = share(&ahead(), read_part);
+            assert!(expected.contains(&share), "one of {read_part} is read: {share}");
         }
     }
 

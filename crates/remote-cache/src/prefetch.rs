@@ -19,7 +19,7 @@ use crate::{
     cached_object::{CachedObject, Reach},
     flights::Role,
     layout::ChunkIndex,
-    reach::{DenseRegion, Presence, Wanted},
+    reach::{DenseRegion, Judgement, Presence, Wanted},
     sequential_readers::SequentialReaders,
     verity::Attempt,
 };
@@ -38,6 +38,9 @@ const MERGED_HINTS_MAX: usize = 256;
 
 /// The maximum size in bytes of a region whose missing chunks are fetched because it is dense.
 const REGION_BYTES_MAX: u64 = 2 << 20;
+
+/// With units of at least this many bytes, a wait takes so much longer than a transfer that bytes ahead of readers need no allowance.
+const GENEROUS_UNIT_BYTES: u64 = 128 << 10;
 
 /// Fetches chunks ahead of demand, on threads that exist only while there is work.
 pub(crate) struct Prefetch {
@@ -118,16 +121,18 @@ impl Prefetch {
     }
 
     /// The chunks to request for a reader that waits for `wanted`: the unit of the link around them, or the half units if they
-    /// are in several units. If some of a region around them was read, the rest of it is likely to be read, and is queued. Neither
-    /// happens while too few of the chunks that were fetched for it are read.
+    /// are in several units. If some of a region around them was read, the rest of it is likely to be read, and is queued. Unless waits
+    /// are long beside transfers, neither happens while too few of the chunks that were fetched for it are read.
     pub(crate) fn reach(&self, chunks: Range<ChunkIndex>) -> Reach {
         let object = &self.hints.object;
         let chunks_in = |bytes: u64| (bytes / object.layout.chunk_bytes()).max(1);
-        let unit = chunks_in(object.fetcher.unit_bytes());
+        let unit_bytes = object.fetcher.unit_bytes();
+        let unit = chunks_in(unit_bytes);
+        let judgement = if unit_bytes >= GENEROUS_UNIT_BYTES { Judgement::Generous } else { Judgement::Strict };
         object.ahead.note_unit(unit);
         let index = chunks.start;
-        let permits = |count| object.ahead.permits(index, count);
-        let wanted = Wanted { chunks, unit, data_chunks: object.layout.data_chunks() };
+        let permits = |count| judgement == Judgement::Generous || object.ahead.permits(index, count);
+        let wanted = Wanted { chunks, unit, data_chunks: object.layout.data_chunks(), judgement };
         if let Some(stored) = object.stored.as_ref().filter(|_| self.readers.is_some() && self.is_fetching()) {
             let count_max = chunks_in(REGION_BYTES_MAX).max(wanted.unit);
             let widest = wanted.around(count_max);

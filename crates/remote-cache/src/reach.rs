@@ -5,8 +5,11 @@ use std::ops::Range;
 use crate::layout::ChunkIndex;
 
 /// A region is dense if more than one in this many of its chunks around those that are wanted was read. The allowance for bytes
-/// ahead of readers decides where that is worthwhile.
-const DENSE_PART: u64 = 10;
+/// ahead of readers decides whether that is worthwhile.
+const READ_PART: u64 = 10;
+
+/// Where waits are long beside transfers: a region is dense if more than one in this many of its chunks is present or wanted.
+const PRESENT_PART: u64 = 2;
 
 /// The maximum size in units of a request for a reader that waits in a dense region. Further requests bring the rest.
 const DENSE_UNITS_MAX: u64 = 4;
@@ -20,6 +23,15 @@ pub(crate) enum Presence {
     Read,
 }
 
+/// How chunks that may be read later are judged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Judgement {
+    /// By what was read, and as far as an allowance permits: bytes in vain take as long as waits.
+    Strict,
+    /// By what is present: a wait takes much longer than the transfer of chunks in vain.
+    Generous,
+}
+
 /// Chunks that a reader waits for, in an object of `data_chunks`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Wanted {
@@ -27,6 +39,7 @@ pub(crate) struct Wanted {
     /// The unit of the link in chunks, at least one.
     pub(crate) unit: u64,
     pub(crate) data_chunks: u64,
+    pub(crate) judgement: Judgement,
 }
 
 /// The chunks to request for a reader, and the region of which the rest is to be fetched in the background.
@@ -78,7 +91,11 @@ impl Wanted {
         let is_dense = |region: &Range<ChunkIndex>| {
             let other_count = (region.end - region.start) - (self.chunks.end - self.chunks.start);
             let missing_count = others(region, Presence::Missing);
-            others(region, Presence::Read) * DENSE_PART > other_count && missing_count > 0 && permits(missing_count)
+            let is_dense = match self.judgement {
+                Judgement::Strict => others(region, Presence::Read) * READ_PART > other_count,
+                Judgement::Generous => missing_count * PRESENT_PART < region.end - region.start,
+            };
+            is_dense && missing_count > 0 && permits(missing_count)
         };
         let counts = std::iter::successors(Some(self.unit * 2), |count| count.checked_mul(2));
         let region =
@@ -117,14 +134,14 @@ mod tests {
             (0..20, 16, 0..24),
             (97..98, 16, 96..100),
         ] {
-            let wanted = Wanted { chunks: chunks.clone(), unit, data_chunks: 100 };
+            let wanted = Wanted { chunks: chunks.clone(), unit, data_chunks: 100, judgement: Judgement::Strict };
             assert_eq!(wanted.rounded(|_| true), expected, "{chunks:?} {unit}");
         }
     }
 
     #[test]
     fn units_shrink_until_they_are_permitted() {
-        let wanted = Wanted { chunks: 21..23, unit: 16, data_chunks: 100 };
+        let wanted = Wanted { chunks: 21..23, unit: 16, data_chunks: 100, judgement: Judgement::Strict };
         let rounded = |max| wanted.rounded(|count| count <= max);
         assert_eq!([14, 13, 6, 5, 2, 1, 0].map(rounded), [16..32, 16..24, 16..24, 20..24, 20..24, 21..23, 21..23]);
     }
@@ -145,16 +162,34 @@ mod tests {
             ("RRRRwRRR", 1, None),
         ] {
             let (presence, chunks) = parsed(map);
-            let wanted = Wanted { chunks, unit, data_chunks: presence.len() as u64 };
+            let data_chunks = presence.len() as u64;
+            let wanted = Wanted { chunks, unit, data_chunks, judgement: Judgement::Strict };
             let found = wanted.dense_region(presence.len() as u64, &presence, |_| true);
             assert_eq!(found.map(|found| (found.reach, found.region)), expected, "{map} {unit}");
         }
     }
 
     #[test]
+    fn where_waits_are_long_present_and_wanted_chunks_make_a_region_dense() {
+        for (map, expected) in [
+            ("www.....", Some((0..4, 0..4))),
+            ("aaawa...", Some((3..4, 0..8))),
+            ("RRw.....", Some((2..4, 0..4))),
+            ("w.......", None),
+            ("R.w.....", None),
+        ] {
+            let (presence, chunks) = parsed(map);
+            let data_chunks = presence.len() as u64;
+            let wanted = Wanted { chunks, unit: 1, data_chunks, judgement: Judgement::Generous };
+            let found = wanted.dense_region(data_chunks, &presence, |_| true);
+            assert_eq!(found.map(|found| (found.reach, found.region)), expected, "{map}");
+        }
+    }
+
+    #[test]
     fn narrower_regions_are_chosen_if_wide_ones_are_not_permitted() {
         let (presence, chunks) = parsed("RRw.R.RR");
-        let wanted = Wanted { chunks, unit: 1, data_chunks: 8 };
+        let wanted = Wanted { chunks, unit: 1, data_chunks: 8, judgement: Judgement::Strict };
         let region =
             |missing_max| wanted.dense_region(8, &presence, |count| count <= missing_max).map(|found| found.region);
         assert_eq!([0, 1, 2].map(region), [None, Some(0..4), Some(0..8)]);
