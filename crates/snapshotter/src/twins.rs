@@ -28,9 +28,12 @@ const SOURCE_ANNOTATION: &str = "dev.floe.convert.source";
 /// Finds the twins of layers.
 pub(crate) struct Twins {
     options: RemoteOptions,
-    /// What was found for each image and manifest, and when.
-    found: Mutex<HashMap<(String, String), (Instant, Arc<TwinUrls>)>>,
+    /// What was found, and when.
+    found: Mutex<HashMap<ImageManifest, (Instant, Arc<TwinUrls>)>>,
 }
+
+/// An image and the digest of its manifest.
+type ImageManifest = (String, String);
 
 /// The URLs of twins, by the digests of the original layers.
 type TwinUrls = BTreeMap<String, String>;
