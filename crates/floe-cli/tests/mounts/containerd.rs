@@ -79,18 +79,20 @@ tree() {
 "#;
 
 /// A registry with an image whose layers are archives, `both`, which also has EROFS layers, the same with these alone, `erofs`, and
-/// with one EROFS layer, `merged`.
+/// with one EROFS layer, `merged`, and with EROFS layers that have a launch profile, `launch`.
 fn registry(folder: &Path) -> RealServer {
     add_programs(folder, &["sh", "cksum", "dd"]);
     make_layers(folder);
     make_layout(folder);
-    fs::write(folder.join("profile"), "# floe profile 1\n0 300000 /bin/tool\n0 100 /opaque/new\n").expect("written");
+    std::fs::write(folder.join("profile"), "# floe profile 1\n0 300000 /bin/tool\n0 100 /opaque/new\n")
+        .expect("written");
     let server = RealServer::registry();
     let url = |name: &str| format!("oci://localhost:{}/{name}:v1", server.port);
     for (target, options) in [
         ("both", &[][..]),
-        ("erofs", &["--only-converted", "--containerd-2.1", "--profile", "profile"]),
+        ("erofs", &["--only-converted", "--containerd-2.1"]),
         ("merged", &["--only-converted", "--containerd-2.1", "--merged"]),
+        ("launch", &["--only-converted", "--containerd-2.1", "--profile", "profile"]),
     ] {
         let mut convert = floe();
         convert.args(["convert", "--quiet", "--platform", "linux/amd64", "layout"]).arg(url(target)).args(options);
@@ -131,6 +133,10 @@ for layer in $layers; do refuse ctr content get "$layer" > /run/content 2>&1; do
 [ "$(grep -c ' /run/snapshots/snapshots/[0-9]*/fs ' /proc/self/mountinfo)" = 3 ]
 tree floe erofs:v1 erofs
 cmp /run/overlayfs-plain.tar /run/floe-erofs.tar
+pull floe launch:v1
+tree floe launch:v1 launch
+cmp /run/overlayfs-plain.tar /run/floe-launch.tar
+ctr images rm --sync "$registry/launch:v1" > /run/removed
 for image in both erofs; do
     in_container floe $image:v1 'read first < /etc/config; [ ${#first} = 50 ] && echo > /new && [ ! -e /etc/gone ]'
 done

@@ -2,7 +2,10 @@
 
 use std::{fs, path::Path};
 
-use floe_testkit::skip::{self, Need};
+use floe_testkit::{
+    Random,
+    skip::{self, Need},
+};
 use serde_json::Value;
 
 use super::remote::Cache;
@@ -64,6 +67,11 @@ fn layers_have_launch_bundles_of_their_own() {
     let server = RealServer::registry();
     let scene = tempfile::tempdir().expect("a folder");
     let folder = scene.path();
+    // Layers of one chunk have no bundle.
+    for name in ["one/bin/noise", "two/opaque/noise"] {
+        fs::create_dir_all(folder.join(name).parent().expect("a folder")).expect("made");
+        fs::write(folder.join(name), Random::new(1).noise(100_000)).expect("written");
+    }
     make_layers(folder);
     make_layout(folder);
     let recorded = "# floe profile 2\n0 300000 /bin/tool\nmissing /opaque/absent\nname /opaque/new\n0 100 /opaque/new\nmissing /etc/absent\n";
