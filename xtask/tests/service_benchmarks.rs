@@ -32,7 +32,9 @@ fn floe() -> Option<PathBuf> {
 fn bench(floe: &Path, folder: &Path, arguments: &str) -> Vec<Value> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
     command.args(["bench", "service"]).args(arguments.split(' ')).arg("--json").arg("--floe").arg(floe);
-    let run = run_bounded(command.env("TMPDIR", folder), PATIENCE).expect("it runs");
+    // Other tests of this workspace keep no metadata.
+    command.env("TMPDIR", folder).env_remove("FLOE_TEST_KEEP_AFTER_MS");
+    let run = run_bounded(&mut command, PATIENCE).expect("it runs");
     let output = String::from_utf8_lossy(&run.stdout);
     assert!(run.status.success(), "{arguments}: {}: {}\n{output}", run.status, run.stderr);
     let left: Vec<_> = fs::read_dir(folder).expect("listed").flatten().map(|entry| entry.path()).collect();
