@@ -69,14 +69,22 @@ impl Ledger {
 
     /// Has the new program check that it can continue the service: it understands the file, and can confine a domain.
     fn check_elsewhere(&self, program: &OwnedFd) -> io::Result<()> {
-        let sockets = (PassedSocket { listener: -1, name: None }, None);
         // It gets the numbers alone.
-        let state = Succession::of(self, sockets, Vec::new(), &mut |descriptor| Ok(descriptor.as_raw_fd()));
-        let file = match state {
-            Ok(state) => state.seal()?,
-            // A mount is being made. The rest can be checked.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(busy()),
-            Err(error) => return Err(error),
+        let state = || {
+            let sockets = (PassedSocket { listener: -1, name: None }, None);
+            Succession::of(self, sockets, Vec::new(), &mut |descriptor| Ok(descriptor.as_raw_fd()))
+        };
+        let until = Instant::now() + QUIET_TIME_MAX;
+        let file = loop {
+            match state() {
+                Ok(state) => break state.seal()?,
+                // A mount is being made or continued.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match Instant::now() < until {
+                    true => thread::sleep(GLANCE),
+                    false => return Err(busy()),
+                },
+                Err(error) => return Err(error),
+            }
         };
         let mut command = command_of(program);
         command.env(STATE_VARIABLE, CHECK).stdin(Stdio::from(OwnedFd::from(file)));
