@@ -7,6 +7,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, mpsc::Sender},
     thread,
+    time::{Duration, Instant},
 };
 
 use floe_front::{Algorithms, Identity};
@@ -25,6 +26,10 @@ const LATER_OF_USER_MAX: usize = 2;
 /// The maximum number of images whose metadata is known to break a rule.
 const REFUSED_MAX: usize = 1024;
 
+/// The shortest time between two looks at all fronts. A mount changes the mount table several times, and each look takes some
+/// microseconds for each front.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
 /// The mount table, whose changes poll(2) reports.
 const TABLE_PATH: &str = "/proc/self/mountinfo";
 
@@ -35,6 +40,15 @@ pub(super) struct Fronts {
     renderings: Mutex<HashMap<u64, Rendering>>,
     /// Images of users whose metadata breaks a rule, and the rule: rendering it again would be in vain.
     refused: Mutex<HashMap<Identity, String>>,
+    looks: Mutex<Looks>,
+}
+
+/// The looks for fronts that were unmounted.
+#[derive(Default)]
+struct Looks {
+    last: Option<Instant>,
+    /// Whether the mount table has changed since.
+    is_due: bool,
 }
 
 /// What exists from the first front on.
@@ -162,7 +176,25 @@ impl Fronts {
 
     /// Notes that the mount table has changed.
     pub(super) fn note_changes(&self) {
+        self.looks.lock().is_due = true;
+    }
+
+    /// Ends fronts that were unmounted, if the mount table has changed. Returns the time until this is to be called again, if it is
+    /// too early.
+    pub(super) fn look(&self) -> Option<Duration> {
+        {
+            let mut looks = self.looks.lock();
+            if !looks.is_due {
+                return None;
+            }
+            let left = looks.last.map_or(Duration::ZERO, |last| LOOK_INTERVAL.saturating_sub(last.elapsed()));
+            if !left.is_zero() {
+                return Some(left);
+            }
+            *looks = Looks { last: Some(Instant::now()), is_due: false };
+        }
         self.existing().iter().for_each(|readaheads| readaheads.drop_unmounted());
+        None
     }
 
     /// The transfer into a front for the next process behind it, and the thread at its other end; `None` if nothing is read ahead

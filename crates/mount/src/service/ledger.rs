@@ -18,7 +18,10 @@ use floe_keeper::{Detach, KeptAnswer, Place, UnmountError, UnmountReason};
 use floe_sync::Mutex;
 use rustix::{
     buffer::spare_capacity,
-    event::epoll::{self, CreateFlags, EventData, EventFlags},
+    event::{
+        Timespec,
+        epoll::{self, CreateFlags, EventData, EventFlags},
+    },
     io::retry_on_intr,
 };
 
@@ -159,13 +162,14 @@ impl Ledger {
         })
     }
 
-    /// Waits for events, and returns what they belong to.
+    /// Waits for events, and returns what they belong to. Meanwhile, ends fronts that were unmounted.
     ///
     /// # Errors
     /// The kernel reports none.
     pub(super) fn wait(&self) -> rustix::io::Result<Vec<Watched>> {
         let mut events = Vec::with_capacity(EVENTS_MAX);
-        retry_on_intr(|| epoll::wait(&self.epoll, spare_capacity(&mut events), None))?;
+        let pause = self.fronts.look().and_then(|pause| Timespec::try_from(pause).ok());
+        retry_on_intr(|| epoll::wait(&self.epoll, spare_capacity(&mut events), pause.as_ref()))?;
         Ok(events.iter().map(|event| Watched::of(event.data)).collect())
     }
 
