@@ -28,7 +28,7 @@ const SOURCE_ANNOTATION: &str = "dev.floe.convert.source";
 /// Finds the twins of layers.
 pub(crate) struct Twins {
     options: RemoteOptions,
-    /// What was found, and when.
+    /// The twins that were found, with the time of the search.
     found: Mutex<HashMap<ImageManifest, (Instant, Arc<TwinUrls>)>>,
 }
 

@@ -1,4 +1,4 @@
-//! What is in front of a mount.
+//! The choice between the kernel's EROFS in front and FUSE.
 
 use std::{
     path::Path,
@@ -16,12 +16,12 @@ use crate::{
 /// How long a mount may take to answer `floe status`.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is in front of a mount.
+/// Which file system applications see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub(crate) enum Front {
     /// The kernel's EROFS.
     Kernel,
-    /// Nothing.
+    /// FUSE alone.
     Fuse,
 }
 

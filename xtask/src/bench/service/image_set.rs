@@ -51,7 +51,7 @@ pub(super) struct Content {
 }
 
 impl ImageSet {
-    /// The images in a directory; files of other kinds are left out. What they contain is read through the kernel's own mounts.
+    /// The images in a directory; files of other kinds are left out. Expected contents are read through the kernel's own mounts.
     pub(super) fn at(folder: &Path) -> Outcome<Self> {
         let entries = fs::read_dir(folder).during(folder.display())?;
         let mut paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Outcome<_>>()?;

@@ -21,7 +21,7 @@ use crate::{
     task_error::{During, Outcome, TaskError},
 };
 
-/// What is measured, and how often.
+/// The workloads to measure, and the number of repetitions.
 #[derive(clap::Args)]
 pub(super) struct Schedule {
     /// Only these workloads: whole-tree, random-1, random-8, find-8, stat, loader, open-1, open-8, by-path, find-size, launch
