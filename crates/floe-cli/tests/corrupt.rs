@@ -143,7 +143,7 @@ fn mounts_of_corrupt_images_give_errors_or_data() {
         exit 0
     "#;
     check_images(|path| {
-        let image = Materialised { path: path.to_path_buf(), format: Format::Erofs, offset: 0, devices: Vec::new() };
+        let image = Materialised::single(path, Format::Erofs);
         let served = match Served::new(&image, "fuse") {
             Ok(served) => served,
             Err(words) if words.contains("floe: ") && words.lines().count() == 1 => return Vec::new(),

@@ -8,14 +8,14 @@ use std::{
 use floe_engine::{Blocking, Engine, Reader, Volume};
 use floe_erofs::{Erofs, SuperblockChecksum};
 use floe_image::{
-    Attr, BlockReader, ByteRange, DeviceId, ExtentData, FileSystem, FileType, ImageSource, Nid, Result, StoredLen,
+    Attr, BlockReader, ByteRange, DerivedFileSystem, DeviceId, ExtentData, FileSystem, FileType, ImageSource, Nid,
+    Result, StoredLen,
 };
 use floe_source::ImageFormat;
 use floe_squashfs::Squashfs;
 
 use crate::{
     Format, ImageFiles, OpenError, OpenOptions, PathError, ReadDir, Walk, devices::check_flat, resolve::resolve,
-    subdirectory::Subdirectory,
 };
 
 /// An image that is open for reading. May be used from many threads at once. Clones are cheap and share its caches.
@@ -196,7 +196,7 @@ impl Image {
         if self.attr(root)?.file_type != FileType::Directory {
             return Err(PathError::NotADirectory { path: path.to_vec() });
         }
-        let file_system = Arc::new(Subdirectory { inner: Arc::clone(self.file_system()), root });
+        let file_system = Arc::new(DerivedFileSystem::below(Arc::clone(self.file_system()), root));
         let reader = Reader::new(Arc::clone(self.reader.volume()), file_system);
         Ok(Self { reader, ..self.clone() })
     }

@@ -63,7 +63,6 @@ mod read_many;
 mod resolve;
 #[cfg(feature = "mkfs")]
 mod source_image;
-mod subdirectory;
 mod tar;
 #[cfg(feature = "mkfs")]
 mod verify;

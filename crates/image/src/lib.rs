@@ -8,6 +8,7 @@
 mod attr;
 mod block;
 mod decompressor;
+mod derived;
 mod error;
 mod file_system;
 mod finding;
@@ -20,6 +21,7 @@ pub use attr::{Attr, DeviceNumber, FileType, Nid, Outline, Timestamp};
 pub use block::{BcjFilters, DecodeEffort, DecodedLen, DeviceId, Encoding, Padding, StoredBlock, StoredLen};
 pub use bytes::Bytes;
 pub use decompressor::{DecodeError, Decompressor};
+pub use derived::DerivedFileSystem;
 pub use error::{Error, Place, Result, start_error};
 pub use file_system::{
     Capabilities, DIRECTORY_DEPTH_MAX, DIRECTORY_TOO_DEEP, DirectoryCursor, Dirent, Extent, ExtentData, FileSystem,

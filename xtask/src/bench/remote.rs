@@ -222,7 +222,7 @@ impl Trial<'_> {
             return Err(TaskError::new("curl fails"));
         }
         let path = if bytes.is_some() { self.place.plain.clone() } else { target };
-        let image = Materialised { path, format: Format::Erofs, offset: 0, devices: Vec::new() };
+        let image = Materialised::single(path, Format::Erofs);
         let mount = KernelMount::new(&image).map_err(TaskError::new)?;
         if self.whole {
             self.place.read_all(&mount.path())?

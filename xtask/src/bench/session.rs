@@ -62,7 +62,7 @@ impl Session {
             user.own(directory.path())?;
         }
         let Some(mut command) = contender.command(image, directory.path()) else {
-            let image = Materialised { path: image.to_path_buf(), format, offset: 0, devices: Vec::new() };
+            let image = Materialised::single(image, format);
             let mount =
                 if contender.wants_loop() { KernelMount::through_loop(&image) } else { KernelMount::new(&image) };
             return mount.map(Self::Kernel).map_err(TaskError::new);

@@ -120,7 +120,7 @@ impl Reader {
             Self::FloeMount => mounted(Command::new(floe).arg("mount").arg(image), self.name())?,
             Self::Squashfuse => mounted(Command::new(program(SQUASHFUSE)?).arg("-f").arg(image), self.name())?,
             Self::Kernel => {
-                let image = Materialised { path: image.to_path_buf(), format, offset: 0, devices: Vec::new() };
+                let image = Materialised::single(image, format);
                 let mount = KernelMount::new(&image).map_err(TaskError::new)?;
                 directory(&mount.path(), DirectoryWalk::default())?
             }

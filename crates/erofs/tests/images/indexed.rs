@@ -269,6 +269,6 @@ fn in_kernel(image: &[u8]) -> Option<io::Result<Vec<u8>>> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("image");
     fs::write(&path, image).expect("written");
-    let mount = KernelMount::new(&Materialised { path, format: Format::Erofs, offset: 0, devices: Vec::new() });
+    let mount = KernelMount::new(&Materialised::single(path, Format::Erofs));
     Some(fs::read(mount.expect("mounted").path().join("f")))
 }

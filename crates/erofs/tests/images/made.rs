@@ -39,7 +39,7 @@ fn data_compressed_inside_compressed_metadata_reads_as_in_the_kernel() {
         let mut command = Command::new(&mkfs);
         command.arg("--quiet").args(options).arg("-Eztailpacking").arg(&path).arg(&tree);
         assert!(command.status().expect("it runs").success());
-        let image = Materialised { path: path.clone(), format: Format::Erofs, offset: 0, devices: Vec::new() };
+        let image = Materialised::single(&path, Format::Erofs);
         let mount = KernelMount::new(&image).expect("it is mounted");
         let numbers = DirectoryWalk { numbers: true, segments: true, metadata_only: false };
         let expected = walk::directory(&mount.path(), numbers).expect("it is walked");
@@ -101,7 +101,7 @@ fn inline_data_of_interlaced_files_reads_as_stored_or_as_in_the_kernel() {
         let mut command = Command::new(peer("mkfs.erofs").expect("it is there"));
         command.args(["--quiet", "-zlz4", "-Eall-fragments,ztailpacking"]).arg(&path).arg(&tree);
         assert!(command.status().expect("it runs").success());
-        let image = Materialised { path: path.clone(), format: Format::Erofs, offset: 0, devices: Vec::new() };
+        let image = Materialised::single(&path, Format::Erofs);
         let mount = KernelMount::new(&image).expect("it is mounted");
         let in_kernel = fs::read(mount.path().join("noise")).expect("the kernel finds no fault");
         drop(mount);

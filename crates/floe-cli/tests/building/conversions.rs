@@ -155,7 +155,7 @@ fn stacked_layers_are_the_merged_image() {
     convert(folder, "layout merged --merged --only-converted --compress lz4hc --platform linux/amd64");
     let image = |layout: &str, layer: &Value| {
         let path = blob(&folder.join(layout), layer);
-        Materialised { path, format: Format::Erofs, offset: 0, devices: Vec::new() }
+        Materialised::single(path, Format::Erofs)
     };
     let [merged] = &converted_layers(&folder.join("merged"), "app", "amd64")[..] else { panic!("one layer") };
     let config = named(&folder.join("merged"), "app")["manifests"][0].clone();

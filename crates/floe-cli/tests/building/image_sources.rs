@@ -57,7 +57,7 @@ fn make_tree(root: &Path) {
 
 /// What the kernel shows of an image.
 fn kernel_manifest(image: PathBuf, format: Format) -> Manifest {
-    let mount = KernelMount::new(&Materialised { path: image, format, offset: 0, devices: Vec::new() });
+    let mount = KernelMount::new(&Materialised::single(image, format));
     let mount = mount.unwrap_or_else(|error| panic!("{error}"));
     walk::directory(&mount.path(), DirectoryWalk::default()).expect("it can be read")
 }

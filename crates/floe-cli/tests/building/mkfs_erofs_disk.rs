@@ -166,7 +166,7 @@ fn the_kernel_mounts_images_with_every_option() {
             if !output.status.success() {
                 return vec![format!("{output:?}")];
             }
-            let image = Materialised { path, format: Format::Erofs, offset: 0, devices: Vec::new() };
+            let image = Materialised::single(path, Format::Erofs);
             let mount = match KernelMount::new(&image) {
                 Ok(mount) => mount,
                 Err(error) => return vec![error],

@@ -137,7 +137,7 @@ fn an_image_without_attributes_answers_as_the_kernel() {
         .output()
         .expect("it runs");
     assert!(made.status.success(), "{made:?}");
-    let image = Materialised { path, format: Format::Squashfs, offset: 0, devices: Vec::new() };
+    let image = Materialised::single(path, Format::Squashfs);
     let mount = KernelMount::new(&image).expect("the kernel mounts it");
     let mut room = [0; 100];
     for front in fronts() {
@@ -174,7 +174,7 @@ fn labels_are_answered_as_by_the_kernel() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::create_dir_all(folder.path().join("source/directory")).expect("ours");
     fs::write(folder.path().join("source/file"), "text").expect("ours");
-    let image = |path: PathBuf, format| Materialised { path, format, offset: 0, devices: Vec::new() };
+    let image = |path: PathBuf, format| Materialised::single(path, format);
     let mut images = Vec::new();
     for label in ["", "a label", "fifteen-bytes-a"] {
         let path = folder.path().join(format!("image {label}"));

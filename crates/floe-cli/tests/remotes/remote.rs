@@ -182,7 +182,7 @@ fn reads_wait_for_a_server_that_is_restarted() {
     let mut options = cache.options();
     options[1] = "wait:10m".into();
     let options: Vec<&OsStr> = options.iter().map(OsString::as_os_str).collect();
-    let files = Materialised { path: PathBuf::from(&url), format: Format::Erofs, offset: 0, devices: Vec::new() };
+    let files = Materialised::single(&url, Format::Erofs);
     let served = Served::with(&files, &options, &[]).expect("mounted");
     server.stop();
     let path = served.path().join("noise");
@@ -229,7 +229,7 @@ fn the_ranges_of_a_launch_are_fetched_ahead_of_reads() {
         let cache = Cache::new();
         let options = cache.options();
         let options: Vec<&OsStr> = options.iter().map(OsString::as_os_str).collect();
-        let files = Materialised { path: PathBuf::from(&url), format: Format::Erofs, offset: 0, devices: Vec::new() };
+        let files = Materialised::single(&url, Format::Erofs);
         let served = Served::with(&files, &options, &[]).expect("mounted");
         let fetched = || {
             let output = run(floe().args(["status", "--json"]).arg(served.path()));
@@ -313,7 +313,7 @@ fn status_shows_the_server() {
     assert_eq!(told(&run(floe().arg("push").arg(demo()).arg(&url))).0, Some(0));
     let options = cache.options();
     let options: Vec<&OsStr> = options.iter().map(OsString::as_os_str).collect();
-    let files = Materialised { path: PathBuf::from(&url), format: Format::Erofs, offset: 0, devices: Vec::new() };
+    let files = Materialised::single(&url, Format::Erofs);
     let served = Served::with(&files, &options, &[]).expect("mounted");
     fs::read(served.path().join("guide/reading.txt")).expect("read");
     let status = |option: &[&str]| {

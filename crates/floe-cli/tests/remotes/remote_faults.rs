@@ -71,7 +71,7 @@ impl Noise {
             false => vec!["--cache-directory".as_ref(), cache.as_os_str()],
         };
         let options: Vec<&OsStr> = own.into_iter().chain(options.iter().map(OsStr::new)).collect();
-        let files = Materialised { path: PathBuf::from(url), format: Format::Erofs, offset: 0, devices: Vec::new() };
+        let files = Materialised::single(url, Format::Erofs);
         Served::with(&files, &options, &[]).expect("mounted")
     }
 

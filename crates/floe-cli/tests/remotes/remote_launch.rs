@@ -46,7 +46,7 @@ fn read_mounted(url: &str, name: &str) -> Vec<u8> {
     let cache = TempDir::new().expect("a directory");
     let options = ["--require-verified", "--outage", "wait:10s", "--cache-directory"].map(OsStr::new);
     let options: Vec<&OsStr> = options.into_iter().chain([cache.path().as_os_str()]).collect();
-    let files = Materialised { path: PathBuf::from(url), format: Format::Erofs, offset: 0, devices: Vec::new() };
+    let files = Materialised::single(url, Format::Erofs);
     let served = Served::with(&files, &options, &[]).expect("mounted");
     let bytes = fs::read(served.path().join(name)).expect("read");
     assert!(served.end().is_empty());

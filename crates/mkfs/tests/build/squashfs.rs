@@ -145,7 +145,7 @@ fn is_ready() -> bool {
 
 fn mount(image: &Path) -> Result<KernelMount, String> {
     let (path, format) = (image.to_path_buf(), ImageFormat::Squashfs);
-    KernelMount::new(&Materialised { path, format, offset: 0, devices: Vec::new() })
+    KernelMount::new(&Materialised::single(path, format))
 }
 
 const COMPARISON: Comparison = Comparison {

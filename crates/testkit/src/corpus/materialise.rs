@@ -9,7 +9,7 @@ use std::{
 use super::{Corpus, Format, ImageRecord, StoredFile};
 use crate::{manifest::sha256_hex, target_dir};
 
-/// An image of the corpus as plain files.
+/// An image as plain files.
 #[derive(Clone, Debug)]
 pub struct Materialised {
     /// The image.
@@ -20,6 +20,13 @@ pub struct Materialised {
     pub offset: u64,
     /// The extra devices, in the order of the device table.
     pub devices: Vec<PathBuf>,
+}
+
+impl Materialised {
+    /// An image of one file, from its first byte on.
+    pub fn single(path: impl Into<PathBuf>, format: Format) -> Self {
+        Self { path: path.into(), format, offset: 0, devices: Vec::new() }
+    }
 }
 
 impl Corpus {

@@ -123,7 +123,7 @@ impl ImageSet {
 impl KnownImage {
     /// Reads an image through the kernel's own mount.
     pub(super) fn read(path: PathBuf, format: Format) -> Outcome<Self> {
-        let image = Materialised { path: path.clone(), format, offset: 0, devices: Vec::new() };
+        let image = Materialised::single(&path, format);
         let mount = KernelMount::new(&image).map_err(TaskError::new).during("the reference is the kernel's mount")?;
         let files = listing::list(&mount.path())?;
         let digest = TreeDigest::of(&mount.path(), &files)?;

@@ -84,7 +84,7 @@ fn fronts_of_corrupt_images_give_errors_or_data() {
         &crate::support::corrupt_images(&corpus),
         |image| {
             let path = corpus.materialise_corrupt(image);
-            let files = Materialised { path, format: Format::Erofs, offset: 0, devices: Vec::new() };
+            let files = Materialised::single(path, Format::Erofs);
             let served = Served::new(&files, "kernel");
             let is_told = |words: &String| words.contains("floe: ") && words.lines().count() == 1;
             // An image that is refused with a one-line message is not mounted.
@@ -180,7 +180,7 @@ fn other_programs_find_what_they_find_on_the_kernels_own_mount() {
         Ok(scene) => scene,
         Err(reason) => return skip::skipped(&reason),
     };
-    let files = Materialised { path: scene.image.clone(), format: Format::Erofs, offset: 0, devices: Vec::new() };
+    let files = Materialised::single(&scene.image, Format::Erofs);
     let kernel = KernelMount::new(&files).expect("the kernel mounts it");
     let serving = scene.fronted("suid");
     let answers = |mount: &Path| {

@@ -29,7 +29,7 @@ impl Scene {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("image");
         fs::write(&path, image).expect("written");
-        let image = Materialised { path, format: Format::Squashfs, offset: 0, devices: Vec::new() };
+        let image = Materialised::single(path, Format::Squashfs);
         Self { served: Served::new(&image, front).expect("mounted"), _folder: folder }
     }
 

@@ -144,7 +144,7 @@ fn walked(path: &Path) -> Result<Manifest, String> {
 
 /// The tree as a program mounts it.
 fn mounted(image: &Path, by: &str) -> Result<Manifest, String> {
-    let image = Materialised { path: image.to_owned(), format: Format::Squashfs, offset: 0, devices: Vec::new() };
+    let image = Materialised::single(image, Format::Squashfs);
     match by {
         "squashfs" => walked(&KernelMount::new(&image)?.path()),
         front => {
@@ -252,6 +252,29 @@ fn inodes_with_the_same_number_are_shown_apart() {
 }
 
 #[test]
+fn a_directory_of_an_image_with_wrong_numbers_is_mounted() {
+    if !ready() || !skip::ready(&[Need::KernelSquashfs, Need::Peer("mksquashfs")]) {
+        return;
+    }
+    let (folder, image) = scene();
+    let whole = KernelMount::new(&Materialised::single(&image, Format::Squashfs)).expect("mounted");
+    let sound = walked(&whole.path().join("mixed")).expect("it is there");
+    let wrong = folder.path().join("wrong");
+    fs::write(&wrong, Image::read(&image).numbering(|number| number / 2 + 1).bytes).expect("written");
+    let comparison = Comparison { directory_shape_is_free: true, links_are_free: true, ..Comparison::default() };
+    check_rows(
+        &["front=fuse,subdir=mixed", "front=kernel,subdir=mixed", "front=kernel,subdir=mixed,uid=0"],
+        |options| (*options).to_owned(),
+        |options| {
+            let served =
+                Served::with(&Materialised::single(&wrong, Format::Squashfs), &["-o".as_ref(), options.as_ref()], &[]);
+            let found = served.and_then(|served| walked(&served.path()));
+            found.map_or_else(|error| vec![error], |found| differences(&sound, &found, &comparison))
+        },
+    );
+}
+
+#[test]
 fn an_impossible_number_is_an_error_of_its_file_alone() {
     if !ready() || !skip::ready(&[Need::Peer("mksquashfs")]) {
         return;
@@ -270,9 +293,7 @@ fn an_impossible_number_is_an_error_of_its_file_alone() {
             fs::write(&path, &changed.bytes).expect("written");
             let mut told = Vec::new();
             for front in ["fuse", "kernel"] {
-                let image =
-                    Materialised { path: path.clone(), format: Format::Squashfs, offset: 0, devices: Vec::new() };
-                let served = Served::new(&image, front).expect("mounted");
+                let served = Served::new(&Materialised::single(&path, Format::Squashfs), front).expect("mounted");
                 let directory = Path::new("d00/below");
                 let lost: Vec<_> = (0..30)
                     .map(|file| directory.join(format!("f{file}")))

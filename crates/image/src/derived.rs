@@ -1,21 +1,46 @@
-//! A directory of an image as the root of a file system.
+//! A file system that shows the tree of another one in another way.
 
 use std::{ops::ControlFlow, sync::Arc};
 
-use floe_image::{
+use crate::{
     Attr, BlockReader, ByteRange, Capabilities, DirectoryCursor, Dirent, Extent, FileSystem, FileSystemInfo, Nid,
     Outline, Result, SeekTarget, Xattr,
 };
 
-/// A file system whose root is a directory of another one.
-pub(crate) struct Subdirectory {
-    pub(crate) inner: Arc<dyn FileSystem>,
-    pub(crate) root: Nid,
+/// Changes the attributes of an inode.
+type ChangeAttr = dyn Fn(Attr) -> Attr + Send + Sync;
+
+/// A file system with the tree of another one, of which it shows a directory as the root, or other attributes.
+pub struct DerivedFileSystem {
+    inner: Arc<dyn FileSystem>,
+    root: Nid,
+    change: Option<Arc<ChangeAttr>>,
 }
 
-impl FileSystem for Subdirectory {
+impl DerivedFileSystem {
+    /// `inner` with the directory `root` as its root.
+    pub fn below(inner: Arc<dyn FileSystem>, root: Nid) -> Self {
+        Self { inner, root, change: None }
+    }
+
+    /// `inner` with the attributes that `change` makes of its own. Where data is follows from the attributes that `inner` has.
+    pub fn with_attrs(inner: Arc<dyn FileSystem>, change: impl Fn(Attr) -> Attr + Send + Sync + 'static) -> Self {
+        Self { root: inner.root(), inner, change: Some(Arc::new(change)) }
+    }
+
+    fn changed(&self, attr: Attr) -> Attr {
+        match &self.change {
+            Some(change) => change(attr),
+            None => attr,
+        }
+    }
+}
+
+/// Each method is forwarded, those with an implementation of their own in the trait too: an inner file system may know better.
+impl FileSystem for DerivedFileSystem {
     fn with_reader(self: Arc<Self>, reader: Arc<dyn BlockReader>) -> Arc<dyn FileSystem> {
-        Arc::new(Self { inner: Arc::clone(&self.inner).with_reader(reader), root: self.root })
+        let inner = Arc::clone(&self.inner).with_reader(reader);
+        Arc::new(Self { inner, root: self.root, change: self.change.clone() })
     }
 
     fn root(&self) -> Nid {
@@ -31,7 +56,7 @@ impl FileSystem for Subdirectory {
     }
 
     fn attr(&self, nid: Nid) -> Result<Attr> {
-        self.inner.attr(nid)
+        Ok(self.changed(self.inner.attr(nid)?))
     }
 
     fn nid_of(&self, inode_number: u64) -> Option<Nid> {
@@ -46,12 +71,17 @@ impl FileSystem for Subdirectory {
         self.inner.inode_number_max()
     }
 
+    fn misnumbered_nid_max(&self) -> Option<Nid> {
+        self.inner.misnumbered_nid_max()
+    }
+
     fn possible_numbers(&self, first: u64) -> Result<u64> {
         self.inner.possible_numbers(first)
     }
 
     fn outline(&self, nid: Nid) -> Result<Outline> {
-        self.inner.outline(nid)
+        let outline = self.inner.outline(nid)?;
+        Ok(Outline { attr: self.changed(outline.attr), ..outline })
     }
 
     fn lookup(&self, directory: Nid, name: &[u8]) -> Result<Option<Nid>> {
@@ -73,6 +103,10 @@ impl FileSystem for Subdirectory {
 
     fn read_link(&self, nid: Nid) -> Result<Vec<u8>> {
         self.inner.read_link(nid)
+    }
+
+    fn has_xattrs(&self) -> bool {
+        self.inner.has_xattrs()
     }
 
     fn xattr(&self, nid: Nid, name: &[u8]) -> Result<Option<Vec<u8>>> {
