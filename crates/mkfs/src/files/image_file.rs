@@ -2,9 +2,12 @@
 
 use std::{
     io,
+    num::NonZeroU64,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
+
+use rustix::fs::{Advice, fadvise};
 
 use super::{
     output_file::{OutputFile, output},
@@ -20,6 +23,8 @@ use crate::{
 const BUFFER_LEN: usize = 1 << 20;
 /// Zeros of this many bytes become a hole of the file.
 const HOLE_LEN: usize = 64 << 10;
+/// The disk begins to write the image once this many bytes wait, so that the sync at the end does not wait for all of them.
+const WRITEBACK_LEN: u64 = 8 << 20;
 
 /// An output file that is written sequentially, except for its head.
 pub(crate) struct ImageFile {
@@ -28,13 +33,15 @@ pub(crate) struct ImageFile {
     start: u64,
     buffer: Vec<u8>,
     written: u64,
+    /// The length of the part that the disk has begun to write.
+    begun: u64,
 }
 
 impl ImageFile {
     /// Creates the file for `path`, with the image starting at byte `start`.
     pub(crate) fn create(path: &Path, start: u64, temporaries: &Temporaries) -> Result<Self> {
         let file = OutputFile::create(path, start, temporaries)?;
-        Ok(Self { file, start, buffer: with_capacity(BUFFER_LEN)?, written: 0 })
+        Ok(Self { file, start, buffer: with_capacity(BUFFER_LEN)?, written: 0, begun: 0 })
     }
 
     /// The length so far, in bytes.
@@ -78,6 +85,7 @@ impl ImageFile {
         } else {
             self.buffer.clear();
             self.written = len;
+            self.begun = self.begun.min(len);
             if !self.file.is_device() {
                 self.file.file().set_len(self.start + len).map_err(self.failed("shorten"))?;
             }
@@ -142,7 +150,17 @@ impl ImageFile {
             }
             (self.written, rest) = (end, after);
         }
+        self.begin_writeback();
         Ok(())
+    }
+
+    /// Linux writes dirty pages that a program will not need, and drops those that are clean. So these stay in memory.
+    fn begin_writeback(&mut self) {
+        let waiting = self.written.saturating_sub(self.begun);
+        if let Some(len) = NonZeroU64::new(waiting).filter(|len| len.get() >= WRITEBACK_LEN) {
+            let _ = fadvise(self.file.file(), self.start + self.begun, Some(len), Advice::DontNeed);
+            self.begun = self.written;
+        }
     }
 
     fn write(&mut self, bytes: &[u8], offset: u64) -> Result<()> {
