@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Output, Stdio},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
         mpsc,
     },
@@ -44,9 +44,11 @@ fn round_count() -> usize {
     env::var("FLOE_HANDOVERS").ok().and_then(|count| count.parse().ok()).unwrap_or(15)
 }
 
-/// The content of a file: compressible, and different at each offset.
-fn content(index: usize) -> Vec<u8> {
-    (0..FILE_BYTES / 16).flat_map(|line| format!("{index:5} {line:8}\n\n").into_bytes()).collect()
+/// The content of a file: compressible, and different at each offset. It is made once: that takes longer than many reads.
+fn content(index: usize) -> &'static [u8] {
+    static CONTENTS: [OnceLock<Vec<u8>>; FILES] = [const { OnceLock::new() }; FILES];
+    let line = |number: usize| format!("{index:5} {number:8}\n\n").into_bytes();
+    CONTENTS[index].get_or_init(|| (0..FILE_BYTES / 16).flat_map(line).collect())
 }
 
 /// An image with files, a large directory and a program.
