@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 use floe_testkit::{
@@ -13,19 +14,23 @@ use floe_testkit::{
 
 use super::program::{Serving, floe, run, told};
 
-/// Whether the kernel's EROFS can be in front here. If not, Floe gives the reason.
+/// Whether the kernel's EROFS can be in front here, which one mount of this process tries. If not, Floe gives the reason.
 pub(crate) fn ready() -> bool {
+    static REFUSAL: OnceLock<Option<String>> = OnceLock::new();
     if !skip::ready(&[Need::Root, Need::Fuse, Need::KernelErofs]) {
         return false;
     }
-    let scene = Scene::new(&[("file", 1)]);
-    let place = super::program::Place::new();
-    let (code, errors) =
-        told(&run(floe().args(["mount", "-d", "-o", "front=kernel"]).arg(&scene.image).arg(&place.path)));
-    if code != Some(0) {
-        skip::skipped(errors.trim());
+    let refusal = REFUSAL.get_or_init(|| {
+        let scene = Scene::new(&[("file", 1)]);
+        let place = super::program::Place::new();
+        let (code, errors) =
+            told(&run(floe().args(["mount", "-d", "-o", "front=kernel"]).arg(&scene.image).arg(&place.path)));
+        (code != Some(0)).then(|| errors.trim().to_owned())
+    });
+    if let Some(reason) = refusal {
+        skip::skipped(reason);
     }
-    code == Some(0)
+    refusal.is_none()
 }
 
 /// An image and its contents.
