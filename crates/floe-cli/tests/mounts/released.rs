@@ -212,18 +212,20 @@ fn a_stopped_process_delays_an_unmount_for_a_limited_time() {
     if !ready() {
         return;
     }
-    for options in fronts() {
-        for arguments in [&[][..], &["--lazy"]] {
+    let arguments = [&[][..], &["--lazy"]];
+    let rows: Vec<_> = fronts().into_iter().flat_map(|front| arguments.map(|arguments| (front, arguments))).collect();
+    check_rows(
+        &rows,
+        |row| format!("{row:?}"),
+        |(options, arguments)| {
             let ((code, errors), is_mounted) = umount_of_stopped(options, arguments);
-            assert_eq!((code, is_mounted), (Some(0), false), "{options} {arguments:?}: {errors}");
+            assert_eq!((code, is_mounted), (Some(0), false), "{errors}");
             let is_said = errors.contains("is unmounted, but the program that served it (process ");
-            assert_eq!(
-                (is_said, errors.lines().count()),
-                (arguments.is_empty(), arguments.is_empty().into()),
-                "{options} {errors}"
-            );
-        }
-    }
+            let expected = (arguments.is_empty(), usize::from(arguments.is_empty()));
+            assert_eq!((is_said, errors.lines().count()), expected, "{errors}");
+            Vec::new()
+        },
+    );
 }
 
 /// A process in a mount namespace of its own, to which no unmount propagates.
@@ -241,21 +243,26 @@ fn files_that_are_in_use_elsewhere_delay_an_unmount_only_shortly() {
     if !ready() {
         return;
     }
-    for options in fronts() {
-        let (bound, elsewhere) = (Disk::new(), Disk::new());
-        let (directory, other) = (bound.mounted("one", &["-o", options]), Place::new());
-        rustix::mount::mount_bind(&directory, &other.path).expect("a mount");
-        let also = elsewhere.mounted("one", &["-o", options]);
-        let process = in_another_namespace();
-        for directory in [directory, also, other.path.clone()] {
-            wait_until_unused(&directory);
-            let said = told(&run(floe().arg("umount").arg(&directory)));
-            assert_eq!(said, (Some(0), String::new()), "{options}: {}", directory.display());
-        }
-        assert!(!elsewhere.umount(), "{options}: the mount is still served");
-        drop(process);
-        until("both are released", || {
-            [&bound, &elsewhere].iter().all(|disk| !disk.place.is_mounted() || disk.umount())
-        });
-    }
+    check_rows(
+        &fronts(),
+        |options| (*options).to_owned(),
+        |options| {
+            let (bound, elsewhere) = (Disk::new(), Disk::new());
+            let (directory, other) = (bound.mounted("one", &["-o", options]), Place::new());
+            rustix::mount::mount_bind(&directory, &other.path).expect("a mount");
+            let also = elsewhere.mounted("one", &["-o", options]);
+            let process = in_another_namespace();
+            for directory in [directory, also, other.path.clone()] {
+                wait_until_unused(&directory);
+                let said = told(&run(floe().arg("umount").arg(&directory)));
+                assert_eq!(said, (Some(0), String::new()), "{}", directory.display());
+            }
+            assert!(!elsewhere.umount(), "the mount is still served");
+            drop(process);
+            until("both are released", || {
+                [&bound, &elsewhere].iter().all(|disk| !disk.place.is_mounted() || disk.umount())
+            });
+            Vec::new()
+        },
+    );
 }
