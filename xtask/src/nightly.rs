@@ -35,8 +35,8 @@ struct Part {
 const PARTS: &[Part] = &[
     Part {
         name: "images",
-        about: "all tests, with every reference image instead of one in ten",
-        minutes: 25,
+        about: "all tests, with every reference image instead of one in ten, and all combinations of options",
+        minutes: 30,
         command: "test --workspace --no-fail-fast",
         variables: "FLOE_IMAGES=all",
     },

@@ -19,7 +19,7 @@ use std::{
 
 use xxhash_rust::xxh64::xxh64;
 
-use crate::manifest::Manifest;
+use crate::{manifest::Manifest, sample};
 
 /// A directory of reference images.
 #[derive(Clone, Debug)]
@@ -90,13 +90,9 @@ impl Corpus {
         if let Ok(word) = env::var("FLOE_IMAGE") {
             return images.filter(|image| image.name.contains(&word)).collect();
         }
-        let tenth = match env::var("FLOE_IMAGES") {
-            Ok(all) if all == "all" => return images.collect(),
-            Ok(number) => number.parse().ok().filter(|tenth| *tenth < 10).expect("FLOE_IMAGES: 'all', or 0 to 9"),
-            Err(_) => 0,
-        };
+        let Some(tenth) = sample::part() else { return images.collect() };
         let always: HashSet<String> = Self::fixtures().images().into_iter().map(|image| image.name).collect();
-        let is_chosen = |name: &str| always.contains(name) || xxh64(name.as_bytes(), 0) % 10 == tenth;
+        let is_chosen = |name: &str| always.contains(name) || xxh64(name.as_bytes(), 0) % sample::PARTS == tenth;
         images.filter(|image| is_chosen(&image.name)).collect()
     }
 

@@ -13,6 +13,7 @@ pub mod manifest;
 mod mount;
 mod peer;
 mod random;
+mod sample;
 pub mod skip;
 mod skipped;
 mod sources;
@@ -31,6 +32,7 @@ pub use kernel_caches::{KernelCaches, drop_kernel_caches, keep_kernel_caches};
 pub use mount::KernelMount;
 pub use peer::{Versions, copy_program, peer};
 pub use random::Random;
+pub use sample::sample;
 pub use sources::{
     CountingSource, FailingSource, Fault, HalfCachedSource, HeldSource, MemorySource, SlowSource, TruncatedSource,
 };
