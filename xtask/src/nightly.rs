@@ -38,7 +38,7 @@ const PARTS: &[Part] = &[
         about: "all tests, with every reference image instead of one in ten, and all combinations of options",
         minutes: 30,
         command: "test --workspace --no-fail-fast",
-        variables: "FLOE_IMAGES=all",
+        variables: "FLOE_IMAGES=all FLOE_GO=1",
     },
     Part {
         name: "combinations",
