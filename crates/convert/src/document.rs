@@ -227,18 +227,6 @@ pub(crate) fn converted_config(config: &Value, diff_ids: &[String], settings: &S
     Ok(config)
 }
 
-/// The architecture of this machine, as platforms name it.
-pub(crate) fn machine() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        "x86" => "386",
-        "powerpc64" => "ppc64le",
-        "loongarch64" => "loong64",
-        other => other,
-    }
-}
-
 /// The diff ID of a layer of a configuration.
 ///
 /// # Errors

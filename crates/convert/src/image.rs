@@ -7,13 +7,14 @@ use std::{
 };
 
 use floe::remote::{ImageReference, Network, Version};
+use floe_image::machine_architecture;
 use floe_remote_cache::Digest;
 use floe_sync::Mutex;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
-    document::{Descriptor, machine},
+    document::Descriptor,
     error::{Error, Result},
     layer::{BuiltLayer, Share, build_error, merged_key},
     layout,
@@ -86,11 +87,12 @@ impl SourceImage {
         let plan = Plan::read(&*self.source, &settings)?;
         let own = plan.manifests.iter().find_map(|planned| {
             let conversion = planned.conversion.as_ref()?;
-            let is_own = conversion.platform.os == "linux" && conversion.platform.architecture == machine();
+            let is_own =
+                conversion.platform.os == "linux" && conversion.platform.architecture == machine_architecture();
             is_own.then_some((planned, conversion))
         });
         let (planned, conversion) =
-            own.ok_or_else(|| Error::failed(format!("it has no image for linux/{}", machine())))?;
+            own.ok_or_else(|| Error::failed(format!("it has no image for linux/{}", machine_architecture())))?;
         let (manifest, layers) = (planned.descriptor.digest()?, &planned.manifest.layers);
         let scratch = output.parent().unwrap_or(Path::new("."));
         let files = layers.iter().map(|layer| self.source.layer(&manifest, layer, scratch));

@@ -13,6 +13,7 @@ mod error;
 mod file_system;
 mod finding;
 mod metrics;
+mod platform;
 mod range;
 mod reader;
 mod shown;
@@ -29,6 +30,7 @@ pub use file_system::{
 };
 pub use finding::{Finding, Severity};
 pub use metrics::{Metric, MetricKind, Metrics};
+pub use platform::machine_architecture;
 pub use range::{ByteRange, ByteRangeSet};
 pub use reader::{BlockReader, DecodedBlock, ImageSource, SourceIdentity, SourceOrigin};
 pub use shown::{Shown, ShownName, harmless, json_name};

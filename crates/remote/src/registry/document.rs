@@ -163,15 +163,3 @@ impl Descriptor {
 pub(crate) fn parse_digest(text: &str) -> Result<Digest, Fault> {
     text.parse().map_err(|_| Fault::refused(format!("'{}' is not a SHA-256 digest", text.escape_debug())))
 }
-
-/// The architecture of this machine, as platforms name it.
-pub(crate) fn machine() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        "x86" => "386",
-        "powerpc64" => "ppc64le",
-        "loongarch64" => "loong64",
-        other => other,
-    }
-}

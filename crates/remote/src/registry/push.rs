@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs::File, io, sync::Arc};
 
-use floe_image::ByteRange;
+use floe_image::{ByteRange, machine_architecture};
 use floe_remote_cache::{Digest, VerityRoot};
 use serde_json::json;
 
@@ -12,7 +12,7 @@ use crate::{
     network::Shared,
     registry::{
         companions::Companions,
-        document::{Descriptor, Document, INDEX, Index, MANIFEST, Manifest, Platform, machine},
+        document::{Descriptor, Document, INDEX, Index, MANIFEST, Manifest, Platform},
         endpoint::{Endpoint, repository_of},
         manifest::{EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, SQUASHFS_LAYER},
         upload::{Content, Upload},
@@ -115,7 +115,7 @@ async fn push(
         PushedFormat::Erofs => vec![EROFS_FEATURE.to_owned()],
         PushedFormat::Squashfs => Vec::new(),
     };
-    let platform = Platform { architecture: machine().to_owned(), os: "linux".to_owned(), os_features };
+    let platform = Platform { architecture: machine_architecture().to_owned(), os: "linux".to_owned(), os_features };
     let config = config(&platform, digest)?;
     upload.blob(&config.digest, &Content::Bytes(&config.bytes), &|_| ()).await?;
 

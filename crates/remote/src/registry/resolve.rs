@@ -3,6 +3,7 @@
 use std::{io, sync::Arc};
 
 use bytes::Bytes;
+use floe_image::machine_architecture;
 use floe_remote_cache::{Digest, DigestTable, Location, TableRoot, Trust};
 use http::{HeaderValue, StatusCode, header};
 
@@ -14,7 +15,7 @@ use crate::{
     network::Shared,
     origin::{Origin, Place, Places},
     registry::{
-        document::{ACCEPTED, Document, Manifest, machine},
+        document::{ACCEPTED, Document, Manifest},
         endpoint::{Endpoint, pull_scope, repository_of},
         manifest::{Layer, choose_layer, choose_manifest},
     },
@@ -99,7 +100,7 @@ impl Repository {
                 Document::Manifest(manifest) => return Ok((digest, manifest)),
                 Document::Index(index) => index,
             };
-            let chosen = choose_manifest(&index, machine())?;
+            let chosen = choose_manifest(&index, machine_architecture())?;
             digest = chosen.digest()?;
             bytes = match chosen.embedded() {
                 Some(manifest) => manifest.into(),

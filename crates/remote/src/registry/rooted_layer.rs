@@ -1,5 +1,6 @@
 //! Finds layers by the root of trust that their bytes are verified with.
 
+use floe_image::machine_architecture;
 use floe_remote_cache::Digest;
 
 use crate::{
@@ -7,7 +8,7 @@ use crate::{
     fault::Fault,
     network::Shared,
     registry::{
-        document::{Descriptor, Document, Index, Manifest, machine},
+        document::{Descriptor, Document, Index, Manifest},
         manifest::{EROFS_FEATURE, Layer},
         resolve::Repository,
     },
@@ -66,7 +67,7 @@ pub(super) async fn find(
 fn in_order(index: &Index) -> Vec<&Descriptor> {
     let rank = |entry: &&Descriptor| match &entry.platform {
         Some(platform) => {
-            let is_own = platform.os == "linux" && platform.architecture == machine();
+            let is_own = platform.os == "linux" && platform.architecture == machine_architecture();
             (!is_own, !platform.os_features.iter().any(|feature| feature == EROFS_FEATURE))
         }
         None => (false, true),
