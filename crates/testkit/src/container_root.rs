@@ -26,6 +26,10 @@ pivot_root . run/old
 exec chroot . sh -c 'umount -l /run/old; cd /run/scene; exec sh -eu ./script'
 "#;
 
+/// The beginning of scripts that run containerd in a [`ContainerRoot`]: writes its configuration, and defines functions that start it,
+/// Floe's snapshotter and Floe's service, and that pull images. The scripts set `data` before, the directory of their data.
+pub const CONTAINERD_NODE: &str = include_str!("containerd_node.sh");
+
 /// The root directory with containerd, ctr and runc: the one that `FLOE_CONTAINERS` names, or that in the usual place.
 pub fn container_root() -> Option<PathBuf> {
     let root = env::var_os("FLOE_CONTAINERS").map_or_else(|| PathBuf::from(PLACE), PathBuf::from);

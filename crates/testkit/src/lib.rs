@@ -22,7 +22,7 @@ mod tree;
 pub mod walk;
 
 pub use bounded_sys::{BoundedRun, run_bounded, thread_cpu_time, wait_until_caught};
-pub use container_root::{ContainerRoot, container_root};
+pub use container_root::{CONTAINERD_NODE, ContainerRoot, container_root};
 pub use corpus::{target_dir, workspace_root};
 pub use counting_allocator_sys::{AllocationCounts, CountingAllocator, LARGE_BYTES};
 pub use direct_reader::DirectReader;

@@ -5,7 +5,10 @@ mod survival;
 
 use std::path::Path;
 
-use floe_testkit::skip::{self, Need};
+use floe_testkit::{
+    CONTAINERD_NODE,
+    skip::{self, Need},
+};
 
 use crate::support::{
     container_image::{add_programs, make_layers, make_layout},
@@ -14,50 +17,19 @@ use crate::support::{
     servers::RealServer,
 };
 
-/// Starts containerd and the snapshotter. `$registry` has the images `plain` and `erofs`.
-const START: &str = r#"
+/// Reports errors, and has one place for data, before [`CONTAINERD_NODE`].
+const PREPARE: &str = r#"
 exec 2>&1
-PATH=/run/floe:/usr/sbin:/usr/bin:/sbin:/bin
-export CONTAINERD_ADDRESS=/run/containerd/containerd.sock FLOE_SERVICE=/run/service/socket
 trap 'status=$?; [ $status = 0 ] || { echo "status $status"; tail -n 40 /run/*.log; }; exit $status' EXIT
-cat > /run/config.toml <<END
-version = 3
-root = "/run/containerd-root"
-state = "/run/containerd"
-disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime"]
-[proxy_plugins.floe]
-  type = "snapshot"
-  address = "/run/snapshotter.sock"
-  capabilities = ["remap-ids"]
-  [proxy_plugins.floe.exports]
-    root = "/run/snapshots"
-    enable_remote_snapshot_annotations = "true"
-[[plugins."io.containerd.transfer.v1.local".unpack_config]]
-  platform = "linux"
-  snapshotter = "overlayfs"
-[[plugins."io.containerd.transfer.v1.local".unpack_config]]
-  platform = "linux"
-  snapshotter = "floe"
-END
+data=/run
+"#;
+
+/// Starts containerd and the snapshotter after [`CONTAINERD_NODE`]. `$registry` has the images `plain` and `erofs`.
+const START: &str = r#"
 # Most tests have ordinary layers that are unpacked.
 twins=--no-twins
-start_snapshotter() {
-    : > /run/snapshotter.log
-    floe snapshotter $twins --address /run/snapshotter.sock --root /run/snapshots "$@" -- --cache-directory /run/cache \
-        ${mount_options-} > /run/snapshotter.log 2>&1 &
-    snapshotter=$!
-    until grep -q serving /run/snapshotter.log; do kill -0 $snapshotter; sleep 0.05; done
-    # After a failed attempt, containerd waits before it connects again.
-    while kill -0 ${containerd:-none} 2> /run/said && ! ctr snapshots --snapshotter floe ls > /run/said 2>&1; do sleep 0.05; done
-}
-start_containerd() {
-    containerd --config /run/config.toml >> /run/containerd.log 2>&1 &
-    containerd=$!
-    until ctr version > /run/version 2>&1; do kill -0 $containerd; sleep 0.1; done
-}
 start_snapshotter
 start_containerd
-pull() { ctr images pull --plain-http --snapshotter "$1" "$registry/$2" > /run/pull.log 2>&1 || { cat /run/pull.log; exit 1; }; }
 refuse() { if "$@"; then exit 1; fi; }
 # The control groups of containers are those of the machine, where other tests have theirs.
 name=test-${registry##*:}
@@ -104,7 +76,7 @@ fn registry(folder: &Path) -> RealServer {
 
 /// Runs a script after [`START`], with the registry at a port.
 fn run_script(root: &ContainerRoot, folder: &Path, port: u16, script: &str) {
-    let output = root.run(folder, &format!("registry=localhost:{port}\n{START}\n{script}"));
+    let output = root.run(folder, &format!("{PREPARE}registry=localhost:{port}\n{CONTAINERD_NODE}{START}\n{script}"));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -180,15 +152,7 @@ wait $containerd $snapshotter || true
 mkdir /run/bin
 ln -s /run/floe/floe /run/bin/mkfs.erofs
 PATH=/run/bin:$PATH
-cat >> /run/config.toml <<END
-  differ = "erofs"
-[[plugins."io.containerd.transfer.v1.local".unpack_config]]
-  platform = "linux"
-  snapshotter = "erofs"
-  differ = "erofs"
-[plugins."io.containerd.service.v1.diff-service"]
-  default = ["erofs", "walking"]
-END
+use_erofs_differ
 start_snapshotter --convert
 start_containerd
 pull overlayfs both:v1

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use floe_testkit::{ContainerRoot, container_root};
+use floe_testkit::{CONTAINERD_NODE, ContainerRoot, container_root};
 
 use super::super::process_tree::{all_descendants, descendants};
 use crate::task_error::{During, Outcome, TaskError};
@@ -17,8 +17,8 @@ use crate::task_error::{During, Outcome, TaskError};
 /// How long the processes of a node may take to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Starts containerd and the snapshotter. Their files are in the directory of the node.
-const START: &str = include_str!("node.sh");
+/// What the benchmark adds to [`CONTAINERD_NODE`]: the stargz snapshotter, and containers.
+const CONTAINERS: &str = include_str!("node.sh");
 
 /// The programs of a node, which are in use there and therefore in the page cache.
 const PROGRAMS: [&str; 7] =
@@ -46,7 +46,8 @@ impl Node {
     pub(super) fn start(folder: &Path, floe: &Path, script: &str) -> Outcome<Self> {
         let root = ContainerRoot::new().ok_or_else(|| TaskError::new("there is no root directory with containerd"))?;
         let programs = floe.parent().unwrap_or(Path::new("/"));
-        fs::write(folder.join("script"), format!("{START}\n{script}\n"))?;
+        let script = format!("data=/run/scene\n{CONTAINERD_NODE}{CONTAINERS}\n{script}\n");
+        fs::write(folder.join("script"), script)?;
         let log = fs::File::create(folder.join("log"))?;
         let mut command = root.enter(folder, programs);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);

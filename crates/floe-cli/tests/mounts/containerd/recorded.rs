@@ -2,7 +2,7 @@
 
 use floe_testkit::skip::{self, Need};
 
-use super::{registry, run_script, survival::SERVICE};
+use super::{registry, run_script};
 use crate::support::container_root::ContainerRoot;
 
 #[test]
@@ -64,7 +64,7 @@ done
 [ "$profiles of $layers" = "2 of 3" ] || { echo "$profiles of $layers"; exit 1; }
 ctr images rm --sync "$registry/launched:v1" > /run/removed
 "#;
-    for service in ["", SERVICE] {
+    for service in ["", "start_service\n"] {
         let scene = tempfile::tempdir().expect("a folder");
         let server = registry(scene.path());
         run_script(&root, scene.path(), server.port, &format!("{service}{script}"));

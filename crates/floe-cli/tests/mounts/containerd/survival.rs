@@ -16,17 +16,6 @@ use floe_testkit::{
 use super::{registry, run_script};
 use crate::support::{container_root::ContainerRoot, servers::RealServer};
 
-/// Starts the service.
-pub(super) const SERVICE: &str = r#"
-start_service() {
-    : > /run/served
-    floe serve > /run/served 2>> /run/service.log &
-    service=$!
-    until grep -q serving /run/served; do kill -0 $service; sleep 0.05; done
-}
-start_service
-"#;
-
 fn can_run() -> bool {
     skip::ready(&[Need::Root, Need::Fuse, Need::ContainerRoot, Need::Peer("docker-registry")])
 }
@@ -141,7 +130,7 @@ wait $snapshotter
 wait $service
 refuse pgrep -f 'floe (serve|fetch|mount|snapshotter)'
 "#;
-    run_script(&root, scene.path(), server.port, &format!("{SERVICE}{script}"));
+    run_script(&root, scene.path(), server.port, &format!("start_service\n{script}"));
 }
 
 /// Stops and starts a registry, as a script asks for in a file, until it has ended.
@@ -219,7 +208,7 @@ refuse grep /run/snapshots /proc/self/mountinfo
     thread::scope(|scope| {
         scope.spawn(|| obey(&mut server, scene.path(), &has_ended));
         let ended = std::panic::catch_unwind(|| {
-            run_script(&root, scene.path(), port, &format!("{SERVICE}{script}"));
+            run_script(&root, scene.path(), port, &format!("start_service\n{script}"));
         });
         has_ended.store(true, Relaxed);
         ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
