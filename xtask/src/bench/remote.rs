@@ -3,6 +3,7 @@
 pub(super) mod link;
 mod loader;
 pub(super) mod needed;
+mod nydus;
 mod place;
 pub(super) mod program;
 pub(super) mod registry;
@@ -34,7 +35,7 @@ use crate::task_error::{During, Outcome, TaskError};
 /// docker-registry. The time runs from the start of the first program to the end of the launch.
 ///
 /// --workload scattered: runs a program out of an image on a web server, then reads 400 small files at random places; with and
-/// without a recorded profile, behind either front, and against downloads of as many bytes. Needs root.
+/// without a recorded profile, behind either front, and against nydusd (--nydus) and downloads of as many bytes. Needs root.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The reads that are measured

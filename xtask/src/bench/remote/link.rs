@@ -104,8 +104,8 @@ impl Link {
         self.address
     }
 
-    /// Downloads parts of a file of these sizes through the link, one after the other over one connection.
-    pub(in crate::bench) fn download(&self, name: &str, parts: &[u64]) -> Outcome {
+    /// Downloads parts of a file of these sizes through the link, one after the other over one connection, into `output`.
+    pub(in crate::bench) fn download(&self, name: &str, parts: &[u64], output: &mut impl Write) -> Outcome {
         let mut server = BufReader::new(TcpStream::connect(self.address)?);
         server.get_ref().set_nodelay(true)?;
         let mut offset = 0;
@@ -119,7 +119,7 @@ impl Link {
                     return Err(TaskError::new("the server closed the connection"));
                 }
             }
-            io::copy(&mut server.by_ref().take(*part), &mut io::sink())?;
+            io::copy(&mut server.by_ref().take(*part), output)?;
             offset += part;
         }
         Ok(())

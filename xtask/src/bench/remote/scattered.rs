@@ -1,7 +1,8 @@
 //! A program out of an image on a web server, and then many small files at random places.
 
 use std::{
-    fs,
+    fs, io,
+    net::SocketAddr,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -13,6 +14,7 @@ use super::{
     Arguments,
     link::{Link, Passed},
     needed::needed_steps,
+    nydus::{self, Nydus},
     program::succeed,
     registry::Registry,
     server::{WebServer, as_object_store},
@@ -20,7 +22,7 @@ use super::{
 use crate::task_error::{During, Outcome, TaskError};
 
 /// The contenders, in the order of the table.
-const CONTENDERS: [&str; 13] = [
+const CONTENDERS: [&str; 16] = [
     "floe",
     "floe-base",
     "floe-profile",
@@ -33,6 +35,9 @@ const CONTENDERS: [&str; 13] = [
     OBJECT_STORE,
     OBJECT_STORE_LISTED,
     REGISTRY,
+    nydus::PLAIN,
+    nydus::PREFETCH,
+    nydus::PROFILE,
     "limit",
 ];
 
@@ -67,6 +72,9 @@ pub(super) struct Scattered {
     /// Scattered: the maximum size of these files in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 200_000)]
     file_bytes_max: u64,
+    /// Scattered: compare with nydusd; the directory of nydusd and nydus-image
+    #[arg(long, value_name = "DIR")]
+    nydus: Option<PathBuf>,
 }
 
 /// Runs the workload for each image and prints the results.
@@ -90,6 +98,8 @@ struct Task {
     image: PathBuf,
     launch: Vec<String>,
     files: Vec<PathBuf>,
+    /// What the files contain, as read from the image on this machine.
+    contents: Vec<Vec<u8>>,
     /// A recorded profile of all of it.
     profile: PathBuf,
     /// The bytes that each step needs and no earlier one.
@@ -98,6 +108,8 @@ struct Task {
     server: WebServer,
     /// The same image in a registry, if that is measured.
     registry: Option<Registry>,
+    /// The same tree for nydusd, if that is measured.
+    nydus: Option<Nydus>,
 }
 
 impl Task {
@@ -114,6 +126,7 @@ impl Task {
         mount.arg("mount").arg(&image);
         let session = Session::by(mount, "floe")?;
         let files = chosen_files(&session.path(), options.files, options.file_bytes_max)?;
+        let contents = contents_of(&session.path(), &files)?;
         drop(session);
         let profile = folder.path().join("profile");
         let directory = tempfile::tempdir()?;
@@ -134,18 +147,25 @@ impl Task {
         if let Some(registry) = &registry {
             registry.push(floe, &image, "plain")?;
         }
-        Ok(Self { floe: floe.to_owned(), image, launch, files, profile, steps, folder, server, registry })
+        let programs = options.nydus.as_ref().filter(|_| takes_nydus(arguments));
+        let nydus = programs.map(|programs| Nydus::prepare(programs, floe, &image, &profile)).transpose()?;
+        let floe = floe.to_owned();
+        Ok(Self { floe, image, launch, files, contents, profile, steps, folder, server, registry, nydus })
     }
 
     fn measured(&self, arguments: &Arguments) -> Outcome<Report> {
         let mut results = Results::default();
         let takes = |name: &&&str| {
-            let is_there = !name.starts_with("floe-base") || arguments.base.is_some();
+            let is_there = match **name {
+                name if name.starts_with("floe-base") => arguments.base.is_some(),
+                name if name.starts_with(nydus::PLAIN) => self.nydus.is_some(),
+                _ => true,
+            };
             is_there && arguments.contest.takes(name)
         };
         let contenders: Vec<&str> = CONTENDERS.iter().chain([&LIMIT_PROFILE]).filter(takes).copied().collect();
         // The benchmark measures the network, not the disk of the server.
-        std::io::copy(&mut fs::File::open(&self.image)?, &mut std::io::sink())?;
+        io::copy(&mut fs::File::open(&self.image)?, &mut io::sink())?;
         for round in 0..arguments.contest.rounds {
             for mbit in &arguments.bandwidth {
                 for round_trip in &arguments.round_trip {
@@ -153,9 +173,7 @@ impl Task {
                     for name in &contenders {
                         eprintln!("round {}: {row}: {name}", round + 1);
                         let round_trip = Duration::from_millis(*round_trip);
-                        let registry = self.registry.as_ref().filter(|_| *name == REGISTRY);
-                        let server = registry.map_or(self.server.address(), |registry| registry.address);
-                        let link = Link::new(server, round_trip, *mbit as f64, arguments.trace)?;
+                        let link = Link::new(self.server_of(name), round_trip, *mbit as f64, arguments.trace)?;
                         match self.run(name, &link, arguments) {
                             Ok(measurements) => results.add(&row, name, measurements),
                             Err(error) => results.add_failure(format!("{row}: {name}: {error}")),
@@ -173,16 +191,32 @@ impl Task {
             self.steps.len()
         );
         let version = first_line(Command::new(&self.floe).arg("--version"))?;
-        let versions = contenders.iter().map(|name| ((*name).to_owned(), version.clone())).collect();
-        Ok(Report::titled(title, fs::metadata(&self.image)?.len(), versions, Vec::new(), results))
+        let nydus_version = self.nydus.as_ref().map(Nydus::version).transpose()?.unwrap_or_default();
+        let version_of = |name: &str| if name.starts_with(nydus::PLAIN) { &nydus_version } else { &version };
+        let versions = contenders.iter().map(|name| ((*name).to_owned(), version_of(name).clone())).collect();
+        let is_without_nydus = self.nydus.is_none() && takes_nydus(arguments);
+        let absent = is_without_nydus.then(|| format!("{}: --nydus is not given", nydus::PLAIN)).into_iter().collect();
+        Ok(Report::titled(title, fs::metadata(&self.image)?.len(), versions, absent, results))
+    }
+
+    /// The address of the server that a contender reads from.
+    fn server_of(&self, name: &str) -> SocketAddr {
+        match (&self.registry, &self.nydus) {
+            (Some(registry), _) if name == REGISTRY => registry.address,
+            (_, Some(nydus)) if name.starts_with(nydus::PLAIN) => nydus.address(),
+            _ => self.server.address(),
+        }
     }
 
     fn run(&self, name: &str, link: &Link, arguments: &Arguments) -> Outcome<Vec<Measurement>> {
         if name.starts_with("limit") {
             return self.limit(link, name == LIMIT_PROFILE);
         }
-        let program = arguments.base.as_ref().filter(|_| name.starts_with("floe-base")).unwrap_or(&self.floe);
         let cache = tempfile::tempdir_in(self.folder.path())?;
+        if let Some(nydus) = self.nydus.as_ref().filter(|_| name.starts_with(nydus::PLAIN)) {
+            return self.measure(link, || nydus.mount(name, link, cache.path()));
+        }
+        let program = arguments.base.as_ref().filter(|_| name.starts_with("floe-base")).unwrap_or(&self.floe);
         let mut command = Command::new(program);
         command.args(["mount", "--cache-directory"]).arg(cache.path());
         if name.contains("kernel") {
@@ -201,33 +235,48 @@ impl Task {
             };
             command.arg(url);
         }
+        self.measure(link, || Session::by(command, "floe"))
+    }
+
+    /// Mounts, launches the program and reads the files. Afterwards, compares the contents of the files with those of the image.
+    fn measure(&self, link: &Link, mount: impl FnOnce() -> Outcome<Session>) -> Outcome<Vec<Measurement>> {
         let started = Instant::now();
-        let session = Session::by(command, "floe")?;
-        self.read(&session.path())?;
+        let session = mount()?;
+        let contents = self.read(&session.path())?;
         let elapsed = started.elapsed();
         let cpu_s = session.processes()?.iter().map(|process| process.cpu_s).sum();
         let mut measurements = measurements(elapsed, link.passed());
+        if let Some(place) = (0..self.files.len()).find(|place| contents[*place] != self.contents[*place]) {
+            return Err(TaskError::new(format!("{} has other contents", self.files[place].display())));
+        }
         measurements.push(Measurement::less("CPU s", cpu_s));
         Ok(measurements)
     }
 
     /// Launches the program out of a mount, and reads the files.
-    fn read(&self, mount: &Path) -> Outcome {
+    fn read(&self, mount: &Path) -> Outcome<Vec<Vec<u8>>> {
         let mut launch = Command::new(mount.join(&self.launch[0]));
         succeed(launch.args(&self.launch[1..]).stdin(Stdio::null()))?;
-        for file in &self.files {
-            fs::read(mount.join(file)).during(file.display())?;
-        }
-        Ok(())
+        contents_of(mount, &self.files)
     }
 
     /// Downloads as many bytes as are needed: for each step with one request, one after the other, or all with one.
     fn limit(&self, link: &Link, is_known: bool) -> Outcome<Vec<Measurement>> {
         let steps = if is_known { vec![self.steps.iter().sum()] } else { self.steps.clone() };
         let started = Instant::now();
-        link.download("image", &steps)?;
+        link.download("image", &steps, &mut io::sink())?;
         Ok(measurements(started.elapsed(), link.passed()))
     }
+}
+
+/// Reads files, one after the other.
+fn contents_of(mount: &Path, files: &[PathBuf]) -> Outcome<Vec<Vec<u8>>> {
+    files.iter().map(|file| fs::read(mount.join(file)).during(file.display())).collect()
+}
+
+/// Whether one of the contenders with nydusd is measured.
+fn takes_nydus(arguments: &Arguments) -> bool {
+    [nydus::PLAIN, nydus::PREFETCH, nydus::PROFILE].iter().any(|name| arguments.contest.takes(name))
 }
 
 pub(super) fn measurements(elapsed: Duration, passed: Passed) -> Vec<Measurement> {

@@ -19,11 +19,12 @@ use crate::task_error::Outcome;
 /// The number of bytes that are read from a file at a time.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// The maximum number of components of a path: the root, a bucket, and the name of a file.
-const PATH_COMPONENTS_MAX: usize = 3;
+/// The maximum number of components of a path: the root, `v2`, a repository, `blobs`, and the digest of a blob.
+const PATH_COMPONENTS_MAX: usize = 5;
 
-/// Serves the files of a directory with range requests, over connections that stay open. It is also the endpoint of an object store:
-/// each file is an object of a bucket with any name, and signatures are not checked.
+/// Serves the files of a directory with range requests, over connections that stay open. It is also the endpoint of an object store,
+/// where each file is an object of a bucket with any name, and signatures are not checked; and a registry, where each file is a blob
+/// of a repository with any name, and has its digest as its name.
 pub(super) struct WebServer {
     address: SocketAddr,
     is_ending: Arc<AtomicBool>,
@@ -91,7 +92,9 @@ fn answer(mut client: &TcpStream, request: &str, range: Option<&str>, folder: &P
     let (method, path) = (words.next()?, words.next()?);
     let path = Path::new(path.split('?').next()?);
     let is_near = path.components().count() <= PATH_COMPONENTS_MAX;
-    let file = path.file_name().filter(|_| is_near).and_then(|name| File::open(folder.join(name)).ok());
+    let name = path.file_name().filter(|_| is_near).and_then(|name| name.to_str());
+    let name = name.map(|name| name.strip_prefix("sha256:").unwrap_or(name));
+    let file = name.and_then(|name| File::open(folder.join(name)).ok());
     let Some(file) = file else {
         return client.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").ok();
     };
@@ -122,4 +125,47 @@ fn answer(mut client: &TcpStream, request: &str, range: Option<&str>, folder: &P
         client.write_all(piece).ok()?;
     }
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        io::{BufRead, BufReader, Read, Write},
+        net::TcpStream,
+    };
+
+    use super::WebServer;
+
+    /// The status of the answer to a request for bytes 2 to 4 of a path, and its body.
+    fn answer(server: &WebServer, path: &str) -> (String, Vec<u8>) {
+        let mut stream = BufReader::new(TcpStream::connect(server.address()).expect("connected"));
+        write!(stream.get_mut(), "GET {path} HTTP/1.1\r\nRange: bytes=2-4\r\n\r\n").expect("sent");
+        let (mut lines, mut len) = (Vec::new(), 0);
+        loop {
+            let mut line = String::new();
+            stream.read_line(&mut line).expect("answered");
+            if line == "\r\n" {
+                break;
+            }
+            len = line.strip_prefix("Content-Length: ").map_or(len, |len| len.trim().parse().expect("a number"));
+            lines.push(line);
+        }
+        let mut body = vec![0; len];
+        stream.read_exact(&mut body).expect("read");
+        (lines[0].split(' ').nth(1).unwrap_or_default().to_owned(), body)
+    }
+
+    #[test]
+    fn files_are_objects_and_blobs_too() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("file"), "0123456789").expect("written");
+        let server = WebServer::new(folder.path()).expect("started");
+        for path in ["/file", "/bucket/file", "/v2/repository/blobs/sha256:file"] {
+            assert_eq!(answer(&server, path), ("206".to_owned(), b"234".to_vec()), "{path}");
+        }
+        for path in ["/other", "/v2/repository/blobs/sha256:other", "/one/two/three/four/file"] {
+            assert_eq!(answer(&server, path), ("404".to_owned(), Vec::new()), "{path}");
+        }
+    }
 }
