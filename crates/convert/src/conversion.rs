@@ -7,7 +7,8 @@ use std::{
     thread,
 };
 
-use floe::remote::Network;
+use floe::remote::{ImageReference, Network, TWIN_ARTIFACT};
+use floe_image::ShownName;
 use floe_remote_cache::Digest;
 use floe_sync::Mutex;
 
@@ -21,7 +22,7 @@ use crate::{
         BuiltLayer, SETTINGS_ANNOTATION, SOURCE_ANNOTATION, Share, build_error, companions_of, has_companions,
         merged_key,
     },
-    layout::LayoutTarget,
+    layout::{LayoutTarget, NO_REFERRERS},
     place::Place,
     plan::{Job, Plan, PlannedConversion, PlannedManifest},
     registry::RegistryTarget,
@@ -61,6 +62,9 @@ pub struct Converted {
 /// Converts the image `source`, and stores it at `target`. `progress` receives the number of bytes of the layers that are
 /// done, and of all; it may be called on several threads. If `cancel` is set, the conversion ends early.
 ///
+/// With [`Settings::as_referrers`], the target gets the image as it is, with the converted manifests as referrers. If it is the image
+/// itself, it gets only these.
+///
 /// # Errors
 /// The source cannot be read, or is no image; a layer cannot be converted; the target cannot be written; or `cancel` was set. The
 /// target then has no new image, but may have some of its blobs.
@@ -73,17 +77,29 @@ pub fn convert(
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Converted> {
     let SourceImage { source: opened, name, reference: from } = source;
+    let mut settings = settings.clone();
     let target: Box<dyn Target> = match target {
-        Place::Registry(reference) => Box::new(RegistryTarget::open(reference, from.as_ref(), network)?),
+        Place::Registry(reference) => {
+            let is_same = |from: &ImageReference| {
+                (&from.registry, &from.repository) == (&reference.registry, &reference.repository)
+            };
+            if settings.as_referrers && from.as_ref().is_some_and(is_same) {
+                settings.keeps_original = false;
+            }
+            Box::new(RegistryTarget::open(reference, from.as_ref(), settings.as_referrers, network)?)
+        }
+        Place::Local { path, .. } if settings.as_referrers => {
+            return Err(Error::Usage(format!("{}: {NO_REFERRERS}", path.shown())));
+        }
         Place::Local { path, name: given } => {
             let name = given.as_deref().or(name.as_deref()).unwrap_or(DEFAULT_NAME);
             Box::new(LayoutTarget::open(path, name)?)
         }
     };
-    let plan = Plan::read(&**opened, settings)?;
-    let jobs = plan.jobs(settings)?;
-    let known = known_layers(&*target, &plan, settings);
-    let work = Work { source: &**opened, target: &*target, settings, cancel, known: &known };
+    let plan = Plan::read(&**opened, &settings)?;
+    let jobs = plan.jobs(&settings)?;
+    let known = known_layers(&*target, &plan, &settings);
+    let work = Work { source: &**opened, target: &*target, settings: &settings, cancel, known: &known };
     let (layers, mut converted) = work.run(&jobs, progress)?;
     let index = work.store(&plan, &layers)?;
     converted.digest = format!("sha256:{}", index.digest()?);
@@ -94,15 +110,20 @@ pub fn convert(
 /// The converted layers that source and target have at present, by the digests of what they were made of.
 fn known_layers(target: &dyn Target, plan: &Plan, settings: &Settings) -> HashMap<String, Descriptor> {
     let mut manifests: Vec<Manifest> = plan.manifests.iter().map(|planned| planned.manifest.clone()).collect();
+    let mut documents = Vec::new();
     if let Ok(Some(bytes)) = target.existing()
         && let Ok(Document::Index(index)) = Document::parse(&bytes)
     {
-        let documents = index.manifests.iter().filter_map(|entry| target.document(entry).ok());
-        manifests.extend(documents.filter_map(|bytes| match Document::parse(&bytes) {
-            Ok(Document::Manifest(manifest)) => Some(manifest),
-            _ => None,
-        }));
+        documents.extend(index.manifests.iter().filter_map(|entry| target.document(entry).ok()));
     }
+    if settings.as_referrers {
+        let digests = plan.manifests.iter().filter_map(|planned| planned.descriptor.digest().ok());
+        documents.extend(digests.flat_map(|digest| target.referrers(&digest)));
+    }
+    manifests.extend(documents.iter().filter_map(|bytes| match Document::parse(bytes) {
+        Ok(Document::Manifest(manifest)) => Some(manifest),
+        _ => None,
+    }));
     let is_same = |layer: &Descriptor| {
         has_companions(layer) == target.keeps_companions()
             && layer.annotations.get(SETTINGS_ANNOTATION) == Some(&settings.identity())
@@ -253,15 +274,24 @@ impl Work<'_> {
     /// Stores configurations, manifests and the index. Returns the descriptor of the index.
     fn store(&self, plan: &Plan, layers: &BTreeMap<Digest, Descriptor>) -> Result<Descriptor> {
         let mut entries = Vec::new();
-        let converted = plan.manifests.iter().filter_map(|planned| Some((planned, planned.conversion.as_ref()?)));
-        let converted = converted
-            .map(|(planned, conversion)| self.store_converted(planned, conversion, layers))
-            .collect::<Result<Vec<_>>>()?;
         if self.settings.keeps_original {
             for planned in &plan.manifests {
                 let config = self.source.small_blob(&planned.manifest.config)?;
                 self.target.put_blob(&config)?;
                 self.target.put_manifest(&planned.descriptor.media_type, &planned.bytes, &[])?;
+            }
+        }
+        let converted = plan.manifests.iter().filter_map(|planned| Some((planned, planned.conversion.as_ref()?)));
+        let converted = converted
+            .map(|(planned, conversion)| self.store_converted(planned, conversion, layers))
+            .collect::<Result<Vec<_>>>()?;
+        if self.settings.as_referrers {
+            let (root, bytes) = &plan.root;
+            self.target.finish(root, bytes)?;
+            return Ok(root.clone());
+        }
+        if self.settings.keeps_original {
+            for planned in &plan.manifests {
                 let mut entry = planned.descriptor.clone();
                 if entry.platform.is_none() {
                     entry.platform = planned.conversion.as_ref().map(|conversion| conversion.platform.clone());
@@ -314,8 +344,16 @@ impl Work<'_> {
         }
         let config = to_bytes(&converted_config(&conversion.config, &diff_ids, self.settings)?)?;
         self.target.put_blob(&config)?;
-        let manifest = to_bytes(&planned.manifest.with(Descriptor::of(CONFIG, &config), descriptors))?;
-        self.target.put_manifest(MANIFEST, &manifest, &companions)?;
+        let mut manifest = planned.manifest.with(Descriptor::of(CONFIG, &config), descriptors);
+        let subject = Descriptor::of(&planned.descriptor.media_type, &planned.bytes);
+        if self.settings.as_referrers {
+            manifest = manifest.referring_to(&subject, TWIN_ARTIFACT);
+        }
+        let manifest = to_bytes(&manifest)?;
+        match self.settings.as_referrers {
+            true => self.target.put_referrer(&subject.digest()?, &manifest, &companions)?,
+            false => self.target.put_manifest(MANIFEST, &manifest, &companions)?,
+        }
         let mut entry = Descriptor::of(MANIFEST, &manifest);
         let has_features = !self.settings.for_containerd_2_1;
         let platform = &conversion.platform;

@@ -117,6 +117,14 @@ impl Manifest {
     pub(crate) fn with(&self, config: Descriptor, layers: Vec<Descriptor>) -> Self {
         Self { rest: self.rest.clone(), ..Self::new(config, layers) }
     }
+
+    /// The same manifest, as a referrer of another one.
+    pub(crate) fn referring_to(mut self, subject: &Descriptor, artifact_type: &str) -> Self {
+        let Descriptor { media_type, digest, size, .. } = subject;
+        self.rest.insert("artifactType".to_owned(), json!(artifact_type));
+        self.rest.insert("subject".to_owned(), json!({ "mediaType": media_type, "digest": digest, "size": size }));
+        self
+    }
 }
 
 impl Index {

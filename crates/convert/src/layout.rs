@@ -31,6 +31,10 @@ const LAYOUT_MARK: &str = "oci-layout";
 const LAYOUT_MARK_TEXT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
 const INDEX_FILE: &str = "index.json";
 
+/// Why a layout gets no manifests that refer to others.
+pub(crate) const NO_REFERRERS: &str =
+    "only registries find manifests by those that they refer to: give oci://registry/repository:tag";
+
 /// The first bytes of a file that is compressed with gzip.
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
@@ -297,6 +301,14 @@ impl Target for LayoutTarget {
 
     fn put_manifest(&self, _: &str, bytes: &[u8], _: &[Companion]) -> Result<()> {
         self.put_blob(bytes).map(drop)
+    }
+
+    fn put_referrer(&self, _: &Digest, _: &[u8], _: &[Companion]) -> Result<()> {
+        Err(Error::Usage(format!("{}: {NO_REFERRERS}", self.path.shown())))
+    }
+
+    fn referrers(&self, _: &Digest) -> Vec<Vec<u8>> {
+        Vec::new()
     }
 
     fn finish(&self, index: &Descriptor, bytes: &[u8]) -> Result<()> {

@@ -15,6 +15,8 @@ use crate::{
 
 /// The manifests of an image, and the work to do for them.
 pub(crate) struct Plan {
+    /// The index or the manifest that the image's name stands for, and its bytes.
+    pub(crate) root: (Descriptor, Vec<u8>),
     /// The index, if the image has one, with its manifests.
     pub(crate) index: Option<Index>,
     pub(crate) manifests: Vec<PlannedManifest>,
@@ -53,9 +55,9 @@ impl Plan {
     /// # Errors
     /// A document is missing or broken, or nothing can be converted.
     pub(crate) fn read(source: &dyn Source, settings: &Settings) -> Result<Self> {
-        let (root, bytes) = source.root()?;
-        let (index, entries) = match Document::parse(&bytes)? {
-            Document::Manifest(_) => (None, vec![(root, bytes)]),
+        let root = source.root()?;
+        let (index, entries) = match Document::parse(&root.1)? {
+            Document::Manifest(_) => (None, vec![root.clone()]),
             Document::Index(index) => {
                 let entries = index.manifests.iter().map(|entry| match entry.is_index() {
                     true => Err(Error::failed("an index inside an index is not supported")),
@@ -73,7 +75,7 @@ impl Plan {
             let found = if platforms.is_empty() { String::new() } else { format!("; it is for {platforms}") };
             return Err(Error::failed(format!("no manifest of the image can be converted{found}")));
         }
-        Ok(Self { index, manifests })
+        Ok(Self { root, index, manifests })
     }
 
     /// The pieces of work, each once.

@@ -2,7 +2,7 @@
 
 use std::{fs::File, path::Path};
 
-use floe::remote::{Companion, ImageReference, Network, RegistryImages, StoredBlob, Version};
+use floe::remote::{Companion, ImageReference, Network, RegistryImages, StoredBlob, TWIN_ARTIFACT, Version};
 use floe_remote_cache::Digest;
 use tempfile::TempDir;
 
@@ -23,7 +23,8 @@ pub(crate) struct RegistrySource {
 pub(crate) struct RegistryTarget {
     images: RegistryImages,
     reference: ImageReference,
-    tag: String,
+    /// `None` if the image is there already, under a digest.
+    tag: Option<String>,
     /// The image that is converted, if the same registry may have it.
     source: Option<ImageReference>,
     scratch: TempDir,
@@ -62,18 +63,28 @@ impl Source for RegistrySource {
 }
 
 impl RegistryTarget {
-    pub(crate) fn open(reference: &ImageReference, source: Option<&ImageReference>, network: &Network) -> Result<Self> {
+    /// Opens the repository of `reference`, which needs a tag, unless the image is that of the source and `stays` as it is.
+    ///
+    /// # Errors
+    /// The reference is no place for an image.
+    pub(crate) fn open(
+        reference: &ImageReference,
+        source: Option<&ImageReference>,
+        stays: bool,
+        network: &Network,
+    ) -> Result<Self> {
         let wrong = |message: &str| Err(Error::Usage(format!("{reference}: {message}")));
         if reference.layer.is_some() {
             return wrong("store an image, not a layer: remove the part after '#'");
         }
-        let Version::Tag(tag) = &reference.version else {
-            return wrong("store the image under a tag; the digest follows from the content");
+        let tag = match &reference.version {
+            _ if stays && source == Some(reference) => None,
+            Version::Tag(tag) => Some(tag.clone()),
+            Version::Digest(_) => return wrong("store the image under a tag; the digest follows from the content"),
         };
         let scratch = tempfile::Builder::new().prefix("floe-convert-").tempdir()?;
         let images = network.images(reference)?;
-        let (reference, tag) = (reference.clone(), tag.clone());
-        Ok(Self { images, reference, tag, source: source.cloned(), scratch })
+        Ok(Self { images, reference: reference.clone(), tag, source: source.cloned(), scratch })
     }
 }
 
@@ -84,7 +95,7 @@ impl Target for RegistryTarget {
 
     fn existing(&self) -> Result<Option<Vec<u8>>> {
         // Nothing depends on an answer: without one, all layers are converted.
-        Ok(self.images.existing(&self.tag).ok().flatten())
+        Ok(self.tag.as_ref().and_then(|tag| self.images.existing(tag).ok().flatten()))
     }
 
     fn document(&self, descriptor: &Descriptor) -> Result<Vec<u8>> {
@@ -116,8 +127,20 @@ impl Target for RegistryTarget {
         Ok(self.images.refer_companions(bytes, companions)?)
     }
 
+    fn put_referrer(&self, subject: &Digest, bytes: &[u8], companions: &[Companion]) -> Result<()> {
+        self.images.push_referrer(subject, TWIN_ARTIFACT, bytes)?;
+        Ok(self.images.refer_companions(bytes, companions)?)
+    }
+
+    fn referrers(&self, subject: &Digest) -> Vec<Vec<u8>> {
+        // As above.
+        let found = self.images.referrers(subject, TWIN_ARTIFACT).unwrap_or_default();
+        found.into_iter().filter_map(|digest| Some(self.images.document(&Version::Digest(digest)).ok()?.1)).collect()
+    }
+
     fn finish(&self, index: &Descriptor, bytes: &[u8]) -> Result<()> {
-        let pushed = self.images.push_document(Some(&self.tag), &index.media_type, bytes);
+        let Some(tag) = &self.tag else { return Ok(()) };
+        let pushed = self.images.push_document(Some(tag), &index.media_type, bytes);
         pushed.map_err(|error| Error::failed(format!("{}: {error}", self.reference)))
     }
 }

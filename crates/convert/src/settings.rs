@@ -22,6 +22,8 @@ pub struct Settings {
     pub for_containerd_2_1: bool,
     /// Whether the original manifests and layers are stored, too.
     pub keeps_original: bool,
+    /// Whether the original index stays as it is: the target is a registry, in which the converted manifests refer to the original ones.
+    pub as_referrers: bool,
     /// The platforms to convert, `os/architecture[/variant]`; all, if there are none.
     pub platforms: Vec<String>,
     /// A recorded launch of the image. Each layer has the part that is about its files.

@@ -33,6 +33,13 @@ pub(crate) trait Target: Sync {
     /// Stores a manifest, with the companions of its layers, which are stored already.
     fn put_manifest(&self, media_type: &str, bytes: &[u8], companions: &[Companion]) -> Result<()>;
 
+    /// Stores a converted manifest that refers to the original manifest `subject`, with the companions of its layers, which are stored
+    /// already.
+    fn put_referrer(&self, subject: &Digest, bytes: &[u8], companions: &[Companion]) -> Result<()>;
+
+    /// The converted manifests that refer to a manifest.
+    fn referrers(&self, subject: &Digest) -> Vec<Vec<u8>>;
+
     /// Stores the index, under the name of the image.
     fn finish(&self, index: &Descriptor, bytes: &[u8]) -> Result<()>;
 }

@@ -28,3 +28,4 @@ mod usage;
 pub use error::SnapshotError;
 pub use server::{Server, Stopper};
 pub use snapshotter::{Snapshotter, SnapshotterOptions, Unreachable};
+pub use twins::TwinOptions;

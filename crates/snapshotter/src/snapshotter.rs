@@ -10,7 +10,6 @@ use std::{
 
 use floe_image::ShownName;
 use floe_keeper::MountCommand;
-use floe_remote::RemoteOptions;
 use floe_sync::{Mutex, Turns};
 
 use crate::{
@@ -23,7 +22,7 @@ use crate::{
     record::{Content, Record, State, Time, Usage},
     records::Records,
     snapshot_directories::{EROFS_LAYER, FILES, SnapshotDirectories, WORK},
-    twins::Twins,
+    twins::{TwinOptions, Twins},
 };
 
 /// Settings of a snapshotter.
@@ -37,8 +36,8 @@ pub struct SnapshotterOptions {
     pub auth_file: Option<PathBuf>,
     /// What happens with a layer that cannot be mounted from its registry.
     pub unreachable: Unreachable,
-    /// How registries are asked for converted twins of ordinary layers; `None` if they are not.
-    pub twins: Option<RemoteOptions>,
+    /// How converted twins of ordinary layers are found; `None` if registries are not asked for any.
+    pub twins: Option<TwinOptions>,
     /// Whether containerd's erofs differ converts ordinary layers.
     pub converts: bool,
 }

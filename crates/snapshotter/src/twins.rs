@@ -1,15 +1,17 @@
-//! Converted twins of ordinary layers: `floe convert` puts a manifest with EROFS layers beside the original one, and notes in each layer what
-//! it was made of.
+//! Converted twins of ordinary layers: `floe convert` puts a manifest with EROFS layers beside the original one into the index, or makes it
+//! refer to that, and notes in each layer what it was made of.
 
 use std::{
     collections::{BTreeMap, HashMap},
     io,
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
 use floe_remote::{
-    EROFS_FEATURE, FORMAT_ANNOTATION, ImageReference, Network, Outage, RemoteLocation, RemoteOptions, Version,
+    EROFS_FEATURE, FORMAT_ANNOTATION, ImageReference, Network, Outage, RegistryImages, RemoteLocation, RemoteOptions,
+    TWIN_ARTIFACT, Version,
 };
 use floe_sync::Mutex;
 use serde_json::Value;
@@ -25,9 +27,19 @@ const MANIFESTS_MAX: usize = 8;
 /// The annotation of a converted layer with the digest of the original one.
 const SOURCE_ANNOTATION: &str = "dev.floe.convert.source";
 
+/// How converted twins of ordinary layers are found.
+#[derive(Clone, Debug)]
+pub struct TwinOptions {
+    /// How registries are asked.
+    pub remote: RemoteOptions,
+    /// Whether twins that refer to a manifest are used for images that are named by a digest, too. The digest does not pin them:
+    /// whoever may push to the repository may add or replace them.
+    pub trusts_referrers: bool,
+}
+
 /// Finds the twins of layers.
 pub(crate) struct Twins {
-    options: RemoteOptions,
+    options: TwinOptions,
     /// The twins that were found, with the time of the search.
     found: Mutex<HashMap<ImageManifest, (Instant, Arc<TwinUrls>)>>,
 }
@@ -40,12 +52,13 @@ type TwinUrls = BTreeMap<String, String>;
 
 impl Twins {
     /// Asks registries with these options, but only for a short time: without an answer, there are no twins.
-    pub(crate) fn new(options: RemoteOptions) -> Self {
-        Self { options: RemoteOptions { outage: Outage::Eio, ..options }, found: Mutex::default() }
+    pub(crate) fn new(options: TwinOptions) -> Self {
+        let remote = RemoteOptions { outage: Outage::Eio, ..options.remote };
+        Self { options: TwinOptions { remote, ..options }, found: Mutex::default() }
     }
 
-    /// The URL of the twin of a layer, if the index of the image has one. The index also has the manifest of the layer, so that it is the
-    /// one that the image was pulled with, or a later one with the same image.
+    /// The URL of the twin of a layer, if the index of the image has one, or if one refers to the manifest. The index also has the
+    /// manifest of the layer, so that it is the one that the image was pulled with, or a later one with the same image.
     ///
     /// # Errors
     /// The registry does not answer, or its documents are broken.
@@ -70,21 +83,68 @@ impl Twins {
         Ok(twins.get(&layer.digest).cloned())
     }
 
+    /// Searches the index and the referrers at the same time. Twins in the index take precedence.
     fn search(&self, layer: &RemoteLayer) -> io::Result<TwinUrls> {
-        let mut twins = TwinUrls::new();
-        let Some(reference) = reference(&layer.image) else { return Ok(twins) };
-        let images = Network::new(self.options.clone())?.images(&reference)?;
-        let read =
-            |version: &Version| -> io::Result<Value> { Ok(serde_json::from_slice(&images.document(version)?.1)?) };
-        let index = read(&reference.version)?;
-        for digest in twin_manifests(&index, &layer.manifest) {
-            let Some(version) = digest["sha256:".len()..].parse().ok().map(Version::Digest) else { continue };
-            for (source, twin) in layers(&read(&version)?) {
-                twins.entry(source.to_owned()).or_insert_with(|| layer.url(digest, twin));
+        let Some(reference) = reference(&layer.image) else { return Ok(TwinUrls::new()) };
+        let images = Network::new(self.options.remote.clone())?.images(&reference)?;
+        let may_refer = self.options.trusts_referrers || matches!(reference.version, Version::Tag(_));
+        let (indexed, referring) = thread::scope(|scope| {
+            let search = || referring(&images, layer);
+            let other =
+                may_refer.then(|| thread::Builder::new().name("floe-twins".to_owned()).spawn_scoped(scope, search));
+            let indexed = indexed(&images, &reference.version, layer);
+            let referring = other.map_or_else(
+                || Ok(TwinUrls::new()),
+                |other| other?.join().unwrap_or_else(|_| Err(io::Error::other("the search ended early"))),
+            );
+            (indexed, referring)
+        });
+        match (indexed, referring) {
+            (Ok(mut twins), Ok(others)) => {
+                for (source, url) in others {
+                    twins.entry(source).or_insert(url);
+                }
+                Ok(twins)
             }
+            (Ok(twins), Err(_)) | (Err(_), Ok(twins)) if !twins.is_empty() => Ok(twins),
+            (Err(error), _) | (_, Err(error)) => Err(error),
         }
-        Ok(twins)
     }
+}
+
+/// The twins in the index.
+fn indexed(images: &RegistryImages, version: &Version, layer: &RemoteLayer) -> io::Result<TwinUrls> {
+    let mut twins = TwinUrls::new();
+    let index = read(images, version)?;
+    for digest in twin_manifests(&index, &layer.manifest) {
+        let Some(version) = digest["sha256:".len()..].parse().ok().map(Version::Digest) else { continue };
+        add(&mut twins, layer, digest, &read(images, &version)?);
+    }
+    Ok(twins)
+}
+
+/// The twins that refer to the manifest.
+fn referring(images: &RegistryImages, layer: &RemoteLayer) -> io::Result<TwinUrls> {
+    let mut twins = TwinUrls::new();
+    let Ok(subject) = layer.manifest["sha256:".len()..].parse() else { return Ok(twins) };
+    for digest in images.referrers(&subject, TWIN_ARTIFACT)? {
+        let manifest = read(images, &Version::Digest(digest))?;
+        if manifest["subject"]["digest"] == layer.manifest {
+            add(&mut twins, layer, &format!("sha256:{digest}"), &manifest);
+        }
+    }
+    Ok(twins)
+}
+
+/// Adds the twins in a manifest with this digest.
+fn add(twins: &mut TwinUrls, layer: &RemoteLayer, digest: &str, manifest: &Value) {
+    for (source, twin) in layers(manifest) {
+        twins.entry(source.to_owned()).or_insert_with(|| layer.url(digest, twin));
+    }
+}
+
+fn read(images: &RegistryImages, version: &Version) -> io::Result<Value> {
+    Ok(serde_json::from_slice(&images.document(version)?.1)?)
 }
 
 /// The reference of an image, if it has a tag or a digest.

@@ -54,6 +54,7 @@ const SIGNAL_PATIENCE: Duration = Duration::from_secs(2);
     floe convert oci://registry.example/team/app:v1 oci://registry.example/team/app:v1-erofs\n  \
     floe convert app.tar layout            # an archive of docker save\n  \
     floe convert --merged --only-converted layout oci://localhost:5000/app:v1\n  \
+    floe convert --referrers oci://registry.example/team/app:v1 oci://registry.example/team/app:v1\n  \
     floe convert --compress lz4hc layout other      # for kernels before 6.10, which have no zstd in EROFS\n  \
     floe convert app.tar layout --record -- /usr/bin/app --version    # with a launch profile\n\n\
     Uses the credentials of docker and Podman (~/.docker/config.json, REGISTRY_AUTH_FILE).\n\n\
@@ -84,6 +85,11 @@ pub(crate) struct Arguments {
     /// Store only the converted manifests, not the original ones
     #[arg(long)]
     only_converted: bool,
+
+    /// Leave the index of the image as it is: converted manifests refer to the original ones instead (the referrers API of registries, or
+    /// a tag in its place). With the source as the target, only they are stored. floe snapshotter finds them
+    #[arg(long, conflicts_with_all = ["only_converted", "merged"])]
+    referrers: bool,
 
     /// Make an image for containerd 2.1: with layers of the type application/vnd.oci.image.layer.v1.erofs, and without the
     /// feature erofs in platforms
@@ -243,6 +249,7 @@ impl Arguments {
             is_merged: self.merged,
             for_containerd_2_1: self.containerd_2_1,
             keeps_original: !self.only_converted,
+            as_referrers: self.referrers,
             platforms: self.platform.clone(),
             profile: None,
             launch_parts: launch::parts,

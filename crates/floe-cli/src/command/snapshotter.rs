@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use clap::{Args, ValueEnum};
 use floe_image::ShownName;
-use floe_snapshotter::{Server, Snapshotter, SnapshotterOptions, Unreachable};
+use floe_snapshotter::{Server, Snapshotter, SnapshotterOptions, TwinOptions, Unreachable};
 
 use crate::{
     fail::Fail,
@@ -44,9 +44,14 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t)]
     unreachable: UnreachableArgument,
 
-    /// Do not ask the registry whether the index of an ordinary image also has converted layers, which would be mounted
+    /// Do not ask the registry whether an ordinary image also has converted layers, which would be mounted
     #[arg(long)]
     no_twins: bool,
+
+    /// Use converted layers that refer to the image (floe convert --referrers) also for images that are named by a digest, which does
+    /// not pin them: whoever may push to the repository may replace them
+    #[arg(long, conflicts_with = "no_twins")]
+    trust_referrers: bool,
 
     /// Let containerd's erofs differ convert ordinary layers, so that they are mounted, too
     #[arg(long)]
@@ -70,14 +75,14 @@ enum UnreachableArgument {
 /// # Errors
 /// The socket or the directory cannot be used.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
-    let Arguments { address, unreachable, no_twins, convert, layers } = arguments;
+    let Arguments { address, unreachable, no_twins, trust_referrers, convert, layers } = arguments;
     let remote = layers.remote.options().remote;
     let options = SnapshotterOptions {
         root: layers.root("floe-snapshotter", "floe/snapshotter")?,
         // A FUSE mount whose process was killed can be recognised, and is replaced.
         mount: layers.mount_command("front=fuse,service=auto"),
         auth_file: remote.auth_file.clone(),
-        twins: (!no_twins).then_some(remote),
+        twins: (!no_twins).then_some(TwinOptions { remote, trusts_referrers: *trust_referrers }),
         unreachable: match unreachable {
             UnreachableArgument::Pull => Unreachable::Pull,
             UnreachableArgument::Fail => Unreachable::Fail,

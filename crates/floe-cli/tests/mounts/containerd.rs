@@ -50,8 +50,8 @@ tree() {
 }
 "#;
 
-/// A registry with an image whose layers are archives, `both`, which also has EROFS layers, the same with these alone, `erofs`, and
-/// with one EROFS layer, `merged`, and with EROFS layers that have a launch profile, `launch`.
+/// A registry with an image whose layers are archives, `both`, which also has EROFS layers, the same with EROFS layers that refer to it,
+/// `refer`, with these alone, `erofs`, with one EROFS layer, `merged`, and with EROFS layers that have a launch profile, `launch`.
 fn registry(folder: &Path) -> RealServer {
     add_programs(folder, &["sh", "cksum", "dd"]);
     make_layers(folder);
@@ -62,6 +62,7 @@ fn registry(folder: &Path) -> RealServer {
     let url = |name: &str| format!("oci://localhost:{}/{name}:v1", server.port);
     for (target, options) in [
         ("both", &[][..]),
+        ("refer", &["--referrers"]),
         ("erofs", &["--only-converted", "--containerd-2.1"]),
         ("merged", &["--only-converted", "--containerd-2.1", "--merged"]),
         ("launch", &["--only-converted", "--containerd-2.1", "--profile", "profile"]),
@@ -184,18 +185,36 @@ kill $snapshotter
 wait $snapshotter || true
 twins=
 start_snapshotter
-# containerd takes the first manifest, that of the original, whose layers it does not fetch.
-pull floe both:v1
-[ "$(grep -c ' /run/snapshots/snapshots/[0-9]*/fs ' /proc/self/mountinfo)" = 3 ]
-index=$(ctr images ls | grep both:v1 | grep -o 'sha256:[0-9a-f]*')
-manifest=$(ctr content get "$index" | jq -r '.manifests[] | select(.platform.architecture == "amd64") | .digest' | head -n 1)
-for layer in $(ctr content get "$manifest" | jq -r '.layers[].digest'); do refuse ctr content get "$layer" > /run/content 2>&1; done
-in_container floe both:v1 'read first < /etc/config; [ ${#first} = 50 ] && [ ! -e /etc/gone ]'
-tree floe both:v1 twins
-ctr images rm --sync "$registry/both:v1" > /run/removed
+mounted() { grep -c ' /run/snapshots/snapshots/[0-9]*/fs ' /proc/self/mountinfo || true; }
+remove() {
+    ctr images rm --sync "$@" > /run/removed
+    [ "$(mounted)" = 0 ]
+}
+# containerd takes the manifest of the original, whose layers it does not fetch. In one image, the index also has the converted one; in
+# the other, that refers to the original.
+for image in both refer; do
+    pull floe $image:v1
+    [ "$(mounted)" = 3 ]
+    index=$(ctr images ls | grep $image:v1 | grep -o 'sha256:[0-9a-f]*')
+    manifest=$(ctr content get "$index" | jq -r '.manifests[] | select(.platform.architecture == "amd64") | .digest' | head -n 1)
+    for layer in $(ctr content get "$manifest" | jq -r '.layers[].digest'); do refuse ctr content get "$layer" > /run/content 2>&1; done
+    in_container floe $image:v1 'read first < /etc/config; [ ${#first} = 50 ] && [ ! -e /etc/gone ]'
+    tree floe $image:v1 $image
+    remove "$registry/$image:v1"
+done
+# A digest does not pin what refers to it.
+pull floe "refer@$index"
+[ "$(mounted)" = 0 ]
+remove "$registry/refer@$index"
+kill $snapshotter
+wait $snapshotter || true
+start_snapshotter --trust-referrers
+pull floe "refer@$index"
+[ "$(mounted)" = 3 ]
+remove "$registry/refer@$index"
 pull overlayfs both:v1
 tree overlayfs both:v1 plain
-cmp /run/overlayfs-plain.tar /run/floe-twins.tar
+for image in both refer; do cmp /run/overlayfs-plain.tar /run/floe-$image.tar; done
 refuse grep /run/snapshots /proc/self/mountinfo
 "#;
     run_script(&root, scene.path(), server.port, script);

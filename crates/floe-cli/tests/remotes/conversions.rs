@@ -4,13 +4,14 @@ use std::{fs, path::Path};
 
 use floe_testkit::{
     Random,
+    manifest::sha256_hex,
     skip::{self, Need},
 };
 use serde_json::Value;
 
 use super::remote::Cache;
 use crate::support::{
-    container_image::{make_layers, make_layout},
+    container_image::{blob, make_layers, make_layout},
     program::{Place, floe, run, told, umount},
     servers::RealServer,
 };
@@ -57,6 +58,75 @@ fn converted_images_are_mounted_from_a_registry() {
     // Back into a layout.
     let back = convert(folder, &url("app:v1"), "back");
     assert_eq!(back["layers_built"].as_u64(), Some(3), "{back}");
+}
+
+#[test]
+fn converted_manifests_refer_to_the_original_ones() {
+    if !skip::ready(&[Need::Root, Need::Peer("docker-registry")]) {
+        return;
+    }
+    let server = RealServer::registry();
+    let scene = tempfile::tempdir().expect("a folder");
+    let folder = scene.path();
+    make_layers(folder);
+    let layout = make_layout(folder);
+    let url = |name: &str| format!("oci://localhost:{}/{name}", server.port);
+    let convert = |source: &str, target: &str, options: &[&str]| {
+        let output = run(floe().args(["convert", "--json", source, target]).args(options).current_dir(folder));
+        assert!(output.status.success(), "{source} {target}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON")
+    };
+    let document = |repository: &str, name: &str| {
+        let path = server.path().join("docker/registry/v2/repositories").join(repository).join("_manifests/tags");
+        let link = fs::read_to_string(path.join(name).join("current/link")).ok()?;
+        let digest = link.trim().strip_prefix("sha256:").expect("SHA-256").to_owned();
+        let blob = server.path().join("docker/registry/v2/blobs/sha256").join(&digest[..2]).join(digest).join("data");
+        fs::read(blob).ok()
+    };
+    let digest = |bytes: &[u8]| format!("sha256:{}", sha256_hex(bytes));
+    // A copy has the index of the source.
+    let first = convert("layout", &url("app:v1"), &["--referrers"]);
+    let index = document("app", "v1").expect("stored");
+    assert_eq!(index, fs::read(blob(&layout, &index_entry(&layout))).expect("there"));
+    assert_eq!(
+        (first["digest"].as_str(), first["layers_built"].as_u64()),
+        (Some(&*digest(&index)), Some(3)),
+        "{first}"
+    );
+    let manifests: Value = serde_json::from_slice(&index).expect("JSON");
+    let subject = manifests["manifests"][0]["digest"].as_str().expect("a digest");
+    let list: Value =
+        serde_json::from_slice(&document("app", &subject.replace(':', "-")).expect("listed")).expect("JSON");
+    let twins: Vec<&Value> = list["manifests"].as_array().expect("a list").iter().collect();
+    assert_eq!((twins.len(), &twins[0]["artifactType"]), (1, &"application/vnd.floe.erofs.image.v1".into()), "{list}");
+    // An image that is the target, too, keeps its index, also if that is not the one under the tag any more.
+    for name in ["app:v1".to_owned(), format!("app@{}", digest(&index))] {
+        let again = convert(&url(&name), &url(&name), &["--referrers"]);
+        assert_eq!((again["layers_built"].as_u64(), again["blobs_stored"].as_u64()), (Some(0), Some(0)), "{again}");
+        assert_eq!((&again["digest"], document("app", "v1")), (&first["digest"], Some(index.clone())));
+    }
+    let plain = convert(&url("app:v1"), &url("app:plain"), &["--referrers", "--compress", "none"]);
+    assert_eq!((plain["layers_built"].as_u64(), document("app", "plain")), (Some(3), Some(index)), "{plain}");
+    // Other places and options are refused.
+    for (target, options, expected) in [
+        ("other", &["--referrers"][..], "other: only registries find manifests"),
+        (
+            &url("app@sha256:0000000000000000000000000000000000000000000000000000000000000000"),
+            &["--referrers"],
+            "under a tag",
+        ),
+        (&url("app:v1"), &["--referrers", "--merged"], "cannot be used with"),
+        (&url("app:v1"), &["--referrers", "--only-converted"], "cannot be used with"),
+    ] {
+        let (code, errors) = told(&run(floe().args(["convert", "layout", target]).args(options).current_dir(folder)));
+        assert!(code == Some(2) && errors.contains(expected), "{target} {options:?}: {code:?} {errors}");
+    }
+}
+
+/// The entry of a layout for its only image.
+fn index_entry(layout: &Path) -> Value {
+    let index: Value = serde_json::from_slice(&fs::read(layout.join("index.json")).expect("read")).expect("JSON");
+    index["manifests"][0].clone()
 }
 
 #[test]

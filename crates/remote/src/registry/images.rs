@@ -13,6 +13,7 @@ use crate::{
         document::{Descriptor, MANIFEST},
         endpoint::{Endpoint, repository_of},
         push::refer,
+        referrers,
         resolve::{MANIFEST_BYTES_MAX, Repository},
         rooted_layer::{self, RootedLayer},
         upload::{Content, Upload},
@@ -64,6 +65,15 @@ impl RegistryImages {
         let document = async || self.source.document(shared, version).await;
         let (digest, bytes) = self.run(Retry::at_open(shared.options.outage).run(document))?;
         Ok((digest, bytes.into()))
+    }
+
+    /// Lists the manifests with this artifact type that refer to a manifest: at most eight. The registry is asked once, and may take five
+    /// seconds. Nothing pins the list: whoever may push to the repository may change it.
+    ///
+    /// # Errors
+    /// The registry does not answer, or the list is broken. A registry that lists no referrers is no error.
+    pub fn referrers(&self, subject: &Digest, artifact_type: &str) -> io::Result<Vec<Digest>> {
+        self.run(referrers::find(&self.source, self.shared(), subject, artifact_type))
     }
 
     /// Reads a blob of at most `bytes_max` bytes, such as a configuration.
@@ -153,6 +163,14 @@ impl RegistryImages {
     pub fn push_document(&self, tag: Option<&str>, media_type: &str, bytes: &[u8]) -> io::Result<()> {
         let name = tag.map_or_else(|| format!("sha256:{}", Digest::of(bytes)), str::to_owned);
         self.run(async { self.target.manifest(&name, media_type, bytes).await.map(drop) })
+    }
+
+    /// Uploads a manifest with this artifact type, whose field `subject` refers to another manifest, so that [`Self::referrers`] finds it.
+    ///
+    /// # Errors
+    /// The registry refuses it.
+    pub fn push_referrer(&self, subject: &Digest, artifact_type: &str, bytes: &[u8]) -> io::Result<()> {
+        self.run(referrers::push(&self.target, subject, artifact_type, bytes))
     }
 
     /// Makes companions of layers, which are blobs of the repository already, referrers of a manifest, so that the registry keeps

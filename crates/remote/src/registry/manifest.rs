@@ -17,6 +17,9 @@ pub const EROFS_LAYER: &str = "application/vnd.erofs.layer.v1";
 /// The media type of layers that are SquashFS images.
 pub(crate) const SQUASHFS_LAYER: &str = "application/vnd.floe.squashfs.layer.v1";
 
+/// The artifact type of a manifest with converted layers that refers to the original manifest.
+pub const TWIN_ARTIFACT: &str = "application/vnd.floe.erofs.image.v1";
+
 /// The layer annotation with the digest of its digest table, which is a blob of the same repository.
 pub(crate) const TABLE_ANNOTATION: &str = "dev.floe.digest-table";
 

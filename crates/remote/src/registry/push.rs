@@ -1,6 +1,6 @@
 //! Pushes an image: its bytes, a manifest, an index, and as referrers its digest table, its hash tree and its launch bundle.
 
-use std::{collections::BTreeMap, fs::File, io, sync::Arc};
+use std::{fs::File, io, sync::Arc};
 
 use floe_image::{ByteRange, machine_architecture};
 use floe_remote_cache::{Digest, VerityRoot};
@@ -12,9 +12,10 @@ use crate::{
     network::Shared,
     registry::{
         companions::Companions,
-        document::{Descriptor, Document, INDEX, Index, MANIFEST, Manifest, Platform},
+        document::{Descriptor, INDEX, Index, MANIFEST, Manifest, Platform},
         endpoint::{Endpoint, repository_of},
         manifest::{EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, SQUASHFS_LAYER},
+        referrers,
         upload::{Content, Upload},
     },
 };
@@ -22,9 +23,6 @@ use crate::{
 /// The media types of objects that accompany a layer.
 const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
 const EMPTY: &str = "application/vnd.oci.empty.v1+json";
-
-/// The maximum size of a list of referrers that is extended, in bytes.
-const REFERRERS_BYTES_MAX: u64 = 4 << 20;
 
 /// The format of a pushed image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -175,26 +173,8 @@ pub(super) async fn refer(upload: &Upload, subject: &Descriptor, artifacts: Vec<
         subject: Some(subject.clone()),
         ..Manifest::new(empty.descriptor, artifacts)
     };
-    let referrer = made(MANIFEST, &referrer)?;
-    let answer = upload.manifest(&format!("sha256:{}", referrer.digest), MANIFEST, &referrer.bytes).await?;
-    if answer.contains_key("oci-subject") {
-        return Ok(());
-    }
-    // For registries without a referrers API, clients maintain the list under a tag.
-    let tag = format!("sha256-{}", subject.digest()?);
-    let listed = upload.existing(&tag, REFERRERS_BYTES_MAX).await?;
-    let listed = match listed.as_deref().map(Document::parse) {
-        Some(Ok(Document::Index(index))) => index.manifests,
-        _ => Vec::new(),
-    };
-    let mut entry = referrer.descriptor;
-    entry.artifact_type = Some(media_type);
-    let mut manifests = BTreeMap::new();
-    for known in listed.into_iter().chain([entry]) {
-        manifests.insert(known.digest()?, known);
-    }
-    let list = made(INDEX, &Index::new(manifests.into_values().collect()))?;
-    upload.manifest(&tag, INDEX, &list.bytes).await.map(|_| ())
+    let bytes = made(MANIFEST, &referrer)?.bytes;
+    referrers::push(upload, &subject.digest()?, &media_type, &bytes).await
 }
 
 fn made(media_type: &str, document: &impl serde::Serialize) -> Result<Made, Fault> {

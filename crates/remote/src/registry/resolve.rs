@@ -15,7 +15,7 @@ use crate::{
     network::Shared,
     origin::{Origin, Place, Places},
     registry::{
-        document::{ACCEPTED, Document, Manifest},
+        document::{ACCEPTED, Document, INDEX, Manifest},
         endpoint::{Endpoint, pull_scope, repository_of},
         manifest::{Layer, choose_layer, choose_manifest},
     },
@@ -24,6 +24,9 @@ use crate::{
 
 /// The maximum size of a manifest, as in registries.
 pub(super) const MANIFEST_BYTES_MAX: u64 = 4 << 20;
+
+/// The maximum size of a list of referrers, in bytes.
+pub(super) const REFERRERS_BYTES_MAX: u64 = 4 << 20;
 
 /// The maximum number of indexes between a reference and its manifest.
 const INDEXES_MAX: usize = 2;
@@ -118,6 +121,20 @@ impl Repository {
         };
         let may = |endpoint: &Endpoint| endpoint.can_pull && (expected.is_some() || endpoint.can_resolve);
         self.get(shared, &format!("manifests/{name}"), Some(ACCEPTED), MANIFEST_BYTES_MAX, expected, may).await
+    }
+
+    /// Reads the list of manifests that refer to `subject`, as an index. The registry may include other types.
+    pub(super) async fn referrers(
+        &self,
+        shared: &Shared,
+        subject: &Digest,
+        artifact_type: &str,
+    ) -> Result<Bytes, Fault> {
+        let artifact_type: String = url::form_urlencoded::byte_serialize(artifact_type.as_bytes()).collect();
+        let path = format!("referrers/sha256:{subject}?artifactType={artifact_type}");
+        // Like a tag, the list may change.
+        let may = |endpoint: &Endpoint| endpoint.can_pull && endpoint.can_resolve;
+        Ok(self.get(shared, &path, Some(INDEX), REFERRERS_BYTES_MAX, None, may).await?.1)
     }
 
     /// Reads a small blob.

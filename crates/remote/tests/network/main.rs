@@ -10,6 +10,7 @@ mod launch_list;
 mod many_clients;
 mod process;
 mod ranges;
+mod referrers;
 mod registry;
 mod rude;
 mod uploads;
