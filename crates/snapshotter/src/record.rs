@@ -29,6 +29,9 @@ pub(crate) struct Record {
     pub(crate) updated: Time,
     /// What it takes on disk, once that is final.
     pub(crate) usage: Usage,
+    /// If there is also a converted image of the layer: snapshots with a higher number than this use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) converted: Option<u64>,
 }
 
 /// The stage of a snapshot.
@@ -51,6 +54,8 @@ pub(crate) enum Content {
     Blob,
     /// In an image at this URL.
     Remote(String),
+    /// In an image that the snapshotter has made of the directory, which is removed.
+    Converted,
 }
 
 /// A point in time, since 1970.
@@ -113,6 +118,16 @@ impl Record {
         }
     }
 
+    /// Whether the snapshot with this number, whose owners may be mapped to a user namespace, uses the converted image of this layer.
+    /// Before Linux 6.12, owners of directories can be mapped, but not those of images.
+    pub(crate) fn has_image_for(&self, snapshot: u64, is_mapped: bool) -> bool {
+        match (&self.content, self.converted) {
+            (Content::Converted, _) => true,
+            (Content::Directory, Some(from)) => snapshot > from && !is_mapped,
+            _ => false,
+        }
+    }
+
     pub(crate) fn is_committed(&self) -> bool {
         self.state == State::Committed
     }
@@ -150,6 +165,7 @@ pub(crate) mod tests {
             created: Time::now(),
             updated: Time::now(),
             usage: Usage { bytes: 1, inodes: 2 },
+            converted: None,
         }
     }
 
@@ -158,6 +174,21 @@ pub(crate) mod tests {
         let record = record(7, "name", Some("parent"));
         let bytes = record.to_bytes().expect("representable");
         assert_eq!(Record::parse(&bytes), Ok(record));
+    }
+
+    #[test]
+    fn converted_images_are_for_later_snapshots() {
+        for (content, converted, snapshot, is_mapped, expected) in [
+            (Content::Directory, None, 9, false, false),
+            (Content::Directory, Some(7), 6, false, false),
+            (Content::Directory, Some(7), 8, false, true),
+            (Content::Directory, Some(7), 8, true, false),
+            (Content::Converted, Some(7), 6, true, true),
+            (Content::Blob, Some(7), 8, false, false),
+        ] {
+            let layer = Record { content, converted, ..record(1, "name", None) };
+            assert_eq!(layer.has_image_for(snapshot, is_mapped), expected, "{layer:?} {snapshot} {is_mapped}");
+        }
     }
 
     #[test]

@@ -45,6 +45,7 @@ impl Records {
                     format!("{} exists twice", record.name.escape_debug())
                 }
                 Ok(record) => {
+                    next_id = next_id.max(record.converted.unwrap_or(0).saturating_add(1));
                     by_name.insert(record.name.clone(), record);
                     continue;
                 }
@@ -112,6 +113,19 @@ impl Records {
             parents.push(parent.clone());
         }
         Ok(parents)
+    }
+
+    /// The parents that a new snapshot with this name and this parent will have, the nearest first.
+    ///
+    /// # Errors
+    /// The name exists, or a parent is missing or not committed.
+    pub(crate) fn new_parents(&self, name: &str, parent: &str) -> Result<Vec<Record>> {
+        self.check_new(name)?;
+        if parent.is_empty() {
+            return Ok(Vec::new());
+        }
+        let parent = self.parent(parent)?;
+        Ok([vec![parent.clone()], self.parents(parent)?].concat())
     }
 
     /// The names of the children of a snapshot.

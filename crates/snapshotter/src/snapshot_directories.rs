@@ -25,6 +25,9 @@ const EMPTY: &str = "empty";
 /// The file that makes containerd's erofs differ store a layer as an image, and that image.
 const EROFS_MARK: &str = ".erofslayer";
 pub(crate) const EROFS_LAYER: &str = "layer.erofs";
+/// The image that the snapshotter has made of the files, and the directory that it is mounted on.
+pub(crate) const CONVERTED_IMAGE: &str = "converted.erofs";
+const CONVERTED: &str = "converted";
 
 /// The directories of snapshots, by their numbers.
 pub(crate) struct SnapshotDirectories {
@@ -120,13 +123,27 @@ impl SnapshotDirectories {
     pub(crate) fn mount_image(&self, content: &Content, id: u64) -> Result<()> {
         let directory = self.path(id);
         let image = match content {
-            Content::Directory => return Ok(()),
+            Content::Directory | Content::Converted => return Ok(()),
             Content::Blob => directory.join(EROFS_LAYER).to_string_lossy().into_owned(),
             Content::Remote(url) => url.clone(),
         };
         let _turn = self.turns.take(&id);
         let mounted = self.mount.mount(&image, self.auth_file.as_deref(), &directory.join(FILES));
         mounted.map_err(|error| SnapshotError::Failed(error.to_string()))
+    }
+
+    /// Mounts the converted image of a snapshot. Returns where.
+    ///
+    /// # Errors
+    /// It cannot be mounted.
+    pub(crate) fn mount_converted(&self, id: u64) -> Result<PathBuf> {
+        let (image, target) = (self.path(id).join(CONVERTED_IMAGE), self.path(id).join(CONVERTED));
+        let _turn = self.turns.take(&id);
+        let made = match fs::create_dir(&target) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => self.mount.mount(&image.to_string_lossy(), None, &target),
+        };
+        made.map(|()| target).map_err(|error| SnapshotError::Failed(error.to_string()))
     }
 
     /// Shows the directories of a snapshot's parents with the owners that its user namespace gives them. Returns their paths.
@@ -145,10 +162,25 @@ impl SnapshotDirectories {
     pub(crate) fn delete(&self, id: u64) -> Result<()> {
         let directory = self.path(id);
         let failed = SnapshotError::file(&directory);
-        mapped::unmount(&directory).and_then(|()| unmount_all(&directory.join(FILES))).map_err(&failed)?;
-        match fs::remove_dir_all(&directory) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
-            _ => Ok(()),
-        }
+        let mounts = [FILES, CONVERTED].map(|name| directory.join(name));
+        let unmounted = mapped::unmount(&directory).and_then(|()| mounts.iter().try_for_each(|path| unmount_all(path)));
+        unmounted.and_then(|()| remove(&directory)).map_err(failed)
+    }
+
+    /// Removes the files of one, but not what else belongs to it.
+    ///
+    /// # Errors
+    /// They cannot be removed.
+    pub(crate) fn delete_files(&self, id: u64) -> Result<()> {
+        let files = self.path(id).join(FILES);
+        remove(&files).map_err(SnapshotError::file(&files))
+    }
+}
+
+/// Removes a directory, if it is there.
+fn remove(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }

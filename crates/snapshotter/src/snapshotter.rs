@@ -1,5 +1,7 @@
 //! The operations on snapshots.
 
+mod conversion;
+
 use std::{
     collections::BTreeSet,
     fs,
@@ -10,7 +12,7 @@ use std::{
 
 use floe_image::ShownName;
 use floe_keeper::MountCommand;
-use floe_sync::{Mutex, Turns};
+use floe_sync::{Mutex, MutexGuard, Turns};
 
 use crate::{
     ahead::Ahead,
@@ -24,6 +26,12 @@ use crate::{
     snapshot_directories::{EROFS_LAYER, FILES, SnapshotDirectories, WORK},
     twins::{TwinOptions, Twins},
 };
+
+use self::conversion::Wake;
+pub use self::conversion::{ConversionOptions, Conversions};
+
+/// How many times the parents of a new snapshot are mounted if they change meanwhile.
+const ATTEMPTS_MAX: usize = 8;
 
 /// Settings of a snapshotter.
 #[derive(Clone, Debug)]
@@ -40,6 +48,8 @@ pub struct SnapshotterOptions {
     pub twins: Option<TwinOptions>,
     /// Whether containerd's erofs differ converts ordinary layers.
     pub converts: bool,
+    /// How ordinary layers are converted in the background, after they were unpacked; `None` if they stay as they are.
+    pub conversion: Option<ConversionOptions>,
 }
 
 /// What happens with a layer that cannot be mounted from its registry.
@@ -62,6 +72,7 @@ pub struct Snapshotter {
     turns: Turns<String>,
     twins: Option<Twins>,
     ahead: Ahead,
+    conversions: Arc<Wake>,
     say: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
@@ -77,7 +88,8 @@ impl Snapshotter {
         let (records, overlay) = (Mutex::new(records), Overlay::detect());
         let twins = options.twins.clone().map(Twins::new);
         let (directories, turns, ahead) = (Arc::new(directories), Turns::default(), Ahead::default());
-        Ok(Self { options, directories, overlay, records, turns, twins, ahead, say })
+        let conversions = Arc::default();
+        Ok(Self { options, directories, overlay, records, turns, twins, ahead, conversions, say })
     }
 
     /// Creates a writable snapshot. The layer of an EROFS image in a registry is mounted and committed instead. If the parent will be
@@ -181,7 +193,10 @@ impl Snapshotter {
         let labels = if matches!(content, Content::Remote(_)) { labels::of_remote(&labels) } else { labels };
         (record.state, record.content, record.usage, record.labels) = (State::Committed, content, usage, labels);
         (record.created, record.updated) = (Time::now(), Time::now());
-        records.store(key, record)
+        records.store(key, record)?;
+        drop(records);
+        self.conversions.new_layers();
+        Ok(())
     }
 
     /// Removes a snapshot and its files.
@@ -201,6 +216,8 @@ impl Snapshotter {
         if let Err(error) = self.directories.delete(record.id) {
             (self.say)(&error.to_string());
         }
+        // There may be room for the image of another layer now.
+        self.conversions.new_layers();
         Ok(())
     }
 
@@ -260,7 +277,7 @@ impl Snapshotter {
         }
     }
 
-    /// Removes the files of snapshots that do not exist any more.
+    /// Removes the files of snapshots that do not exist any more, and those that are no longer needed beside a converted image.
     ///
     /// # Errors
     /// They cannot be removed.
@@ -276,7 +293,8 @@ impl Snapshotter {
             let ahead = self.ahead.ids();
             if busy.is_empty() { unused.filter(|id| !ahead.contains(id)).collect() } else { Vec::new() }
         };
-        garbage.into_iter().try_for_each(|id| self.directories.delete(id))
+        garbage.into_iter().try_for_each(|id| self.directories.delete(id))?;
+        self.remove_converted_directories()
     }
 
     /// Creates a snapshot with a directory.
@@ -284,24 +302,8 @@ impl Snapshotter {
         if key.is_empty() {
             return Err(SnapshotError::InvalidArgument("a snapshot needs a name".to_owned()));
         }
-        let parents = {
-            let records = self.records.lock();
-            records.check_new(key)?;
-            match parent {
-                "" => Vec::new(),
-                parent => {
-                    let parent = records.parent(parent)?.clone();
-                    let mut parents = records.parents(&parent)?;
-                    parents.insert(0, parent);
-                    parents
-                }
-            }
-        };
-        // Also finds the owner of the root, which the new directory gets.
-        let lower = self.lower(&parents)?;
         let mapping = labels::id_mapping(&labels)?;
-        let mut records = self.records.lock();
-        records.check_new(key)?;
+        let (mut records, lower) = self.lower_of_new(key, parent, mapping.is_some())?;
         let id = records.take_id();
         let now = Time::now();
         let record = Record {
@@ -314,6 +316,7 @@ impl Snapshotter {
             created: now,
             updated: now,
             usage: Usage::default(),
+            converted: None,
         };
         let is_erofs = state == State::Active && self.is_for_differ(&record.labels);
         let made = self.directories.make(id, state, lower.first().map(Path::new), mapping.as_ref(), is_erofs);
@@ -328,6 +331,24 @@ impl Snapshotter {
             self.remove(key)?;
         }
         mounts
+    }
+
+    /// The directories of the parents of a snapshot that is to be created. The records stay locked, so that they remain the right ones.
+    fn lower_of_new(&self, key: &str, parent: &str, is_mapped: bool) -> Result<(MutexGuard<'_, Records>, Vec<String>)> {
+        let forms = |parents: &[Record]| -> Vec<_> {
+            parents.iter().map(|parent| (parent.id, parent.has_image_for(u64::MAX, is_mapped))).collect()
+        };
+        for _ in 0..ATTEMPTS_MAX {
+            let parents = self.records.lock().new_parents(key, parent)?;
+            // Also finds the owner of the root, which the new directory gets.
+            let lower = self.lower(&parents, u64::MAX, is_mapped)?;
+            let records = self.records.lock();
+            // A parent may have been converted meanwhile, and its directory removed.
+            if forms(&records.new_parents(key, parent)?) == forms(&parents) {
+                return Ok((records, lower));
+            }
+        }
+        Err(SnapshotError::Failed(format!("the parents of {key} change again and again")))
     }
 
     /// Whether containerd's erofs differ may store an image in a snapshot.
@@ -380,6 +401,7 @@ impl Snapshotter {
                 created: now,
                 updated: now,
                 usage: Usage::default(),
+                converted: None,
             };
             self.records.lock().store("", record.clone())?;
             Ok(record)
@@ -413,10 +435,9 @@ impl Snapshotter {
     }
 
     fn mounts_of(&self, record: &Record, parents: &[Record]) -> Result<Vec<Mount>> {
-        if record.content != Content::Directory {
-            self.directories.mount_image(&record.content, record.id)?;
-        }
-        self.overlay_mounts(record, &self.lower(parents)?)
+        self.directories.mount_image(&record.content, record.id)?;
+        let is_mapped = labels::id_mapping(&record.labels)?.is_some();
+        self.overlay_mounts(record, &self.lower(parents, record.id, is_mapped)?)
     }
 
     fn overlay_mounts(&self, record: &Record, lower: &[String]) -> Result<Vec<Mount>> {
@@ -436,11 +457,18 @@ impl Snapshotter {
         Ok(self.overlay.mounts(&Directories { upper, work: &work, lower: &lower, own: &own }))
     }
 
-    /// The directories of parents, which are mounted if they were not, as after a restart of the machine.
-    fn lower(&self, parents: &[Record]) -> Result<Vec<String>> {
+    /// The directories of the parents of a snapshot with this number, which are mounted if they were not, as after a restart of the
+    /// machine.
+    fn lower(&self, parents: &[Record], snapshot: u64, is_mapped: bool) -> Result<Vec<String>> {
         let lower = parents.iter().map(|parent| {
-            self.directories.mount_image(&parent.content, parent.id)?;
-            let path = self.directories.path(parent.id).join(FILES);
+            let image = if parent.has_image_for(snapshot, is_mapped) { self.mount_converted(parent)? } else { None };
+            let path = match image {
+                Some(mounted) => mounted,
+                None => {
+                    self.directories.mount_image(&parent.content, parent.id)?;
+                    self.directories.path(parent.id).join(FILES)
+                }
+            };
             let text = path.to_str().filter(|text| !text.contains([':', ',', '\\']));
             let wrong = || SnapshotError::Failed(format!("overlayfs does not support the path {}", path.shown()));
             text.map(str::to_owned).ok_or_else(wrong)

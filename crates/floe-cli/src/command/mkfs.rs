@@ -5,6 +5,7 @@ pub(crate) mod rules;
 pub(crate) mod sources;
 mod squashfs;
 mod summary;
+mod verification;
 
 use std::{
     ffi::OsString,
@@ -16,8 +17,8 @@ use std::{
 };
 
 use clap::{Args, ValueEnum};
-use floe::{ImageVerifier, Thoroughness};
 use floe_image::ShownName;
+use floe_keeper::run_when_idle;
 use floe_mkfs::{
     COMPRESSORS, Companion, Compression, Compressor, CompressorSettings, Error, Format, Fragments, Hint, InodeForm,
     Options, Source, Times, Verifier, Whiteouts, build_unnamed,
@@ -27,6 +28,7 @@ use floe_mount::quantity;
 use self::{
     bar::Bar,
     summary::{SummaryRecord, described, type_table},
+    verification::VerifyArgument,
 };
 use crate::{
     cancellation, compress_hints,
@@ -202,6 +204,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
     memory: Option<u64>,
 
+    /// Run only when CPUs and disks have nothing else to do
+    #[arg(long)]
+    idle: bool,
+
     #[command(flatten)]
     sandbox: SandboxArguments,
 
@@ -237,22 +243,14 @@ enum FragmentsArgument {
     All,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Default)]
-enum VerifyArgument {
-    /// Nothing
-    None,
-    /// All metadata, and up to 64 MiB of the data
-    #[default]
-    Sample,
-    /// All metadata and all data
-    Full,
-}
-
 /// Runs the command.
 ///
 /// # Errors
 /// The arguments contradict each other, a source cannot be read, or the image cannot be written.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
+    if arguments.idle {
+        run_when_idle().map_err(|error| Fail::failed(format!("--idle: {error}")))?;
+    }
     let mut options = arguments.options()?;
     if arguments.sources.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
         return Err(Fail::usage("standard input can be a source only once"));
@@ -285,12 +283,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
         temporaries.remove().then(|| Error::Cancelled.to_string())
     })?;
     let mut progress = Bar::new(arguments.quiet || arguments.json, &stop);
-    let thoroughness = match arguments.verify {
-        VerifyArgument::None => None,
-        VerifyArgument::Sample => Some(Thoroughness::Sample),
-        VerifyArgument::Full => Some(Thoroughness::Full),
-    };
-    let mut verifier = thoroughness.map(|thoroughness| ImageVerifier { thoroughness, jobs: options.jobs });
+    let mut verifier = arguments.verify.verifier(options.jobs);
     let verifier = verifier.as_mut().map(|verifier| verifier as &mut dyn Verifier);
     let built = build_unnamed(&options, &sources, verifier, &mut progress);
     progress.clear();

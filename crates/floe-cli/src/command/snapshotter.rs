@@ -1,15 +1,33 @@
 //! `floe snapshotter`: snapshots for containerd.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{ffi::OsString, path::PathBuf, sync::Arc};
 
 use clap::{Args, ValueEnum};
 use floe_image::ShownName;
-use floe_snapshotter::{Server, Snapshotter, SnapshotterOptions, TwinOptions, Unreachable};
+use floe_mount::{daemon::own_program, quantity};
+use floe_snapshotter::{
+    ConversionOptions, Conversions, Server, Snapshotter, SnapshotterOptions, TwinOptions, Unreachable,
+};
 
 use crate::{
     fail::Fail,
     layer_arguments::{LayerArguments, LayerSignals, failed, serve},
 };
+
+/// How the image of an unpacked layer is built. Its directory is removed later, so all of it is compared.
+const BUILD: [&str; 11] = [
+    "mkfs",
+    "--idle",
+    "--quiet",
+    "--strict",
+    "--verify=full",
+    "--jobs=1",
+    "--memory=64M",
+    "--compress",
+    "zstd",
+    "--pcluster",
+    "64k",
+];
 
 /// Serve snapshots to containerd, which mounts layers that are EROFS images instead of unpacking them
 ///
@@ -57,6 +75,11 @@ pub(crate) struct Arguments {
     #[arg(long)]
     convert: bool,
 
+    /// Convert ordinary layers after they were unpacked, when CPUs and disks have nothing else to do, to images of together at most this
+    /// size: later containers use these, and the directories are removed when no container uses them any more
+    #[arg(long, value_name = "SIZE", value_parser = quantity::bytes)]
+    convert_in_background: Option<u64>,
+
     #[command(flatten)]
     layers: LayerArguments,
 }
@@ -75,7 +98,8 @@ enum UnreachableArgument {
 /// # Errors
 /// The socket or the directory cannot be used.
 pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
-    let Arguments { address, unreachable, no_twins, trust_referrers, convert, layers } = arguments;
+    let Arguments { address, unreachable, no_twins, trust_referrers, convert, convert_in_background, layers } =
+        arguments;
     let remote = layers.remote.options().remote;
     let options = SnapshotterOptions {
         root: layers.root("floe-snapshotter", "floe/snapshotter")?,
@@ -88,11 +112,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<u8, Fail> {
             UnreachableArgument::Fail => Unreachable::Fail,
         },
         converts: *convert,
+        conversion: convert_in_background.map(|bytes_max| ConversionOptions {
+            program: own_program(),
+            arguments: BUILD.map(OsString::from).into(),
+            bytes_max,
+        }),
     };
     let server = Server::bind(address).map_err(failed)?;
     let snapshotter = Snapshotter::open(options, Arc::new(|message| say!("floe: {message}"))).map_err(failed)?;
+    let snapshotter = Arc::new(snapshotter);
     let signals = LayerSignals::watch()?;
     let stopper = server.stopper();
+    // Ends with this function.
+    let _conversions = Conversions::start(&snapshotter).map_err(failed)?;
     let ready = format!("serving snapshots at {}", address.shown());
-    serve(signals, move || stopper.stop(), ready, || server.run(Arc::new(snapshotter)))
+    serve(signals, move || stopper.stop(), ready, || server.run(snapshotter))
 }

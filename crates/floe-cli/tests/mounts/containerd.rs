@@ -1,5 +1,6 @@
 //! `floe snapshotter` with a real containerd.
 
+mod background;
 mod recorded;
 mod survival;
 

@@ -1,6 +1,10 @@
 //! Operations that the containerd at hand does not ask for.
 
-use std::os::unix::fs::{MetadataExt, chown};
+use std::{
+    os::unix::fs::{MetadataExt, chown},
+    thread,
+    time::{Duration, Instant},
+};
 
 use floe_testkit::skip::{self, Need};
 
@@ -14,7 +18,17 @@ const BELOW: &str = "containerd.io/snapshot/parent-chain-id";
 
 /// A snapshotter whose layers are file systems in memory, with a file that has the URL.
 fn snapshotter(root: &Path) -> Snapshotter {
-    let script = "mount -t tmpfs tmpfs \"$2\" && echo \"$1\" > \"$2/url\"";
+    converting(root, None, Arc::new(|message| panic!("{message}")))
+}
+
+/// The same, with a program that makes the image of a directory out of its names, if all images together take at most this.
+fn converting(root: &Path, bytes_max: Option<u64>, say: Arc<dyn Fn(&str) + Send + Sync>) -> Snapshotter {
+    let script = "case $1 in /*) [ -s \"$1\" ];; esac && mount -t tmpfs tmpfs \"$2\" && echo \"$1\" > \"$2/url\"";
+    let conversion = bytes_max.map(|bytes_max| ConversionOptions {
+        program: "/bin/sh".into(),
+        arguments: ["-c", "[ ! -e \"$2/bad\" ] && ls \"$2\" > \"$1\"", "build"].map(Into::into).into(),
+        bytes_max,
+    });
     let arguments = ["-c", script, "mount"].map(Into::into).into();
     let mount = MountCommand { program: "/bin/sh".into(), arguments };
     let options = SnapshotterOptions {
@@ -24,8 +38,9 @@ fn snapshotter(root: &Path) -> Snapshotter {
         unreachable: Unreachable::Fail,
         twins: None,
         converts: false,
+        conversion,
     };
-    Snapshotter::open(options, Arc::new(|message| panic!("{message}"))).expect("opened")
+    Snapshotter::open(options, say).expect("opened")
 }
 
 fn labels(values: &[(&str, &str)]) -> Labels {
@@ -117,4 +132,116 @@ fn a_user_namespace_sees_its_own_owners() {
         snapshotter.remove(name).expect("removed");
     }
     assert_eq!(fs::read_dir(folder.path().join("snapshots")).expect("there").count(), 0);
+}
+
+/// Unpacks a layer with these files.
+fn unpack(snapshotter: &Snapshotter, name: &str, parent: &str, files: &[&str]) -> u64 {
+    let layer = labels(&[(SNAPSHOT_REF, name)]);
+    snapshotter.prepare("unpack", parent, layer.clone()).expect("created");
+    let id = snapshotter.stat("unpack").expect("there").id;
+    for file in files {
+        fs::write(snapshotter.directories.path(id).join(FILES).join(file), file).expect("written");
+    }
+    snapshotter.commit(name, "unpack", parent, layer).expect("committed");
+    id
+}
+
+/// Waits until this is so.
+fn wait_until(is_so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(60), "not within a minute");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn layers_are_converted_after_they_were_unpacked() {
+    if !skip::ready(&[Need::Root]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join("snapshots").join(name).to_string_lossy().into_owned();
+    let say: Arc<dyn Fn(&str) + Send + Sync> = Arc::new(|message| panic!("{message}"));
+    let open = || Arc::new(converting(folder.path(), Some(1 << 20), Arc::clone(&say)));
+    let snapshotter = open();
+    unpack(&snapshotter, "one", "", &["first"]);
+    unpack(&snapshotter, "two", "one", &["second"]);
+    let before = shown(&snapshotter.prepare("before", "two", Labels::new()).expect("created"));
+    assert!(before.ends_with(&format!("lowerdir={}:{}", at("2/fs"), at("1/fs"))), "{before}");
+    let conversions = Conversions::start(&snapshotter).expect("started").expect("it converts");
+    wait_until(|| {
+        ["one", "two"].iter().all(|name| snapshotter.stat(name).is_ok_and(|layer| layer.converted.is_some()))
+    });
+    // Later layers are converted, too.
+    let three = unpack(&snapshotter, "three", "two", &["third"]);
+    wait_until(|| snapshotter.stat("three").is_ok_and(|layer| layer.converted.is_some()));
+    drop(conversions);
+    assert_eq!(fs::read_to_string(at("2/converted.erofs")).expect("built"), "second\n");
+    let after = shown(&snapshotter.prepare("after", "two", Labels::new()).expect("created"));
+    assert!(after.ends_with(&format!("lowerdir={}:{}", at("2/converted"), at("1/converted"))), "{after}");
+    let is_same = |snapshotter: &Snapshotter| {
+        let found = ["before", "after"].map(|name| shown(&snapshotter.mounts(name).expect("mounted")));
+        assert_eq!(found, [before.clone(), after.clone()]);
+    };
+    is_same(&snapshotter);
+    // Directories stay as long as a snapshot uses them, also after a restart.
+    let exists = |name: &str| Path::new(&at(name)).exists();
+    snapshotter.cleanup().expect("cleaned up");
+    assert_eq!(["1/fs", "2/fs", &format!("{three}/fs")].map(exists), [true, true, false]);
+    let snapshotter = open();
+    is_same(&snapshotter);
+    snapshotter.remove("before").expect("removed");
+    snapshotter.cleanup().expect("cleaned up");
+    assert_eq!(["1/fs", "2/fs"].map(exists), [false, false]);
+    let usage = snapshotter.usage("two").expect("known");
+    assert_eq!(usage.inodes, 1);
+    assert_eq!(shown(&snapshotter.mounts("after").expect("mounted")), after);
+    let view = shown(&snapshotter.view("view", "three", Labels::new()).expect("created"));
+    let lower = [&*format!("{three}/converted"), "2/converted", "1/converted"].map(at).join(":");
+    assert!(view.ends_with(&format!("lowerdir={lower}")), "{view}");
+    for name in ["view", "after", "three", "two", "one"] {
+        snapshotter.remove(name).expect("removed");
+    }
+    assert_eq!(fs::read_dir(folder.path().join("snapshots")).expect("there").count(), 0);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("read");
+    assert!(!mounts.contains(&at("")), "{mounts}");
+}
+
+#[test]
+fn layers_that_cannot_be_converted_stay_as_they_are() {
+    if !skip::ready(&[Need::Root]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let said: Arc<Mutex<Vec<String>>> = Arc::default();
+    let noted = Arc::clone(&said);
+    let say = Arc::new(move |message: &str| noted.lock().push(message.to_owned()));
+    let snapshotter = Arc::new(converting(folder.path(), Some(60_000), say));
+    let large = unpack(&snapshotter, "large", "", &["file"]);
+    fs::write(snapshotter.directories.path(large).join(FILES).join("file"), vec![1; 100_000]).expect("written");
+    let mut record = snapshotter.stat("large").expect("there");
+    record.usage.bytes = 100_000;
+    snapshotter.records.lock().store("large", record).expect("stored");
+    let bad = unpack(&snapshotter, "bad", "large", &["bad"]);
+    let good = unpack(&snapshotter, "good", "bad", &["good"]);
+    let conversions = Conversions::start(&snapshotter).expect("started");
+    wait_until(|| snapshotter.stat("good").is_ok_and(|layer| layer.converted.is_some()));
+    drop(conversions);
+    assert!(["large", "bad"].iter().all(|name| snapshotter.stat(name).is_ok_and(|layer| layer.converted.is_none())));
+    assert!(
+        matches!(&said.lock()[..], [one] if one.contains("the layer is not converted: exit status: 1")),
+        "{said:?}"
+    );
+    // An image that cannot be mounted is given up while there is a directory.
+    let path = |id: u64, name: &str| snapshotter.directories.path(id).join(name).to_string_lossy().into_owned();
+    fs::write(path(good, "converted.erofs"), "").expect("written");
+    let mounts = shown(&snapshotter.prepare("container", "good", Labels::new()).expect("created"));
+    let lower = [good, bad, large].map(|id| path(id, FILES)).join(":");
+    assert!(mounts.ends_with(&format!("lowerdir={lower}")), "{mounts}");
+    assert!(snapshotter.stat("good").is_ok_and(|layer| layer.converted.is_none()));
+    assert!(said.lock().last().is_some_and(|last| last.ends_with("the directory of the layer is used instead")));
+    for name in ["container", "good", "bad", "large"] {
+        snapshotter.remove(name).expect("removed");
+    }
 }
