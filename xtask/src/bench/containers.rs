@@ -5,6 +5,7 @@ mod image;
 mod launched;
 mod layout;
 mod node;
+mod nodes;
 mod stargz;
 mod start;
 
@@ -25,6 +26,8 @@ enum What {
     Start(start::Arguments),
     /// Converting the layers of an image to EROFS: Floe and ctr
     Convert(conversion::Arguments),
+    /// 1,000 nodes that start an image at the same time, simulated: bytes from the registry, and when nodes are ready
+    Nodes(nodes::Arguments),
 }
 
 /// Runs a benchmark.
@@ -32,5 +35,6 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     match &arguments.what {
         What::Start(arguments) => start::run(arguments),
         What::Convert(arguments) => conversion::run(arguments),
+        What::Nodes(arguments) => nodes::run(arguments),
     }
 }
