@@ -10,6 +10,7 @@ use std::{
     os::fd::OwnedFd,
 };
 
+use floe_sync::Mutex;
 use rustix::{
     event::Timespec,
     fs::{Mode, OFlags, openat},
@@ -30,6 +31,14 @@ pub(crate) struct Abort {
     file: File,
 }
 
+/// The file system of FUSE's connections, for a process that looks for many. If it is mounted nowhere, each mount of it makes the kernel
+/// list all connections of the machine, and its end forget them: 10 ms if there are 1,000. So this keeps the first one.
+#[derive(Debug, Default)]
+pub struct FuseConnections {
+    /// Attached to no directory.
+    mount: Mutex<Option<OwnedFd>>,
+}
+
 impl Abort {
     /// The name of the thread that waits for the parent's end.
     pub(crate) const THREAD: &str = "floe-abort";
@@ -38,12 +47,12 @@ impl Abort {
     ///
     /// # Errors
     /// This process may neither see nor mount the file system of FUSE's connections.
-    pub(crate) fn open((_, minor): (u32, u32)) -> io::Result<Self> {
+    pub(crate) fn open((_, minor): (u32, u32), connections: &FuseConnections) -> io::Result<Self> {
         let name = format!("{minor}/abort");
-        let file = File::options().write(true).open(format!("{CONNECTIONS}/{name}"));
-        let file = file
-            .or_else(|_| openat(connections()?, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map(File::from));
-        Ok(Self { file: file? })
+        match File::options().write(true).open(format!("{CONNECTIONS}/{name}")) {
+            Ok(file) => Ok(Self { file }),
+            Err(_) => Ok(Self { file: connections.open(&name)? }),
+        }
     }
 
     /// Aborts the connection.
@@ -61,9 +70,19 @@ impl Abort {
     }
 }
 
-/// The file system of FUSE's connections, attached to no directory.
-fn connections() -> rustix::io::Result<OwnedFd> {
-    let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_create(&context)?;
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+impl FuseConnections {
+    /// Opens a file for writing.
+    fn open(&self, name: &str) -> rustix::io::Result<File> {
+        let mut mount = self.mount.lock();
+        let mounted = match mount.take() {
+            Some(mounted) => mounted,
+            None => {
+                let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+                fsconfig_create(&context)?;
+                fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?
+            }
+        };
+        let root = mount.insert(mounted);
+        openat(root, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map(File::from)
+    }
 }

@@ -26,7 +26,7 @@ use crate::{
     options::{KernelFlags, KernelOptions},
     owners_sys::map_owners,
     place::Place,
-    private_namespace_sys::in_private_namespace,
+    private_namespace_sys::in_private_root,
     serving_thread::may_wait_for_mount,
     table::FRONT_PREFIX,
 };
@@ -37,10 +37,10 @@ const IMAGE_NAME: &str = "image";
 /// The name of the file in the hidden mount with the data of large files: an extra device of the EROFS image.
 const LARGE_NAME: &str = "large";
 
-/// The path of the hidden mount while the front is being mounted, in a private mount namespace.
-const HIDDEN_DIRECTORY: &str = "/.floe";
+/// The name of the hidden mount while the front is being mounted, in a private root directory.
+const HIDDEN_NAME: &str = ".floe";
 
-/// The paths of the kept image and of the original while the front is being mounted, in the same namespace.
+/// The paths of the kept image and of the original while the front is being mounted, in the same directory.
 const KEPT_FILE: &str = "/.kept";
 const ORIGINAL_FILE: &str = "/.original";
 
@@ -142,81 +142,12 @@ impl HiddenMount {
         kept: Option<KeptFiles<'_>>,
     ) -> io::Result<DetachedFront> {
         may_wait_for_mount();
-        // A mount of another namespace cannot be cloned in the private one.
+        // Before Linux 6.15, this happens in another mount namespace, where mounts of this one cannot be cloned.
         let original = kept.and_then(|kept| kept.original).map(cloned).transpose()?;
         let kept = kept.map(|kept| cloned(kept.metadata)).transpose()?.map(|metadata| (metadata, original));
-        let (mount, image) = in_private_namespace(|| self.front(options, front_options, kept))?;
+        let (mount, image) =
+            in_private_root(self.mount.as_fd(), HIDDEN_NAME, || front_of_hidden(options, front_options, kept))?;
         Ok(DetachedFront { mount, image })
-    }
-
-    /// Creates the front, not yet attached to a directory, and opens the file that it is mounted from.
-    ///
-    /// The kernel opens the source of an EROFS mount by its path, and the mount table shows this path. To make it show the
-    /// path of the image, this thread changes to a private root directory in which the file has that path.
-    fn front(
-        self,
-        options: &KernelOptions,
-        front_options: FrontOptions,
-        kept: Option<(OwnedFd, Option<OwnedFd>)>,
-    ) -> io::Result<(OwnedFd, OwnedFd)> {
-        let world = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        fsconfig_create(&world)?;
-        let world = fsmount(&world, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
-        move_mount(&world, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-        rustix::process::fchdir(&world)?;
-        rustix::process::chroot(".")?;
-        fs::create_dir(HIDDEN_DIRECTORY)?;
-        move_mount(&self.mount, "", CWD, HIDDEN_DIRECTORY, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-        let hidden_image = Path::new(HIDDEN_DIRECTORY).join(IMAGE_NAME);
-        let open_image = || open(&hidden_image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        // The first close of a file makes the kernel send FLUSH; the refusal ends such requests. A process that is
-        // killed closes its files, and would wait for its own reply.
-        drop(open_image()?);
-        let image = open_image()?;
-        let source = source_shown(&options.source);
-        if let Some(parent) = source.parent() {
-            fs::create_dir_all(Path::new("/").join(parent))?;
-        }
-        let shown = Path::new("/").join(&source);
-        match &kept {
-            None => symlink(&hidden_image, shown)?,
-            Some((metadata, original)) => {
-                for (mount, path) in [(Some(metadata), KEPT_FILE), (original.as_ref(), ORIGINAL_FILE)] {
-                    let Some(mount) = mount else { continue };
-                    fs::File::create_new(path)?;
-                    move_mount(mount, "", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-                }
-                symlink(KEPT_FILE, shown)?;
-            }
-        }
-
-        let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        fsconfig_set_string(&context, "source", &source)?;
-        fsconfig_set_string(&context, "device", Path::new(HIDDEN_DIRECTORY).join(LARGE_NAME))?;
-        if let Some((_, original)) = &kept {
-            // The data of small files, which the file in the hidden mount contains otherwise.
-            fsconfig_set_string(&context, "device", &hidden_image)?;
-            if original.is_some() {
-                fsconfig_set_string(&context, "device", ORIGINAL_FILE)?;
-            }
-        }
-        fsconfig_set_flag(&context, "ro")?;
-        if front_options.has_direct_io {
-            // Older kernels do not have this option.
-            let _ = fsconfig_set_flag(&context, "directio");
-        }
-        if !options.applies_acls() || !front_options.has_acls {
-            fsconfig_set_flag(&context, "noacl").map_err(|error| explained(context.as_fd(), error))?;
-        }
-        for option in &options.others {
-            let set = match option.split_once('=') {
-                Some((key, value)) => fsconfig_set_string(&context, key, value),
-                None => fsconfig_set_flag(&context, option.as_str()),
-            };
-            set.map_err(|error| explained(context.as_fd(), error))?;
-        }
-        fsconfig_create(&context).map_err(|error| explained(context.as_fd(), error))?;
-        Ok((fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(options.flags))?, image))
     }
 }
 
@@ -255,6 +186,68 @@ impl AsFd for DetachedFront {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.mount.as_fd()
     }
+}
+
+/// Creates the front, not yet attached to a directory, and opens the file that it is mounted from.
+///
+/// The kernel opens the source of an EROFS mount by its path, and the mount table shows this path. To make it show the
+/// path of the image, this thread has a private root directory with the hidden mount, in which the file gets that path.
+fn front_of_hidden(
+    options: &KernelOptions,
+    front_options: FrontOptions,
+    kept: Option<(OwnedFd, Option<OwnedFd>)>,
+) -> io::Result<(OwnedFd, OwnedFd)> {
+    let hidden = Path::new("/").join(HIDDEN_NAME);
+    let hidden_image = hidden.join(IMAGE_NAME);
+    let open_image = || open(&hidden_image, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    // The first close of a file makes the kernel send FLUSH; the refusal ends such requests. A process that is
+    // killed closes its files, and would wait for its own reply.
+    drop(open_image()?);
+    let image = open_image()?;
+    let source = source_shown(&options.source);
+    if let Some(parent) = source.parent() {
+        fs::create_dir_all(Path::new("/").join(parent))?;
+    }
+    let shown = Path::new("/").join(&source);
+    match &kept {
+        None => symlink(&hidden_image, shown)?,
+        Some((metadata, original)) => {
+            for (mount, path) in [(Some(metadata), KEPT_FILE), (original.as_ref(), ORIGINAL_FILE)] {
+                let Some(mount) = mount else { continue };
+                fs::File::create_new(path)?;
+                move_mount(mount, "", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+            }
+            symlink(KEPT_FILE, shown)?;
+        }
+    }
+
+    let context = fsopen("erofs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "source", &source)?;
+    fsconfig_set_string(&context, "device", hidden.join(LARGE_NAME))?;
+    if let Some((_, original)) = &kept {
+        // The data of small files, which the file in the hidden mount contains otherwise.
+        fsconfig_set_string(&context, "device", &hidden_image)?;
+        if original.is_some() {
+            fsconfig_set_string(&context, "device", ORIGINAL_FILE)?;
+        }
+    }
+    fsconfig_set_flag(&context, "ro")?;
+    if front_options.has_direct_io {
+        // Older kernels do not have this option.
+        let _ = fsconfig_set_flag(&context, "directio");
+    }
+    if !options.applies_acls() || !front_options.has_acls {
+        fsconfig_set_flag(&context, "noacl").map_err(|error| explained(context.as_fd(), error))?;
+    }
+    for option in &options.others {
+        let set = match option.split_once('=') {
+            Some((key, value)) => fsconfig_set_string(&context, key, value),
+            None => fsconfig_set_flag(&context, option.as_str()),
+        };
+        set.map_err(|error| explained(context.as_fd(), error))?;
+    }
+    fsconfig_create(&context).map_err(|error| explained(context.as_fd(), error))?;
+    Ok((fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(options.flags))?, image))
 }
 
 /// A private clone of a mount, or of one file as a mount.

@@ -48,6 +48,7 @@ mod unmount;
 mod user_namespace_sys;
 mod user_place;
 
+pub use abort::FuseConnections;
 pub use caller::is_administrator;
 pub use command_namespaces_sys::{enter_own_mount_namespace, separate_children};
 pub use detached::{DetachedMount, attach};

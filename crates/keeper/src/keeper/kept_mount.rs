@@ -15,7 +15,12 @@ use super::{
     service::Service,
 };
 use crate::{
-    abort::Abort, messages::Request, options::KernelOptions, place::Place, schedule::Schedule, settings::KeeperSettings,
+    abort::{Abort, FuseConnections},
+    messages::Request,
+    options::KernelOptions,
+    place::Place,
+    schedule::Schedule,
+    settings::KeeperSettings,
 };
 
 /// A mount that a process has made and keeps for another one, which serves it. Many of them need no process and no thread of their
@@ -78,7 +83,7 @@ impl KeptMount {
     }
 
     /// Keeps a front that is still to be mounted: the other process serves the hidden mount, and then asks for the front. Until
-    /// that is [mounted](KeptMount::note_front), nothing is at the place.
+    /// that is [mounted](KeptMount::note_front), nothing is at the place, and `connections` has the hidden one.
     ///
     /// # Errors
     /// There are no descriptors left, or this process could not abort the connection.
@@ -87,8 +92,10 @@ impl KeptMount {
         options: KernelOptions,
         schedule: Schedule,
         may_walk: bool,
+        connections: &FuseConnections,
     ) -> io::Result<(Self, KeeperSocket)> {
-        let unmounted = AbortOnDrop(Some(Abort::open(front.hidden_device().ok_or(io::ErrorKind::Unsupported)?)?));
+        let device = front.hidden_device().ok_or(io::ErrorKind::Unsupported)?;
+        let unmounted = AbortOnDrop(Some(Abort::open(device, connections)?));
         let place = Place::nowhere(front.directory().to_owned());
         let (kept, socket) = Self::new(place, options, schedule, may_walk)?;
         Ok((Self { front: Some(front), unmounted: Some(unmounted), ..kept }, socket))

@@ -17,7 +17,7 @@ use super::{
     standby::{Inheritance, Noting},
 };
 use crate::{
-    abort::Abort,
+    abort::{Abort, FuseConnections},
     caller::is_administrator,
     directory::Directory,
     failure::{MountFailure, UnmountError, UnmountReason},
@@ -310,7 +310,7 @@ impl Service {
     /// Arranges that the connection of the mount with this device number is aborted if the parent is killed and cannot
     /// end. Returns whether that is possible.
     fn abort_when_stuck(&mut self, device: Option<(u32, u32)>) -> bool {
-        let abort = device.and_then(|device| Abort::open(device).ok());
+        let abort = device.and_then(|device| Abort::open(device, &FuseConnections::default()).ok());
         let Some((abort, parent)) = abort.zip(self.parent.clone()) else { return false };
         let thread = thread::Builder::new().name(Abort::THREAD.to_owned());
         self.is_watched = thread.spawn(move || abort.when_stuck(&parent)).is_ok();

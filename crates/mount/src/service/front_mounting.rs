@@ -298,7 +298,8 @@ impl Ledger {
             // They cost no request here.
             options.acl = options.acl.or(Some(true));
         }
-        let (keeper, socket) = KeptMount::of_front(pending, options, schedule_of(self.priority), may_walk)?;
+        let (schedule, connections) = (schedule_of(self.priority), &self.fronts.connections);
+        let (keeper, socket) = KeptMount::of_front(pending, options, schedule, may_walk, connections)?;
         // Until the front is mounted, there is nothing to be adopted.
         let record = record_of(number, request, keeper.place(), &control_name, true).seal()?.into();
         let (sender, waiter) = mpsc::channel();

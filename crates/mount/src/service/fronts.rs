@@ -11,7 +11,7 @@ use std::{
 };
 
 use floe_front::{Algorithms, Identity};
-use floe_keeper::{FrontDescriptors, FrontReadaheads, FrontTransfer, Schedule};
+use floe_keeper::{FrontDescriptors, FrontReadaheads, FrontTransfer, FuseConnections, Schedule};
 use floe_sync::Mutex;
 
 use super::user_fronts::{Admission, UserFront};
@@ -41,6 +41,8 @@ pub(super) struct Fronts {
     /// Images of users whose metadata breaks a rule, and the rule: rendering it again would be in vain.
     refused: Mutex<HashMap<Identity, String>>,
     looks: Mutex<Looks>,
+    /// Where the connections of hidden mounts are aborted.
+    pub(super) connections: FuseConnections,
 }
 
 /// The looks for fronts that were unmounted.
