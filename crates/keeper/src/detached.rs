@@ -7,7 +7,6 @@ use std::{
 
 use floe_fuse_wire as wire;
 use rustix::{
-    fs::{AtFlags, StatxFlags, statx},
     mount::{
         FsMountFlags, FsOpenFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount,
         fsopen, move_mount,
@@ -19,7 +18,6 @@ use crate::{
     directory::{Directory, NameInParent},
     failure::{MountFailure, UnmountError, UnmountReason},
     front::{DetachedFront, attributes, explained},
-    mount_id_sys::DONT_SYNC,
     options::{Access, KernelFlags, KernelOptions},
     peer_namespaces::PeerNamespaces,
     peer_sys::Peer,
@@ -100,34 +98,10 @@ impl Place {
     /// # Errors
     /// It is not there, another mount covers it, or it is in use.
     pub fn unmount_for(&self, peer: &Peer, namespaces: &PeerNamespaces, detach: Detach) -> Result<(), UnmountError> {
-        self.unmount_if(|_| true, peer, namespaces, detach)
-    }
-
-    /// As [`Place::unmount_for`], if the mount is one that the kernel lets nobody but the peer enter: its root directory belongs to the
-    /// peer, with mode 0700 and a group that no process has. To be called for fronts alone. Only Floe makes such root directories.
-    ///
-    /// # Errors
-    /// As there; a mount that others may enter is none that is there.
-    pub fn unmount_private_for(
-        &self,
-        peer: &Peer,
-        namespaces: &PeerNamespaces,
-        detach: Detach,
-    ) -> Result<(), UnmountError> {
-        self.unmount_if(|name| admits_only(name, peer.uid), peer, namespaces, detach)
-    }
-
-    fn unmount_if(
-        &self,
-        is_meant: impl Fn(&NameInParent) -> bool + Sync,
-        peer: &Peer,
-        namespaces: &PeerNamespaces,
-        detach: Detach,
-    ) -> Result<(), UnmountError> {
         let unmounted = in_namespace_as(namespaces.mounts(), peer, || {
             let not_there = || io::Error::from_raw_os_error(libc::EINVAL);
             let name = NameInParent::of(self.directory()).map_err(|_error| not_there())?;
-            if !self.is_on(&name) || !is_meant(&name) {
+            if !self.is_on(&name) {
                 return Err(not_there());
             }
             // In the directory, the name needs no path.
@@ -141,18 +115,6 @@ impl Place {
         };
         unmounted.map_err(|error| reason(error).at(self.directory()))
     }
-}
-
-/// The group that the kernel shows for one that no process has.
-const NO_GROUP: u32 = 65_534;
-
-/// Whether the root directory of the mount with this name admits a user alone. The kernel has it in memory.
-fn admits_only(name: &NameInParent, user: u32) -> bool {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | DONT_SYNC;
-    let wanted = StatxFlags::TYPE | StatxFlags::MODE | StatxFlags::UID | StatxFlags::GID;
-    statx(name.parent(), name.name(), flags, wanted).is_ok_and(|root| {
-        u32::from(root.stx_mode) == libc::S_IFDIR | 0o700 && (root.stx_uid, root.stx_gid) == (user, NO_GROUP)
-    })
 }
 
 fn create(peer: &Peer, options: &KernelOptions, device: &OwnedFd) -> io::Result<OwnedFd> {

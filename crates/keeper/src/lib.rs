@@ -67,7 +67,7 @@ pub use mount::{Mounted, set_readahead};
 pub use mount_command::{MountCommand, is_dead, is_mounted, unmount_all};
 pub use options::{Access, KernelFlags, KernelOptions};
 pub use peer_namespaces::PeerNamespaces;
-pub use peer_sys::Peer;
+pub use peer_sys::{Peer, peer_process, user_of_process};
 pub use place::{Detach, Place, PlaceNumbers};
 pub use relay::{Permits, Relay};
 pub use ring_permission::RingPermission;

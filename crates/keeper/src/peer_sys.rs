@@ -44,10 +44,7 @@ impl Peer {
     /// It has ended, is not visible to this process, or the kernel cannot tell it (before Linux 6.5).
     pub fn of(socket: BorrowedFd<'_>) -> io::Result<Self> {
         let credentials = socket_peercred(socket)?;
-        let mut process = [0; size_of::<libc::c_int>()];
-        option(socket, PEER_PROCESS, &mut process)?;
-        // SAFETY: the kernel has just made this descriptor for this call.
-        let process = unsafe { OwnedFd::from_raw_fd(libc::c_int::from_ne_bytes(process)) };
+        let process = peer_process(socket)?;
         let (uid, gid) = (credentials.uid.as_raw(), credentials.gid.as_raw());
         Ok(Self { uid, gid, groups: groups_of(socket)?, id: credentials.pid.as_raw_nonzero().get(), process })
     }
@@ -69,7 +66,7 @@ impl Peer {
         let (mounts, users) = (opened("mnt")?, opened("user")?);
         let status = fs::read_to_string(format!("/proc/{}/status", self.id)).map_err(|_error| gone())?;
         // While the process exists, no other one has its number.
-        if !self.is_running() || !belongs_to(&status, self.uid) {
+        if !self.is_running() || user_in(&status) != Some(self.uid) {
             return Err(gone());
         }
         PeerNamespaces::new(mounts, users)
@@ -86,11 +83,29 @@ fn gone() -> io::Error {
     io::Error::other("the process that has connected is gone, or another user's by now")
 }
 
-/// Whether all four user ids in `/proc/PID/status` are this one.
-fn belongs_to(status: &str, uid: u32) -> bool {
-    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-    let ids: Vec<_> = line.map(|line| line.split_ascii_whitespace().collect()).unwrap_or_default();
-    ids.len() == 4 && ids.iter().all(|id| id.parse() == Ok(uid))
+/// A descriptor of the process at the other end of a connected socket. If that was accepted from a listening one, it is the process that
+/// has begun to listen. No other process has its number while it has not ended.
+///
+/// # Errors
+/// It has ended, or the kernel cannot tell it (`ENOPROTOOPT` before Linux 6.5).
+pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut process = [0; size_of::<libc::c_int>()];
+    option(socket, PEER_PROCESS, &mut process)?;
+    // SAFETY: the kernel has just made this descriptor for this call.
+    Ok(unsafe { OwnedFd::from_raw_fd(libc::c_int::from_ne_bytes(process)) })
+}
+
+/// The user of a process; `None` if it has ended, or has several user ids.
+pub fn user_of_process(id: u32) -> Option<u32> {
+    user_in(&fs::read_to_string(format!("/proc/{id}/status")).ok()?)
+}
+
+/// The user id in `/proc/PID/status`, if all four are the same.
+fn user_in(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let ids: Vec<_> = line.split_ascii_whitespace().collect();
+    let [first, .., _, _] = ids[..] else { return None };
+    (ids.len() == 4 && ids.iter().all(|id| *id == first)).then(|| first.parse().ok())?
 }
 
 fn groups_of(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
@@ -134,12 +149,13 @@ mod tests {
         assert_eq!(peer.uid, rustix::process::geteuid().as_raw());
         assert_eq!(peer.id, rustix::process::getpid().as_raw_nonzero().get());
         assert!(peer.is_running());
+        assert_eq!(user_of_process(std::process::id()), Some(peer.uid));
         let namespaces = peer.namespaces().expect("they are ours");
         assert!(namespaces.are_of_the_machine());
     }
 
     #[test]
-    fn a_process_belongs_to_a_user_with_all_its_ids() {
+    fn a_process_is_that_of_a_user_with_all_its_ids() {
         for (status, is_expected) in [
             ("Name:\tsh\nUid:\t7\t7\t7\t7\nGid:\t0\t0\t0\t0\n", true),
             ("Uid:\t7\t0\t7\t7\n", false),
@@ -148,7 +164,7 @@ mod tests {
             ("Gid:\t7\t7\t7\t7\n", false),
             ("", false),
         ] {
-            assert_eq!(belongs_to(status, 7), is_expected, "{status:?}");
+            assert_eq!(user_in(status), is_expected.then_some(7), "{status:?}");
         }
     }
 }

@@ -23,6 +23,7 @@ mod messages;
 mod mounting;
 mod pending_upgrade;
 mod record;
+mod record_key;
 mod refusal;
 mod rendering;
 mod renewal;

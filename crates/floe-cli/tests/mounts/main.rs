@@ -40,10 +40,10 @@ mod service {
     mod hostile_users;
     mod images;
     mod launches;
-    mod left_fronts;
     mod remote;
     mod restarts;
     mod upgrades;
+    mod user_adoption;
     mod user_fronts;
     mod users;
 }

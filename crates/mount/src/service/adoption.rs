@@ -12,9 +12,9 @@ use std::{
 
 use floe_image::ShownName;
 use floe_keeper::KeptMount;
-use floe_sync::Mutex;
 use rustix::{
-    fs::{FileType, fstat, major, minor},
+    fs::{AtFlags, FileType, StatxFlags, statx},
+    io::Errno,
     net::sockopt::socket_acceptconn,
 };
 
@@ -24,8 +24,9 @@ use super::{
     kept_image::{Attaching, FrontForUser, KeptFiles, KeptImage, Stage},
     ledger::{Domain, Ledger, Watched},
     messages::{Order, Report, version},
-    mounting::check_file,
+    mounting::{DONT_SYNC, check_file},
     record::{Record, path},
+    record_key::RecordKey,
     settings::settings_of_request,
     users::Owner,
 };
@@ -35,8 +36,8 @@ use crate::{control, prepared::schedule_of, remote, sealed_file::SealedFile};
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 const ALL_ANSWERS_TIME_MAX: Duration = Duration::from_secs(3);
 
-/// The number of domains that are asked at a time.
-const THREADS: usize = 16;
+/// How long clients wait for all adoptions.
+const ADOPTION_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The device number of `/dev/fuse`.
 const FUSE_DEVICE: (u32, u32) = (10, 229);
@@ -58,7 +59,8 @@ struct Kept {
 }
 
 impl Ledger {
-    /// Adopts all domains that have a socket in the directory. What cannot be adopted stays as it is, and is reported.
+    /// Adopts all domains that have a socket in the directory, each on a thread of its own: closing a descriptor that the process of
+    /// another user has passed may take as long as that user likes. What cannot be adopted stays as it is, and is reported.
     pub(super) fn adopt_all(self: &Arc<Self>) {
         let Some(directory) = &self.directory else { return };
         let (numbers, others) = match directory.list() {
@@ -74,40 +76,54 @@ impl Ledger {
             let state = self.state.lock();
             numbers.into_iter().filter(|number| !state.domains.contains_key(number)).collect()
         };
-        let thread_count = numbers.len().min(THREADS);
-        let numbers = Mutex::new(numbers.into_iter());
-        let adopt = || {
-            loop {
-                let Some(number) = numbers.lock().next() else { break };
-                if let Err(error) = self.adopt(directory, number) {
-                    let path = directory.path_of(number);
-                    self.remark(format_args!("{}: its mounts are served, but not managed: {error}", path.shown()));
-                }
+        let (sender, adopted) = mpsc::channel::<()>();
+        for number in numbers {
+            let (ledger, sender) = (Arc::clone(self), sender.clone());
+            let work = move || {
+                ledger.adopt_or_report(number);
+                drop(sender);
+            };
+            if let Err(error) = thread::Builder::new().name("floe-adopt".to_owned()).spawn(work) {
+                let path = directory.path_of(number);
+                self.remark(format_args!("{}: its mounts are served, but not managed: {error}", path.shown()));
             }
-        };
-        thread::scope(|scope| {
-            for _ in 1..thread_count {
-                let _ = thread::Builder::new().name("floe-adopt".to_owned()).spawn_scoped(scope, adopt);
-            }
-            adopt();
-        });
+        }
+        drop(sender);
+        // No thread sends anything: this is the end of the last one, or of the time.
+        let _ = adopted.recv_timeout(ADOPTION_TIME_MAX);
+    }
+
+    fn adopt_or_report(self: &Arc<Self>, number: u64) {
+        let Some(directory) = &self.directory else { return };
+        if let Err(error) = self.adopt(directory, number) {
+            let path = directory.path_of(number);
+            self.remark(format_args!("{}: its mounts are served, but not managed: {error}", path.shown()));
+        }
     }
 
     /// Adopts a domain.
     ///
     /// # Errors
-    /// It does not answer, or breaks the protocol. It is left alone then.
+    /// It does not answer, breaks the protocol, or belongs to another user than its mounts, or to one whom this service does not serve. It is
+    /// left alone then.
     fn adopt(self: &Arc<Self>, directory: &DomainDirectory, number: u64) -> io::Result<()> {
         let introduction = match directory.connect(number, ANSWER_TIME_MAX)? {
-            Found::Listening(socket) => Introduction::of(socket)?,
+            Found::Listening(socket) => Introduction::of(socket, &self.key)?,
             Found::Leftover => None,
         };
-        let Some(Introduction { process, mounts, mut unmanaged }) = introduction else {
+        let Some(introduction) = introduction else {
             directory.remove(number);
             return Ok(());
         };
+        let owner = introduction.owner()?;
+        let Introduction { mut process, mounts, mut unmanaged } = introduction;
+        match (owner, &self.users) {
+            (Owner::Service, _) => {}
+            (Owner::User(_), Some(limits)) => process.take_group(limits),
+            (Owner::User(_), None) => return Err(io::Error::other("the service does not serve other users any more")),
+        }
         let process = Arc::new(process);
-        let mut domain = Domain::new(Arc::clone(&process), Owner::Service, 0, 1);
+        let mut domain = Domain::new(Arc::clone(&process), owner, 0, 1);
         domain.has_unmanaged = unmanaged.is_some();
         self.state.lock().domains.insert(number, domain);
         let (mut continued, mut unfinished, mut count) = (Vec::new(), Vec::new(), 0);
@@ -160,12 +176,13 @@ impl Ledger {
     /// Adopts a mount. Returns the receiver of the domain's answer if the image is still being opened.
     fn adopt_mount(&self, domain: u64, process: &DomainProcess, kept: Kept) -> io::Result<Option<Attaching>> {
         let Kept { record, files, format, is_served } = kept;
-        let Record { number, ref request, control_inode: [device, inode], .. } = record;
+        let Record { number, ref request, control_inode: [device, inode], terms, .. } = record;
+        let owner = record.owner();
         let settings = settings_of_request(request).map_err(|failure| io::Error::other(failure.to_string()))?;
         let schedule = schedule_of(self.priority);
         let (keeper, socket) = KeptMount::new(record.place(), settings.mount.kernel, schedule, false)?;
         let (sender, waiter) = mpsc::channel();
-        {
+        let replaced = {
             let mut state = self.state.lock();
             match state.mounts.get(&number).map(|kept| matches!(kept.stage, Stage::Served)) {
                 None => {}
@@ -177,7 +194,7 @@ impl Ledger {
             self.watch(keeper.socket(), Watched::Mount(number))?;
             let image = KeptImage {
                 domain,
-                owner: Owner::Service,
+                owner,
                 stage: if is_served { Stage::Served } else { Stage::Attaching(sender) },
                 heir: None,
                 keeper,
@@ -189,12 +206,13 @@ impl Ledger {
                 remarks: Vec::new(),
                 end_waiters: Vec::new(),
                 control_name: control::Server::of_named(path(&record.control), (device, inode)),
-                for_user: FrontForUser::default(),
+                for_user: FrontForUser { detached: None, terms },
             };
-            if let Some(replaced) = state.mounts.insert(number, image) {
-                // The name is the same one.
-                std::mem::forget(replaced.control_name);
-            }
+            state.mounts.insert(number, image)
+        };
+        if let Some(replaced) = replaced {
+            // The name is the same one.
+            std::mem::forget(replaced.control_name);
         }
         self.reserve_numbers(number);
         // If the domain has ended, that is an event of its own.
@@ -204,11 +222,12 @@ impl Ledger {
 }
 
 impl Introduction {
-    /// Asks the domain at the other end of a connection for its mounts. Returns `None` if it has ended instead.
+    /// Asks the domain at the other end of a connection for its mounts, whose records an earlier broker has written with this key.
+    /// Returns `None` if it has ended instead.
     ///
     /// # Errors
     /// It does not answer, or breaks the protocol.
-    fn of(socket: OwnedFd) -> io::Result<Option<Self>> {
+    fn of(socket: OwnedFd, key: &RecordKey) -> io::Result<Option<Self>> {
         let until = Instant::now() + ALL_ANSWERS_TIME_MAX;
         let mut process = match DomainProcess::connected(socket) {
             Err(error) if is_end(&error) => return Ok(None),
@@ -232,7 +251,7 @@ impl Introduction {
             }
             match introduction.process.next_report() {
                 Ok((Report::Kept { number, format, is_served }, descriptors)) => {
-                    introduction.add(number, format, is_served, descriptors);
+                    introduction.add((number, format, is_served), descriptors, key);
                 }
                 Ok(_) => return Err(io::ErrorKind::InvalidData.into()),
                 // It was killed. What it has told is continued.
@@ -243,14 +262,29 @@ impl Introduction {
         Ok(Some(introduction))
     }
 
+    /// Whose mounts the domain serves.
+    ///
+    /// # Errors
+    /// Its process does not belong to that user.
+    fn owner(&self) -> io::Result<Owner> {
+        let owner = self.mounts.values().next().map_or(Owner::Service, |kept| kept.record.owner());
+        // One that has ended meanwhile is replaced.
+        if let Some(uid) = self.process.user().filter(|uid| *uid != owner.uid()) {
+            return Err(io::Error::other(format!("it is a process of user {uid}")));
+        }
+        Ok(owner)
+    }
+
     /// Adds a mount of the domain, which an attacker may control. Only the record decides later what is unmounted, and which
     /// files are removed.
-    fn add(&mut self, number: u64, format: String, is_served: bool, descriptors: Vec<OwnedFd>) {
-        let kept = Kept::of(number, format, is_served, descriptors).and_then(|kept| match self.mounts.entry(number) {
-            Entry::Vacant(vacant) => {
+    fn add(&mut self, of: (u64, String, bool), descriptors: Vec<OwnedFd>, key: &RecordKey) {
+        let (number, owner) = (of.0, self.mounts.values().next().map(|kept| kept.record.owner()));
+        let kept = Kept::of(of, descriptors, key).and_then(|kept| match self.mounts.entry(number) {
+            Entry::Vacant(vacant) if owner.is_none_or(|owner| owner == kept.record.owner()) => {
                 vacant.insert(kept);
                 Ok(())
             }
+            Entry::Vacant(_) => Err(io::Error::other("it is one of another user")),
             Entry::Occupied(_) => Err(io::Error::other("it is named twice")),
         });
         if let Err(error) = kept {
@@ -260,12 +294,17 @@ impl Introduction {
 }
 
 impl Kept {
-    fn of(number: u64, format: String, is_served: bool, descriptors: Vec<OwnedFd>) -> io::Result<Self> {
+    fn of(
+        (number, format, is_served): (u64, String, bool),
+        descriptors: Vec<OwnedFd>,
+        key: &RecordKey,
+    ) -> io::Result<Self> {
         let wrong = |what: String| io::Error::other(what);
         let missing = || wrong("descriptors are missing (ulimit -n)".to_owned());
         let sealed = SealedFile::of(descriptors.get(KeptFiles::RECORD).ok_or_else(missing)?.try_clone()?);
         let sealed = sealed.map_err(|_| wrong("its record is not one of a service".to_owned()))?;
-        let record = Record::read_from(&sealed).map_err(|error| wrong(format!("its record is damaged: {error}")))?;
+        let record =
+            Record::read_from(&sealed, key).map_err(|error| wrong(format!("its record is damaged: {error}")))?;
         let files = KeptFiles::of(descriptors, record.request.devices.len()).ok_or_else(missing)?;
         if record.number != number || number > NUMBER_MAX || record.is_front != files.metadata.is_some() {
             return Err(wrong("its record is that of another mount".to_owned()));
@@ -298,10 +337,13 @@ fn of_answer(error: io::Error) -> io::Error {
 /// Checks the types of a mount's descriptors. That of a remote image is a connection.
 fn check_types(files: &KeptFiles, is_remote: bool) -> Result<(), String> {
     let KeptFiles { device, state, control, record: _, image, devices, metadata } = files;
-    let type_of = |file: &OwnedFd| fstat(file).map(|stat| (FileType::from_raw_mode(stat.st_mode), stat.st_rdev));
-    let is_device = |(file_type, number): (FileType, u64)| {
-        file_type == FileType::CharacterDevice && (major(number), minor(number)) == FUSE_DEVICE
+    // The program that serves a file may hang.
+    let type_of = |file: &OwnedFd| {
+        let stat = statx(file, c"", AtFlags::EMPTY_PATH | DONT_SYNC, StatxFlags::TYPE)?;
+        let number = (stat.stx_rdev_major, stat.stx_rdev_minor);
+        Ok::<_, Errno>((FileType::from_raw_mode(stat.stx_mode.into()), number))
     };
+    let is_device = |(file_type, number)| file_type == FileType::CharacterDevice && number == FUSE_DEVICE;
     if !type_of(device).is_ok_and(is_device) {
         return Err("its connection is none of FUSE".to_owned());
     }
@@ -335,7 +377,7 @@ mod tests {
         openat(CWD, path, flags, Mode::empty()).expect("it is there")
     }
 
-    fn record(number: u64) -> OwnedFd {
+    fn record(number: u64, key: &RecordKey) -> OwnedFd {
         let request = MountRequest {
             image: b"/image".to_vec(),
             devices: Vec::new(),
@@ -343,9 +385,10 @@ mod tests {
             target: floe_ipc::protocol::MountTarget::Directory,
         };
         let (directory, control) = (b"/mnt".to_vec(), b"/run/floe/0-7.sock".to_vec());
-        let record =
-            Record { number, request, directory, place: [1; 7], control, control_inode: [1, 2], is_front: false };
-        record.seal().expect("memory").into()
+        let (place, control_inode) = ([1; 7], [1, 2]);
+        let (is_front, user, terms) = (false, None, None);
+        let record = Record { number, request, directory, place, control, control_inode, is_front, user, terms };
+        record.seal(key).expect("memory").into()
     }
 
     #[test]
@@ -358,6 +401,8 @@ mod tests {
         let image = folder.path().join("image");
         std::fs::write(&image, "bytes").expect("ours");
         let listener = UnixListener::bind(folder.path().join("socket")).expect("a socket");
+        let [key, another_key] = [(); 2].map(|()| RecordKey::random().expect("random bytes"));
+        let record = |number| record(number, &key);
         let unsealed = || {
             let file = StateFile::create().expect("memory");
             let bytes = SealedFile::of(record(7)).expect("sealed").bytes(1 << 20).expect("readable");
@@ -374,7 +419,7 @@ mod tests {
             ]
         };
         let check = |what: &str, number: u64, descriptors: Vec<OwnedFd>, is_right: bool| {
-            let kept = Kept::of(number, "EROFS".to_owned(), true, descriptors);
+            let kept = Kept::of((number, "EROFS".to_owned(), true), descriptors, &key);
             assert_eq!(kept.is_ok(), is_right, "{what}: {:?}", kept.err());
         };
         check("all", 7, good().into(), true);
@@ -392,6 +437,7 @@ mod tests {
             ("a record that is not sealed", 3, unsealed()),
             ("a file as the record", 3, open(&image, OFlags::RDONLY)),
             ("the record of another mount", 3, record(8)),
+            ("a record of another service", 3, super::tests::record(7, &another_key)),
             ("a writable image", 4, open(&image, OFlags::RDWR)),
             ("a directory as the image", 4, open(folder.path(), OFlags::RDONLY)),
         ];

@@ -102,7 +102,7 @@ impl Broker {
     ) -> Result<Self, Failure> {
         let settings = settings_of_service(options)?;
         let (priority, cache) = (settings.open.engine.priority, settings.open.remote.cache_directory);
-        let failed = |error: rustix::io::Errno| Failure::failed(format!("cannot start the service: {error}"));
+        let failed = |error: io::Error| Failure::failed(format!("cannot start the service: {error}"));
         let directory = socket.path().map(|path| DomainDirectory::open(&path));
         let (directory, obstacle) = match directory.transpose() {
             Ok(directory) => (directory, None),
@@ -113,9 +113,10 @@ impl Broker {
         if let Some(obstacle) = obstacle {
             ledger.remark(format_args!("this service and the next one will not know each other's mounts: {obstacle}"));
         }
-        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed)?);
-        ledger.watch(&*stop, Watched::Stop).map_err(failed)?;
-        ledger.watch(ledger.upgrade.event(), Watched::Upgrade).map_err(failed)?;
+        let no_events = |error: rustix::io::Errno| failed(error.into());
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(no_events)?);
+        ledger.watch(&*stop, Watched::Stop).map_err(no_events)?;
+        ledger.watch(ledger.upgrade.event(), Watched::Upgrade).map_err(no_events)?;
         let socket = Arc::new(socket);
         Ok(Self {
             clients: Clients::new(Arc::clone(&ledger)),

@@ -16,7 +16,7 @@ use rustix::{
         RecvFlags, SendFlags, SocketFlags, accept_with, listen,
         sockopt::{Timeout, set_socket_timeout, socket_peercred},
     },
-    process::geteuid,
+    process::{Uid, geteuid},
 };
 
 use super::messages::{Order, Report, version};
@@ -33,6 +33,8 @@ pub(super) struct BrokerLink {
     socket: Mutex<Arc<OwnedFd>>,
     /// Where the next broker connects.
     listener: Option<OwnedFd>,
+    /// The user whose broker it is.
+    user: Uid,
     /// Readable when a mount was removed.
     removed: OwnedFd,
     /// The [`version`] of the messages of this process.
@@ -40,8 +42,8 @@ pub(super) struct BrokerLink {
 }
 
 impl BrokerLink {
-    /// The broker at the other end of a socket. The next one connects to `listener`, a bound socket. A confined process can no longer
-    /// listen.
+    /// The broker at the other end of a socket, of the user of this process at this time. The next one connects to `listener`, a bound
+    /// socket. A confined process can no longer listen.
     ///
     /// # Errors
     /// There are no descriptors left.
@@ -51,7 +53,7 @@ impl BrokerLink {
             ioctl_fionbio(listener, true)?;
         }
         let removed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { socket: Mutex::new(Arc::new(socket)), listener, removed, version: version() })
+        Ok(Self { socket: Mutex::new(Arc::new(socket)), listener, user: geteuid(), removed, version: version() })
     }
 
     /// The next message with its descriptors; `None` if the broker has ended.
@@ -85,7 +87,7 @@ impl BrokerLink {
             let _ = read(&self.removed, &mut [0; 8]);
             if let Some(listener) = &self.listener
                 && let Ok(socket) = accept_with(listener, SocketFlags::CLOEXEC)
-                && is_broker(&socket).unwrap_or(false)
+                && is_broker(&socket, self.user).unwrap_or(false)
             {
                 return Some(socket);
             }
@@ -117,13 +119,13 @@ impl BrokerLink {
     }
 }
 
-/// Whether the process at the other end of a connection is a broker of this user. One of another version sends no other orders: it
+/// Whether the process at the other end of a connection is a broker of a user. One of another version sends no other orders: it
 /// continues the mounts in another process.
-fn is_broker(socket: &OwnedFd) -> io::Result<bool> {
+fn is_broker(socket: &OwnedFd, user: Uid) -> io::Result<bool> {
     for timeout in [Timeout::Send, Timeout::Recv] {
         set_socket_timeout(socket, timeout, Some(GREETING_TIME_MAX))?;
     }
-    if socket_peercred(socket)?.uid != geteuid() {
+    if socket_peercred(socket)?.uid != user {
         return Ok(false);
     }
     Ok(matches!(receive(socket.as_fd(), RecvFlags::empty())?, Some((Order::Adopt { .. }, _))))

@@ -17,7 +17,7 @@ use floe_ipc::{
     protocol::{Answer, RefusalKind, Request, VERSION},
     receive, send,
 };
-use floe_keeper::{Detach, MountTable, Place, UnmountError, UnmountReason, is_administrator};
+use floe_keeper::{Detach, UnmountError, UnmountReason, is_administrator};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, accept_with, recv, shutdown, sockopt::socket_peercred};
 
 use super::{
@@ -328,9 +328,7 @@ impl Ledger {
     fn unmount_for_client(&self, caller: &Caller, device: [u32; 2], detach: Detach) -> Answer {
         let refused = |kind, message| Answer::Refused { kind, message };
         let Some(number) = self.number_of(caller.owner, device) else {
-            return self.unmount_left_front(caller, device, detach).unwrap_or_else(|| {
-                refused(RefusalKind::UnknownMount, "the service has no such mount of this user".to_owned())
-            });
+            return refused(RefusalKind::UnknownMount, "the service has no such mount of this user".to_owned());
         };
         let unmounted = match caller.namespaces() {
             Ok(None) => self.unmount(number, detach),
@@ -353,28 +351,6 @@ impl Ledger {
                 Owner::User(_) => refused(RefusalKind::Busy, format!("{} is in use", path.shown())),
             },
             Err(error) => refused(RefusalKind::Failed, error.to_string()),
-        }
-    }
-
-    /// Unmounts a front that an earlier broker has left, for the user whom alone it admits. `None` if there is none.
-    fn unmount_left_front(&self, caller: &Caller, device: [u32; 2], detach: Detach) -> Option<Answer> {
-        let (peer, namespaces) = caller.namespaces().ok()??;
-        if !namespaces.admit_mounts() || self.number_of(Owner::Service, device).is_some() {
-            return None;
-        }
-        let table = MountTable::read().ok()?;
-        let mut found = table.entries().iter().filter(|entry| entry.is_front() && entry.device == device.into());
-        let (Some(entry), None) = (found.next(), found.next()) else { return None };
-        let place = Place::with_id(Some(entry.id), &entry.mountpoint);
-        match place.unmount_private_for(peer, &namespaces, detach) {
-            // Its process is none of this broker.
-            Ok(()) => Some(Answer::Unmounted { is_released: false }),
-            Err(UnmountError { reason: UnmountReason::NotMounted, .. }) => None,
-            Err(UnmountError { path, reason: UnmountReason::Busy }) => {
-                let message = format!("{} is in use", path.shown());
-                Some(Answer::Refused { kind: RefusalKind::Busy, message })
-            }
-            Err(error) => Some(Answer::Refused { kind: RefusalKind::Failed, message: error.to_string() }),
         }
     }
 

@@ -48,6 +48,15 @@ impl DelegatedGroup {
         directory.join("cgroup.controllers").exists().then_some(Self { directory })
     }
 
+    /// The group to which an earlier broker has moved a process.
+    pub(super) fn of_process(&self, process: u32) -> Option<ControlGroup> {
+        Some(ControlGroup::of(self.directory_of(process))).filter(|group| group.directory().exists())
+    }
+
+    fn directory_of(&self, process: u32) -> PathBuf {
+        self.directory.join(format!("images-{process}"))
+    }
+
     /// Moves a process to a group of its own, with limits: of memory, and of CPU time in percent of one CPU.
     ///
     /// # Errors
@@ -58,7 +67,7 @@ impl DelegatedGroup {
         memory_bytes: u64,
         cpu_percent: Option<u32>,
     ) -> io::Result<ControlGroup> {
-        let group = ControlGroup { directory: self.directory.join(format!("images-{process}")) };
+        let group = ControlGroup { directory: self.directory_of(process) };
         fs::create_dir(&group.directory)?;
         let set = |file: &str, value: &str| drop(fs::write(group.directory.join(file), value));
         set("memory.max", &memory_bytes.to_string());
@@ -72,7 +81,7 @@ impl DelegatedGroup {
 }
 
 impl ControlGroup {
-    /// The control group of a process that an earlier program of this process has started.
+    /// The control group of a process that an earlier broker or program has started.
     pub(super) fn of(directory: PathBuf) -> Self {
         Self { directory }
     }
@@ -113,7 +122,9 @@ mod tests {
         ] {
             assert_eq!(found(other), None, "{other}");
         }
-        let group = found(groups).expect("it is delegated").confine(7, 1 << 20, Some(50)).expect("ours");
+        let delegated = found(groups).expect("it is delegated");
+        let group = delegated.confine(7, 1 << 20, Some(50)).expect("ours");
+        assert!(delegated.of_process(7).is_some() && delegated.of_process(8).is_none());
         let read = |file: &str| fs::read_to_string(above.join("images-7").join(file)).expect("it was written");
         assert_eq!(["memory.max", "cpu.max", "cgroup.procs"].map(read), ["1048576", "50000 100000", "7"]);
         drop(group);

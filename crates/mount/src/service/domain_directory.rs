@@ -2,8 +2,8 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, DirBuilder},
-    io,
+    fs::{self, DirBuilder, File},
+    io::{self, Read, Write},
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::fs::DirBuilderExt,
@@ -14,7 +14,7 @@ use std::{
 
 use floe_image::ShownName;
 use rustix::{
-    fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, open, statat, unlinkat},
+    fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, open, openat, renameat, statat, unlinkat},
     io::Errno,
     net::{
         AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with,
@@ -22,6 +22,8 @@ use rustix::{
     },
     process::geteuid,
 };
+
+use super::record_key::{LEN, RecordKey};
 
 /// The suffix of the directory's path, after the path of the service's socket.
 const SUFFIX: &str = ".domains";
@@ -32,12 +34,17 @@ pub(super) const NUMBER_MAX: u64 = 1 << 48;
 /// The maximum number of names in the directory that are considered.
 const NAMES_MAX: usize = 4096;
 
+/// The file with the key of the records, and its name until it is complete.
+const KEY_NAME: &str = "key";
+const NEW_KEY_NAME: &str = "key.new";
+
 /// The directory with the sockets of domains, beside the service's socket. Only this user can enter it. A name is the number of a
 /// domain. All accesses go through its descriptor.
 #[derive(Debug)]
 pub(super) struct DomainDirectory {
     path: PathBuf,
     directory: OwnedFd,
+    key: RecordKey,
 }
 
 /// The state of a socket in the directory.
@@ -52,7 +59,7 @@ impl DomainDirectory {
     /// Opens the directory for the service with this socket, and creates it if it is missing.
     ///
     /// # Errors
-    /// Other users could enter it, or it is no directory.
+    /// Other users could enter it, it is no directory, or the key of the records can neither be read nor created there.
     pub(super) fn open(socket: &Path) -> io::Result<Self> {
         let mut path = OsString::from(socket);
         path.push(SUFFIX);
@@ -68,10 +75,26 @@ impl DomainDirectory {
         };
         let directory = open(&path, flags, Mode::empty()).map_err(|_| foreign())?;
         let stat = fstat(&directory)?;
-        match stat.st_uid == geteuid().as_raw() && stat.st_mode & 0o077 == 0 {
-            true => Ok(Self { path, directory }),
-            false => Err(foreign()),
+        if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o077 != 0 {
+            return Err(foreign());
         }
+        let key = match key_in(&directory) {
+            Some(key) => key,
+            None => {
+                let key = RecordKey::random()?;
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let file = openat(&directory, NEW_KEY_NAME, flags, Mode::RUSR | Mode::WUSR)?;
+                File::from(file).write_all(key.bytes())?;
+                renameat(&directory, NEW_KEY_NAME, &directory, KEY_NAME)?;
+                key
+            }
+        };
+        Ok(Self { path, directory, key })
+    }
+
+    /// The key of the records of this service.
+    pub(super) fn key(&self) -> &RecordKey {
+        &self.key
     }
 
     /// Creates the socket of a domain, which does not listen yet.
@@ -93,7 +116,7 @@ impl DomainDirectory {
             let number = name.parse().ok().filter(|number: &u64| *number <= NUMBER_MAX && number.to_string() == name);
             match number {
                 Some(number) if self.is_own_socket(name) => numbers.push(number),
-                _ if matches!(name, "." | "..") => {}
+                _ if matches!(name, "." | ".." | KEY_NAME | NEW_KEY_NAME) => {}
                 _ => others.push(self.path.join(name)),
             }
         }
@@ -126,7 +149,10 @@ impl DomainDirectory {
 
     /// Removes the directory, unless a domain has a socket there.
     pub(super) fn remove_itself(&self) {
-        let _ = fs::remove_dir(&self.path);
+        if self.list().is_ok_and(|(numbers, others)| numbers.is_empty() && others.is_empty()) {
+            let _ = unlinkat(&self.directory, KEY_NAME, AtFlags::empty());
+            let _ = fs::remove_dir(&self.path);
+        }
     }
 
     /// The path of a socket, for messages.
@@ -143,6 +169,15 @@ impl DomainDirectory {
             FileType::from_raw_mode(stat.st_mode) == FileType::Socket && stat.st_uid == geteuid().as_raw()
         })
     }
+}
+
+/// The key that an earlier service has left in its directory.
+fn key_in(directory: &OwnedFd) -> Option<RecordKey> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = File::from(openat(directory, KEY_NAME, flags, Mode::empty()).ok()?);
+    let mut bytes = [0; LEN];
+    file.read_exact(&mut bytes).ok()?;
+    Some(RecordKey::of(bytes))
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use std::{
 
 use floe_image::start_error;
 use floe_ipc::{receive, receive_alone, send};
+use floe_keeper::{peer_process, user_of_process};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::{Errno, retry_on_intr},
@@ -148,6 +149,11 @@ impl DomainProcess {
         })
     }
 
+    /// Takes over its control group, if it has one.
+    pub(super) fn take_group(&mut self, limits: &UserLimits) {
+        self.group = limits.group_of(self.id);
+    }
+
     /// Whether it takes the orders of this program.
     pub(super) fn is_of_this_version(&self) -> bool {
         self.version == version()
@@ -156,19 +162,36 @@ impl DomainProcess {
     /// The process at the other end of a connection to a socket of a domain.
     ///
     /// # Errors
-    /// It belongs to another user, or has ended.
+    /// Another user has begun to listen there, or it has ended.
     pub(super) fn connected(socket: OwnedFd) -> io::Result<Self> {
-        // The domain listens itself, so the kernel names it.
+        // The domain listens itself, before it becomes the process of another user, so the kernel names it.
         let peer = socket_peercred(&socket)?;
         if peer.uid != geteuid() {
             return Err(io::Error::other(format!("it belongs to user {}", peer.uid.as_raw())));
         }
-        let domain = Self::of(socket, peer.pid)?;
-        // A process that still has its end of the connection has not ended, so its number was not given to another one.
-        let mut closed = [PollFd::new(&domain.socket, PollFlags::empty())];
-        match retry_on_intr(|| poll(&mut closed, Some(&Timespec::default())))? {
+        let process = match peer_process(socket.as_fd()) {
+            // Before Linux 6.5, no other users are served, so nobody else has its end of the connection.
+            Err(error) if error.raw_os_error() == Some(Errno::NOPROTOOPT.raw_os_error()) => None,
+            Err(_) => return Err(io::ErrorKind::BrokenPipe.into()),
+            Ok(process) => Some(process),
+        };
+        let mut domain = Self::of(socket, peer.pid)?;
+        domain.process = process.unwrap_or(domain.process);
+        // While the process has not ended, its number was not given to another one.
+        let mut ended = [PollFd::new(&domain.socket, PollFlags::empty()), PollFd::new(&domain.process, PollFlags::IN)];
+        match retry_on_intr(|| poll(&mut ended, Some(&Timespec::default())))? {
             0 => Ok(domain),
             _ => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// The user as whom it runs; `None` if it has ended.
+    pub(super) fn user(&self) -> Option<u32> {
+        let user = user_of_process(self.id);
+        let mut ended = [PollFd::new(&self.process, PollFlags::IN)];
+        match retry_on_intr(|| poll(&mut ended, Some(&Timespec::default()))) {
+            Ok(0) => user,
+            _ => None,
         }
     }
 

@@ -301,7 +301,9 @@ impl Ledger {
         let (schedule, connections) = (schedule_of(self.priority), &self.fronts.connections);
         let (keeper, socket) = KeptMount::of_front(pending, options, schedule, may_walk, connections)?;
         // Until the front is mounted, there is nothing to be adopted.
-        let record = record_of(number, request, keeper.place(), &control_name, true).seal()?.into();
+        let for_user = FrontForUser { detached: None, terms };
+        let record = record_of((number, owner), request, keeper.place(), &control_name, Some(&for_user));
+        let record = record.seal(&self.key)?.into();
         let (sender, waiter) = mpsc::channel();
         let kept = KeptImage {
             domain,
@@ -325,7 +327,7 @@ impl Ledger {
             remarks: Vec::new(),
             end_waiters: Vec::new(),
             control_name,
-            for_user: FrontForUser { detached: None, terms },
+            for_user,
         };
         self.watch(kept.keeper.socket(), Watched::Mount(number))?;
         self.state.lock().mounts.insert(number, kept);
@@ -342,8 +344,9 @@ impl Ledger {
         kept.for_user.detached = made.take_detached();
         // Without its name, the mount works.
         let _ = made.place().device().map(|device| kept.control_name.name_after(device));
-        let record = record_of(number, &kept.request, made.place(), &kept.control_name, true).seal();
-        if let Some((record, domain)) = record.ok().zip(state.domains.get(&kept.domain)) {
+        let of = (number, kept.owner);
+        let record = record_of(of, &kept.request, made.place(), &kept.control_name, Some(&kept.for_user));
+        if let Some((record, domain)) = record.seal(&self.key).ok().zip(state.domains.get(&kept.domain)) {
             kept.files.record = record.into();
             // If it has ended, that is an event of its own.
             let _ = domain.process.tell(&Order::Record { number }, &[kept.files.record.as_fd()]);

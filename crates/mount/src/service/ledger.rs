@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt,
+    fmt, io,
     os::fd::{AsFd, OwnedFd},
     path::PathBuf,
     sync::{
@@ -33,6 +33,7 @@ use super::{
     kept_image::{KeptFiles, KeptImage, Outcome, Stage},
     messages::{Order, Report},
     pending_upgrade::Upgrade,
+    record_key::RecordKey,
     users::{Owner, UserLimits},
 };
 use crate::{MountUsers, Remarks};
@@ -55,6 +56,8 @@ pub(super) struct Ledger {
     pub(super) users: Option<UserLimits>,
     /// Where the next broker finds the domains; `None` if it cannot.
     pub(super) directory: Option<DomainDirectory>,
+    /// The key of the records for the next broker.
+    pub(super) key: RecordKey,
     pub(super) fronts: Arc<Fronts>,
     /// The cache directory of mounts that name none.
     pub(super) cache_directory: Option<PathBuf>,
@@ -144,8 +147,13 @@ impl Ledger {
         users: Option<UserLimits>,
         cache_directory: Option<PathBuf>,
         remarks: Remarks,
-    ) -> rustix::io::Result<Self> {
+    ) -> io::Result<Self> {
+        let key = match &directory {
+            Some(directory) => directory.key().clone(),
+            None => RecordKey::random()?,
+        };
         Ok(Self {
+            key,
             options,
             priority,
             remarks,

@@ -44,7 +44,7 @@ const CLOSE_TIME_MAX: Duration = Duration::from_secs(5);
 const EARLY_DEATHS_MAX: u32 = 2;
 
 /// `AT_STATX_DONT_SYNC`: statx reports what is known. rustix has no name for it with musl.
-const DONT_SYNC: AtFlags = AtFlags::from_bits_retain(0x4000);
+pub(super) const DONT_SYNC: AtFlags = AtFlags::from_bits_retain(0x4000);
 
 /// The open files of a request.
 struct RequestFiles {
@@ -186,7 +186,7 @@ impl Ledger {
                 true => control.into_parts(),
                 false => control.named(place.device().ok_or(std::io::ErrorKind::Unsupported)?)?,
             };
-            let record = record_of(number, &request, &place, &control_name, false).seal()?.into();
+            let record = record_of((number, owner), &request, &place, &control_name, None).seal(&self.key)?.into();
             // Names are looked up with the rights of this process.
             let may_walk = owner == Owner::Service && settings.profile != ProfileChoice::Off;
             let (keeper, socket) = KeptMount::new(place, options.clone(), schedule_of(self.priority), may_walk)?;
@@ -307,9 +307,7 @@ impl Ledger {
             (Owner::User(user), Some(limits)) => Some((limits.domain_user(user), limits)),
             _ => None,
         };
-        // What the domain of another user passes on, the next broker could not trust.
-        let directory = self.directory.as_ref().filter(|_| user.is_none());
-        let listener = directory.map(|directory| directory.create(number));
+        let listener = self.directory.as_ref().map(|directory| directory.create(number));
         let listener = listener.transpose().unwrap_or_else(|error| {
             self.remark(format_args!("the next service will not know the mounts of process {number}: {error}"));
             None
@@ -434,13 +432,13 @@ impl RequestFiles {
     }
 }
 
-/// What the next broker must know about a mount.
+/// What the next broker must know about a mount of an owner. A `front` is behind the kernel's EROFS, possibly with terms of its connection.
 pub(super) fn record_of(
-    number: u64,
+    (number, owner): (u64, Owner),
     request: &MountRequest,
     place: &Place,
     control: &control::Server,
-    is_front: bool,
+    front: Option<&FrontForUser>,
 ) -> Record {
     let (control, (device, inode)) = control.name();
     let bytes = |path: &Path| path.as_os_str().as_bytes().to_vec();
@@ -451,7 +449,9 @@ pub(super) fn record_of(
         place: place.to_numbers(),
         control: bytes(control),
         control_inode: [device, inode],
-        is_front,
+        is_front: front.is_some(),
+        user: owner.user(),
+        terms: front.and_then(|front| front.terms),
     }
 }
 

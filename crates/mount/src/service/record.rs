@@ -5,17 +5,22 @@ use std::{ffi::OsString, io, os::unix::ffi::OsStringExt, path::PathBuf};
 use floe_ipc::{Encoded, MESSAGE_BYTES_MAX, encoded, protocol::MountRequest};
 use floe_keeper::{Place, PlaceNumbers};
 
+use super::{
+    messages::NegotiatedTerms,
+    record_key::RecordKey,
+    users::{Owner, User},
+};
 use crate::sealed_file::SealedFile;
 
 /// The version of records. It is at their beginning.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The maximum length of a record, in bytes: a request, and two paths.
 const BYTES_MAX: u64 = MESSAGE_BYTES_MAX as u64 + (16 << 10);
 
 encoded! {
-    /// A mount, for the next broker. The broker writes it to a sealed memory file, and the domain, which cannot forge one, passes that
-    /// on.
+    /// A mount, for the next broker. The broker writes it to a sealed memory file with an [authentication code](RecordKey), and the
+    /// domain, which cannot forge that, passes it on.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub(super) struct Record {
         /// The number of the mount.
@@ -32,6 +37,10 @@ encoded! {
         pub control_inode: [u64; 2],
         /// Whether it is behind the kernel's EROFS.
         pub is_front: bool,
+        /// The other user for whom it was made.
+        pub user: Option<User>,
+        /// The terms of the connection, if the broker has negotiated them.
+        pub terms: Option<NegotiatedTerms>,
     }
 }
 
@@ -40,25 +49,33 @@ impl Record {
     ///
     /// # Errors
     /// The kernel has no memory or no descriptors.
-    pub(super) fn seal(&self) -> io::Result<SealedFile> {
+    pub(super) fn seal(&self, key: &RecordKey) -> io::Result<SealedFile> {
         let mut bytes = VERSION.to_bytes();
         self.write(&mut bytes);
+        let code = key.code(&bytes);
+        bytes.extend(code);
         SealedFile::new("floe-mount", &bytes)
     }
 
     /// Reads it.
     ///
     /// # Errors
-    /// It is damaged, or of another version of Floe.
-    pub(super) fn read_from(file: &SealedFile) -> io::Result<Self> {
+    /// It is damaged, of another version of Floe, or was not written with this key.
+    pub(super) fn read_from(file: &SealedFile, key: &RecordKey) -> io::Result<Self> {
+        let damaged = || io::Error::from(io::ErrorKind::InvalidData);
         let bytes = file.bytes(BYTES_MAX)?;
-        let mut rest = &bytes[..];
+        let (mut rest, code) = bytes.split_last_chunk().ok_or_else(damaged)?;
+        let is_authentic = key.has_code(rest, code);
         match u32::read(&mut rest) {
-            Some(VERSION) => {}
-            Some(_) => return Err(io::Error::other("it is of another version of Floe")),
-            None => return Err(io::ErrorKind::InvalidData.into()),
+            Some(VERSION) if is_authentic => Self::from_bytes(rest).ok_or_else(damaged),
+            Some(VERSION) | None => Err(damaged()),
+            Some(_) => Err(io::Error::other("it is of another version of Floe")),
         }
-        Self::from_bytes(rest).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// For whom the mount was made.
+    pub(super) fn owner(&self) -> Owner {
+        self.user.map_or(Owner::Service, Owner::User)
     }
 
     /// The place of the mount.
@@ -91,16 +108,26 @@ mod tests {
             control: b"/run/floe/0-7.sock".to_vec(),
             control_inode: [1, 2],
             is_front: true,
+            user: Some(User { uid: 7, gid: 8, account: 9, namespace: 10 }),
+            terms: Some(NegotiatedTerms { minor: 45, features: 1 }),
         };
-        let file = record.seal().expect("memory");
-        assert_eq!(Record::read_from(&file).expect("a record"), record);
+        let [key, another] = [(); 2].map(|()| RecordKey::random().expect("random bytes"));
+        let file = record.seal(&key).expect("memory");
+        assert_eq!(Record::read_from(&file, &key).expect("a record"), record);
+        assert!(Record::read_from(&file, &another).is_err(), "another service has written it");
         let bytes = file.bytes(BYTES_MAX).expect("readable");
-        let read = |bytes: &[u8]| Record::read_from(&SealedFile::new("record", bytes).expect("memory"));
+        let read = |bytes: &[u8]| Record::read_from(&SealedFile::new("record", bytes).expect("memory"), &key);
+        for place in 0..bytes.len() {
+            let mut bytes = bytes.clone();
+            bytes[place] ^= 1;
+            assert!(read(&bytes).is_err(), "byte {place}");
+        }
         for len in 0..bytes.len() {
             assert!(read(&bytes[..len]).is_err(), "{len} bytes");
         }
         assert!(read(&[&bytes[..], &[0]].concat()).is_err());
-        assert!(read(&[&2_u32.to_le_bytes()[..], &bytes[4..]].concat()).is_err(), "another version");
+        let of_another_version = read(&[&3_u32.to_le_bytes()[..], &bytes[4..]].concat());
+        assert!(of_another_version.is_err_and(|error| error.to_string().contains("another version")));
         assert!(read(&vec![1; 1 << 20]).is_err());
     }
 }

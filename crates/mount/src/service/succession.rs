@@ -165,9 +165,11 @@ impl Ledger {
         // Until another domain serves the mount, it has no keeper.
         let (keeper, _) = KeptMount::new(place, settings.mount.kernel, schedule_of(self.priority), false)?;
         let control_name = control::Server::of_named(mount.control.clone(), mount.control_inode);
-        let record = record_of(mount.number, &request, keeper.place(), &control_name, mount.metadata.is_some());
-        let files = mount.take(inherited, record.seal()?.into())?;
         let terms = mount.terms.map(|(minor, features)| NegotiatedTerms { minor, features });
+        let for_user = FrontForUser { detached: None, terms };
+        let (of, front) = ((mount.number, mount.owner), mount.metadata.as_ref().map(|_| &for_user));
+        let record = record_of(of, &request, keeper.place(), &control_name, front);
+        let files = mount.take(inherited, record.seal(&self.key)?.into())?;
         let kept = KeptImage {
             domain: mount.domain,
             owner: mount.owner,
@@ -182,7 +184,7 @@ impl Ledger {
             remarks: Vec::new(),
             end_waiters: Vec::new(),
             control_name,
-            for_user: FrontForUser { detached: None, terms },
+            for_user,
         };
         self.state.lock().mounts.insert(mount.number, kept);
         Ok(())

@@ -38,15 +38,17 @@ pub(super) enum Owner {
     User(User),
 }
 
-/// Another user, in one user namespace: a container of this user is somebody else.
-#[derive(Clone, Copy, Serialize, Deserialize, Debug)]
-pub(super) struct User {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-    /// The user to whom it is accounted.
-    pub(super) account: u32,
-    /// Distinguishes the user namespace.
-    namespace: u64,
+encoded! {
+    /// Another user, in one user namespace: a container of this user is somebody else.
+    #[derive(Clone, Copy, Serialize, Deserialize, Debug)]
+    pub(super) struct User {
+        pub(super) uid: u32,
+        pub(super) gid: u32,
+        /// The user to whom it is accounted.
+        pub(super) account: u32,
+        /// Distinguishes the user namespace.
+        pub(super) namespace: u64,
+    }
 }
 
 /// A client at the other end of a socket.
@@ -130,6 +132,14 @@ impl Owner {
         Self::User(User { uid, gid: uid, account, namespace })
     }
 
+    /// The other user.
+    pub(super) fn user(self) -> Option<User> {
+        match self {
+            Self::Service => None,
+            Self::User(user) => Some(user),
+        }
+    }
+
     /// The user's number.
     pub(super) fn uid(self) -> u32 {
         match self {
@@ -140,10 +150,7 @@ impl Owner {
 
     /// The account of another user.
     pub(super) fn account(self) -> Option<u32> {
-        match self {
-            Self::Service => None,
-            Self::User(user) => Some(user.account),
-        }
+        self.user().map(|user| user.account)
     }
 }
 
@@ -272,6 +279,11 @@ impl UserLimits {
     /// Moves the process of a domain to a control group with these limits, where there can be one.
     pub(super) fn confine(&self, process: u32) -> Option<ControlGroup> {
         self.group.as_ref()?.confine(process, self.memory_bytes, self.cpu_percent).ok()
+    }
+
+    /// The control group of a domain that an earlier broker has started.
+    pub(super) fn group_of(&self, process: u32) -> Option<ControlGroup> {
+        self.group.as_ref()?.of_process(process)
     }
 
     /// Checks that a user with this number of mounts may have another one. `domains` are the owners of all domains.

@@ -300,6 +300,9 @@ fn a_front_ends_with_its_namespace_and_goes_on_without_its_process() {
     for signal in [Signal::KILL, Signal::ABORT] {
         // The one before the upgrade may still be ending.
         until("one process is left", || fronts.users.service.domains().len() == 1);
+        fronts.users.replace_broker_of_fronts("");
+        let list = || String::from_utf8_lossy(&run(fronts.users.service.floe().arg("status")).stdout).into_owned();
+        until("the next broker knows the mount", || list().contains("service, process"));
         fronts.users.service.end_domain(signal);
         let mut command = Command::new("cat");
         let read = run(command.arg(place.file("large")).uid(USER).gid(USER));

@@ -69,13 +69,14 @@ impl ForUsers {
         Self { service }
     }
 
-    /// Kills the broker of a service that mounts fronts, and starts another one.
-    pub(super) fn replace_broker_of_fronts(&mut self) {
+    /// Kills the broker of a service that mounts fronts, and starts another one, with these limits.
+    pub(super) fn replace_broker_of_fronts(&mut self, limits: &str) {
         let text = |path: PathBuf| path.to_str().expect("text").to_owned();
         let (socket, cache) = (text(self.path("users")), format!("cache-directory={}", text(self.path("cache"))));
         // As systemd does, which owns the socket.
         let _ = fs::remove_file(&socket);
-        self.service.replace_broker_with(&["--users=fronts", "--users-socket", &socket, "-o", &cache]);
+        let users = format!("--users=fronts{limits}");
+        self.service.replace_broker_with(&[&users, "--users-socket", &socket, "-o", &cache]);
     }
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
