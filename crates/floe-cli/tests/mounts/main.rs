@@ -23,6 +23,7 @@ mod named_paths;
 mod names;
 mod not_unmounted;
 mod podman;
+mod podman_fronts;
 mod released;
 mod sandbox;
 mod service_manager;
