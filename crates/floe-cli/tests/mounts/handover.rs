@@ -21,6 +21,7 @@ use std::{
         mpsc,
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use floe_testkit::{
@@ -38,6 +39,9 @@ const READERS: usize = 8;
 const FILES: usize = 24;
 const FILE_BYTES: usize = 384 << 10;
 const NAMES: usize = 3000;
+
+/// How long a reader waits before its next read, so that readers leave CPU time to what they wait for.
+const PAUSE: Duration = Duration::from_millis(3);
 
 /// How often a mount is handed over. Its process is killed two fifths as often.
 fn round_count() -> usize {
@@ -108,6 +112,7 @@ impl Uses {
                         faults.lock().expect("no panic").push(fault);
                     }
                     reads.fetch_add(1, Relaxed);
+                    thread::sleep(PAUSE);
                 }
             })
         });
