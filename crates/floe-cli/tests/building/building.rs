@@ -201,6 +201,9 @@ fn left(folder: &TempDir) -> Vec<String> {
     entries.map(|entry| entry.expect("listed").file_name().into_string().expect("plain")).collect()
 }
 
+/// How many builds of a large tree are killed. `interrupted` kills many of small ones.
+const ROUNDS: u32 = 7;
+
 #[test]
 fn any_end_of_a_build_leaves_a_whole_image_or_none() {
     let folder = large_scene();
@@ -211,9 +214,9 @@ fn any_end_of_a_build_leaves_a_whole_image_or_none() {
         let whole = fs::read(folder.path().join("out/image")).expect("read");
         fs::remove_file(folder.path().join("out/image")).expect("removed");
         let mut ended_early = 0;
-        for round in 0..20u32 {
+        for round in 0..ROUNDS {
             let mut child = started(&folder, source);
-            thread::sleep(whole_time * (round * 7 % 20) / 20);
+            thread::sleep(whole_time * (round * 3 % ROUNDS) / ROUNDS);
             child.kill().expect("killed");
             child.wait().expect("it ends");
             match left(&folder).as_slice() {
@@ -230,7 +233,7 @@ fn any_end_of_a_build_leaves_a_whole_image_or_none() {
                 others => panic!("{source}: {others:?} are left"),
             }
         }
-        assert!(ended_early > 5, "{source}: {ended_early} of 20 ended early");
+        assert!(ended_early > 1, "{source}: {ended_early} of {ROUNDS} ended early");
     }
 }
 

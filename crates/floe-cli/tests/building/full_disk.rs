@@ -21,7 +21,7 @@ use rustix::{
 use crate::support::program::{PATIENCE, floe};
 
 /// The number of disk sizes between nothing and enough.
-const STEPS: u64 = 24;
+const STEPS: u64 = 12;
 
 const KIB: u64 = 1 << 10;
 
