@@ -120,7 +120,8 @@ fn further_mounts_need_no_process_and_no_thread_of_the_service() {
         let mut before = (Vec::new(), Vec::new());
         until("short-lived threads have ended", || {
             let now = (threads_of(domain), threads_of(broker));
-            let is_settled = now == before && !now.0.iter().any(|name| name == "floe-launch");
+            let is_short_lived = |name: &String| ["floe-attach", "floe-launch"].contains(&name.as_str());
+            let is_settled = now == before && !now.0.iter().any(is_short_lived);
             before = now;
             is_settled
         });
