@@ -39,7 +39,7 @@ for file in passwd subuid subgid; do [ ! -e /etc/$file ] || mount --bind /run/$f
 chown 1000:1000 /run/home
 cp /run/floe/floe /run/bin/floe
 start_service() {
-    /run/bin/floe serve --socket /run/service --users=fronts --users-socket /run/users -o cache-directory=/run/scene/cache > /run/served 2>&1 &
+    FLOE_TEST_KEEP_AFTER_MS=100 /run/bin/floe serve --socket /run/service --users=fronts --users-socket /run/users -o cache-directory=/run/scene/cache > /run/served 2>&1 &
     service=$!
     until grep -q serving /run/served; do kill -0 $service; sleep 0.05; done
 }
