@@ -41,6 +41,7 @@ mod service {
     mod hostile_users;
     mod images;
     mod launches;
+    mod neighbours;
     mod remote;
     mod restarts;
     mod upgrades;
