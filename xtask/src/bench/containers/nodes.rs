@@ -88,7 +88,7 @@ enum Scene {
     Whole,
 }
 
-/// What was measured in one run.
+/// The measurements of one run.
 #[derive(Serialize)]
 struct Row {
     scene: Scene,
