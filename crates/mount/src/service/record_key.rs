@@ -6,13 +6,11 @@ use std::{
     io::{self, Read},
 };
 
-use sha2::{Digest, Sha256};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
 
 /// The length of a key and of a code in bytes.
 pub(super) const LEN: usize = 32;
-
-/// The length of the blocks of SHA-256 in bytes.
-const BLOCK_LEN: usize = 64;
 
 /// The key for the authentication codes of [records](super::record::Record). Only brokers of one service have it: processes of users
 /// pass records on, and could make up others.
@@ -42,18 +40,16 @@ impl RecordKey {
 
     /// The code of a message: HMAC-SHA-256 (RFC 2104).
     pub(super) fn code(&self, message: &[u8]) -> [u8; LEN] {
-        let block = |pad: u8| {
-            let mut block = [pad; BLOCK_LEN];
-            block.iter_mut().zip(self.0).for_each(|(byte, of_key)| *byte ^= of_key);
-            Sha256::new().chain_update(block)
-        };
-        let inner = block(0x36).chain_update(message).finalize();
-        block(0x5c).chain_update(inner).finalize().into()
+        self.mac(message).finalize().into_bytes().into()
     }
 
     /// Whether this is the code of a message. The time does not depend on where a wrong code differs.
     pub(super) fn has_code(&self, message: &[u8], code: &[u8; LEN]) -> bool {
-        self.code(message).iter().zip(code).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+        self.mac(message).verify(code.into()).is_ok()
+    }
+
+    fn mac(&self, message: &[u8]) -> Hmac<Sha256> {
+        <Hmac<Sha256> as KeyInit>::new_from_slice(&self.0).expect("any length is permitted").chain_update(message)
     }
 }
 
