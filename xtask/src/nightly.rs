@@ -70,10 +70,10 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "cache",
-        about: "the disk cache after 2,000 power losses and 200 killed processes",
+        about: "the disk cache after 2,000 power losses, 200 killed processes and 10,000 corrupt files",
         minutes: 10,
         command: "test -p floe-remote-cache --test cache",
-        variables: "FLOE_POWER_LOSSES=2000 FLOE_KILLS=200",
+        variables: "FLOE_POWER_LOSSES=2000 FLOE_KILLS=200 FLOE_CORRUPT_FILES=2000 FLOE_HOSTILE_FETCHERS=700",
     },
     Part {
         name: "interrupted",

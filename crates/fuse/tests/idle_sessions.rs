@@ -20,7 +20,7 @@ const MOUNTS: usize = 50;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A time in which every periodic wake-up would show.
-const WINDOW: Duration = Duration::from_secs(3);
+const WINDOW: Duration = Duration::from_millis(1500);
 
 /// The threads of this process that do not belong to the test, each with its name and the number of times that it slept.
 fn threads() -> BTreeMap<String, (String, u64)> {

@@ -28,7 +28,7 @@ const FILE_BYTES: usize = 32 * REGION_BYTES;
 /// Reads from here on fail at first, so that the last folios of the file have no data.
 const FAILED_FROM: usize = FILE_BYTES - 8 * REGION_BYTES;
 
-const ROUNDS: usize = 12;
+const ROUNDS: usize = 5;
 
 /// Bytes without zeros, different in each page.
 fn content(round: usize) -> Vec<u8> {

@@ -9,6 +9,7 @@ use std::{
 };
 
 use floe_mkfs::{Compression, Error, LZ4_WINDOW_MAX, NoProgress, Options, Source, Whiteouts, build};
+use floe_testkit::sample;
 use tar::{Builder, EntryType};
 
 use crate::{
@@ -56,7 +57,7 @@ fn an_archive_gives_the_image_of_its_directory() {
     fs::remove_file(source.join("special/socket")).unwrap();
     let output = directory.path().join("image");
     let expected = image(&output, &[Source::Directory(source.clone())], |_| {}).unwrap();
-    for (name, more) in [
+    let archives = [
         ("plain.tar", &[][..]),
         ("sparse-0.0.tar", &["--sparse", "--sparse-version=0.0"]),
         ("sparse-0.1.tar", &["--sparse", "--sparse-version=0.1"]),
@@ -65,8 +66,9 @@ fn an_archive_gives_the_image_of_its_directory() {
         ("packed.tar.xz", &["-I", "xz -0"]),
         ("packed.tar.lzma", &["-I", "xz -0 --format=lzma"]),
         ("packed.tar.zst", &["-I", "zstd -1"]),
-    ] {
-        let made = archive(directory.path(), name, &[PAX, more].concat(), &source);
+    ];
+    for (name, more) in sample(&archives, 3) {
+        let made = archive(directory.path(), name, &[PAX, *more].concat(), &source);
         let found = image(&output, &[Source::Tar(made.clone())], |_| {});
         let found = found.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(found == expected, "{name} gives another image than its directory");

@@ -7,10 +7,10 @@ use floe_image::ImageSource;
 use floe_remote_cache::{FetchError, FetchFault};
 use floe_testkit::Random;
 
-use crate::scene::{Kind, Lie, Object, Scene, Server, open, read_all, read_parts};
+use crate::scene::{Kind, Lie, Object, Scene, Server, number_from, open, read_all, read_parts};
 
-/// The number of lying servers for each kind of verification.
-const CASES: u64 = 700;
+/// The number of lying servers for each kind of verification, without `FLOE_HOSTILE_FETCHERS`.
+const CASES: usize = 140;
 
 /// A server that changes about one of `rate` answers.
 fn liar(seed: u64, rate: u64) -> Lie {
@@ -38,10 +38,11 @@ fn liar(seed: u64, rate: u64) -> Lie {
 
 #[test]
 fn no_wrong_byte_gets_through() {
+    let cases = number_from("FLOE_HOSTILE_FETCHERS", CASES);
     for kind in [Kind::Verity, Kind::SmallVerity, Kind::Tree, Kind::Table] {
         let object = Object::new(kind, 300_000, 3);
         let (mut read, mut failed, mut unopened) = (0, 0, 0);
-        for seed in 0..CASES {
+        for seed in 0..cases as u64 {
             let scene = Scene::new();
             let cache = scene.cache();
             let server = Server::of(&object);
@@ -57,7 +58,10 @@ fn no_wrong_byte_gets_through() {
             let honest = open(&cache, &object, &server).expect("nothing wrong was kept");
             assert!(read_all(&honest).expect("all of it") == object.data(), "{kind:?}, case {seed}");
         }
-        assert!(read > 500 && failed > 100, "{kind:?}: {read} reads, {failed} failed, {unopened} not opened");
+        assert!(
+            read > cases / 2 && failed > cases / 7,
+            "{kind:?}: {read} reads, {failed} failed, {unopened} not opened"
+        );
     }
 }
 
