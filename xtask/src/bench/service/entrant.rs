@@ -19,15 +19,17 @@ pub(super) struct Entrant {
 }
 
 impl Entrant {
-    /// The service, and a process for each mount: `floe mount` of another program, with options for fronts.
+    /// The service, with options, and a process for each mount: `floe mount` of another program, with options for fronts.
     pub(super) fn pair(
         front: Front,
-        (floe, broker): (&Path, &Broker),
+        (floe, broker, service_options): (&Path, &Broker, &str),
         (base, base_options): (&Path, &str),
         folder: &Path,
     ) -> Outcome<Vec<Self>> {
         let options = format!("front={}", front.name());
-        let of_service = Contender::service("service", floe, &broker.socket(), &options)?;
+        let separator = if service_options.is_empty() { "" } else { "," };
+        let of_service = format!("{options}{separator}{service_options}");
+        let of_service = Contender::service("service", floe, &broker.socket(), &of_service)?;
         let cache = new_cache(folder)?;
         let mut options = format!("{options},cache-directory={}", cache.display());
         if front == Front::Kernel && !base_options.is_empty() {

@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let course = Course { arguments, autogroup: &autogroup, stand: &stand, images: &images };
     let mut reports = Vec::new();
     for front in Front::ALL.into_iter().filter(|front| arguments.front.is_none_or(|only| only == *front)) {
-        let mut entrants = Entrant::pair(front, (&floe, &broker), (base, &arguments.base_options), stand.folder())?;
+        let mut entrants = Entrant::pair(front, (&floe, &broker, ""), (base, &arguments.base_options), stand.folder())?;
         entrants.retain(|entrant| arguments.contest.takes(&entrant.contender.name));
         let results = course.run(&entrants)?;
         let versions = entrants.into_iter().map(|entrant| (entrant.contender.name, entrant.contender.version));

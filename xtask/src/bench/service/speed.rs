@@ -36,6 +36,9 @@ pub(crate) struct Arguments {
     /// Options of floe mount for fronts, besides front= and cache-directory=. An earlier Floe may have none for kept metadata
     #[arg(long, value_name = "OPTIONS", default_value = "front-metadata=keep")]
     base_options: String,
+    /// Options of the mounts of the service, besides front=, such as transport=uring
+    #[arg(long, value_name = "OPTIONS", default_value = "")]
+    service_options: String,
     /// Only with this in front
     #[arg(long, value_enum)]
     front: Option<Front>,
@@ -58,7 +61,8 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let mut reports = Vec::new();
     for subject in arguments.setting.subjects()? {
         for front in Front::ALL.into_iter().filter(|front| arguments.front.is_none_or(|only| only == *front)) {
-            let mut entrants = Entrant::pair(front, (&floe, &broker), (base, &arguments.base_options), stand.folder())?;
+            let of_service = (&*floe, &broker, &*arguments.service_options);
+            let mut entrants = Entrant::pair(front, of_service, (base, &arguments.base_options), stand.folder())?;
             entrants.retain(|entrant| arguments.setting.contest.takes(&entrant.contender.name));
             let trials = Trials {
                 stand: &stand,
