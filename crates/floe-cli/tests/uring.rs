@@ -24,6 +24,7 @@ use rustix::{
 };
 use support::front;
 use support::program::{Place, Running, Serving, children_of, demo, floe, is_running, run, told, until, within};
+use support::service::Service;
 
 const EVERYTHING: DirectoryWalk = DirectoryWalk { numbers: true, segments: true, metadata_only: false };
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -249,6 +250,34 @@ fn a_front_and_a_mount_that_asks_for_rings_are_permitted_what_other_mounts_are_n
 }
 
 #[test]
+fn a_service_mounts_over_io_uring_where_that_is_permitted() {
+    for value in ["Y", "N"] {
+        let Some(_parameter) = Parameter::set(value) else { return };
+        let mut service = Service::start(&[]);
+        let place = service.mount(&demo(), &["-o", "front=fuse,transport=uring"]);
+        assert_eq!(fs::read_to_string(PARAMETER).expect("it is there").trim(), value);
+        let status = run(service.floe().arg("status").arg(&place.path));
+        assert!(String::from_utf8_lossy(&status.stdout).contains("uring (requested by an option)"), "{status:?}");
+        assert!(fs::read(place.file("README.txt")).is_ok());
+        if value == "N" {
+            // Another program keeps the service from changing the parameter.
+            let locked = fs::File::open(PARAMETER).expect("it is there");
+            flock(&locked, FlockOperation::NonBlockingLockExclusive).expect("it is free");
+            let refused = Place::new();
+            for options in ["transport=uring", "transport=uring,front=fuse"] {
+                let (code, errors) = told(&service.try_mount(&demo(), &refused.path, &["-o", options]));
+                assert_eq!((code, errors.lines().count()), (Some(1), 1), "{errors}");
+                assert!(errors.contains("the kernel does not offer it"), "{errors}");
+                assert!(!refused.is_mounted());
+            }
+        }
+        assert_eq!(service.umount(&place), (Some(0), String::new()));
+        until("all processes end", || service.domains().is_empty());
+        assert_eq!(service.messages(), "");
+    }
+}
+
+#[test]
 fn a_permission_of_a_killed_keeper_is_taken_back_by_the_next_command() {
     let Some(_disabled) = Parameter::set("N") else { return };
     if !front::ready() {
@@ -306,19 +335,35 @@ fn a_permission_of_a_killed_keeper_is_taken_back_by_the_next_command() {
 #[cfg(debug_assertions)]
 fn a_process_with_rings_is_confined() {
     let Some(_enabled) = Parameter::set("Y") else { return };
+    for is_of_service in [false, true] {
+        check_confined(is_of_service);
+    }
+}
+
+#[cfg(debug_assertions)]
+fn check_confined(is_of_service: bool) {
     let victim = tempfile::tempdir().expect("a directory");
     let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = port.local_addr().expect("it is bound").port();
     let _socket = std::os::unix::net::UnixListener::bind(victim.path().join("listener.sock")).expect("a socket");
-    let place = Place::new();
-    let mut command = floe();
-    command.arg("mount").arg(demo()).arg(&place.path).args(["-o", "front=fuse,transport=uring"]);
-    command.env("FLOE_TEST_COMPROMISED", format!("{}:{port}", victim.path().display()));
-    let serving = Serving::start(command, place);
-    assert!(fs::read(serving.place.file("README.txt")).is_ok());
+    let target = format!("{}:{port}", victim.path().display());
+    let options = ["-o", "front=fuse,transport=uring"];
+    if is_of_service {
+        let variables = Box::leak(Box::new([("FLOE_TEST_COMPROMISED", &*target.leak())]));
+        let service = Service::start_with(variables);
+        let place = service.mount(&demo(), &options);
+        assert!(fs::read(place.file("README.txt")).is_ok());
+        assert_eq!(service.umount(&place), (Some(0), String::new()));
+    } else {
+        let place = Place::new();
+        let mut command = floe();
+        command.arg("mount").arg(demo()).arg(&place.path).args(options).env("FLOE_TEST_COMPROMISED", target);
+        let serving = Serving::start(command, place);
+        assert!(fs::read(serving.place.file("README.txt")).is_ok());
+        unmount(serving);
+    }
     let attempts = fs::read_to_string(victim.path().join("attempts")).expect("the hook wrote it");
     assert!(attempts.lines().any(|line| line.starts_with("io_uring_setup: ")), "{attempts}");
     let allowed: Vec<_> = attempts.lines().filter(|line| line.ends_with(": allowed")).collect();
     assert!(allowed.is_empty(), "{allowed:?}");
-    unmount(serving);
 }

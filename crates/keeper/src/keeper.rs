@@ -3,6 +3,7 @@
 mod incoming;
 mod kept_mount;
 mod pending_front;
+mod ring_order;
 mod service;
 mod standby;
 
@@ -29,6 +30,7 @@ use self::service::Service;
 pub use self::{
     kept_mount::{KeeperSocket, KeptAnswer, KeptMount},
     pending_front::{FrontOrder, FrontTarget, MadeFront, PendingFront},
+    ring_order::RingOrder,
 };
 use crate::{
     directory::Directory,
@@ -212,6 +214,15 @@ impl Keeper {
             }
             Answer::MountFailed { failure } => Err(failure),
             answer => Err(MountFailure::front(answer.into_error())),
+        }
+    }
+
+    /// Asks the keeper, a process that has made the mount before, to permit rings to its connection. They are permitted until the
+    /// descriptor is closed, for 30 s at most. Returns `None` if they are not.
+    pub fn permit_rings(&self) -> Option<OwnedFd> {
+        match self.ask(Request::PermitRings) {
+            Ok((Answer::Done, descriptors)) => descriptors.into_iter().next(),
+            _ => None,
         }
     }
 

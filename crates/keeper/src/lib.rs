@@ -61,7 +61,9 @@ pub use fuse_configuration::FuseConfiguration;
 pub use fusermount::AutoUnmount;
 pub use id_mapping::IdMapping;
 pub use idle_sys::run_when_idle;
-pub use keeper::{FrontOrder, FrontTarget, Keeper, KeeperSocket, KeptAnswer, KeptMount, MadeFront, PendingFront};
+pub use keeper::{
+    FrontOrder, FrontTarget, Keeper, KeeperSocket, KeptAnswer, KeptMount, MadeFront, PendingFront, RingOrder,
+};
 pub use launch_walk::{LaunchWalk, LaunchWalker, WalkAction, WalkBatch, Walked};
 pub use mount::{Mounted, set_readahead};
 pub use mount_command::{MountCommand, is_dead, is_mounted, unmount_all};

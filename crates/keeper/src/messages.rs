@@ -38,6 +38,8 @@ encoded! {
         10 => Unmount { is_lazy: bool },
         /// Stop. This has no answer.
         11 => End,
+        /// Permit rings to the connection of a mount that was made before.
+        12 => PermitRings,
     }
 }
 
@@ -45,7 +47,7 @@ encoded! {
     /// The answer of the keeper to a request.
     #[derive(Debug)]
     pub(crate) enum Answer {
-        /// To the requests without another answer.
+        /// To the requests without another answer. The permission of rings comes as ancillary data: it holds until that is closed.
         1 => Done,
         2 => Failed { error: io::Error },
         /// The FUSE mount was made or adopted. If it was made, the device comes as ancillary data (`SCM_RIGHTS`), and the socket of
@@ -137,7 +139,7 @@ mod tests {
     fn messages_survive_their_bytes() {
         use Request::*;
         let options = FrontOptions { is_kept: true, has_acls: false, cpus_are_short: true, has_direct_io: true };
-        check([Adopt, MountFront { options }, ConfirmMount, SetReadahead, Walk, FindUsers, End]);
+        check([Adopt, MountFront { options }, ConfirmMount, SetReadahead, Walk, FindUsers, End, PermitRings]);
         check([false, true].map(|has_rings| Mount { has_rings }));
         check([false, true].map(|has_rings| MountHidden { has_rings }));
         check([false, true].map(|is_lazy| Unmount { is_lazy }));
@@ -199,7 +201,7 @@ mod tests {
         }
         check::<Request>(&[]);
         check::<Request>(&[0]);
-        check::<Request>(&[12]);
+        check::<Request>(&[13]);
         check::<Request>(&[3, 2]);
         check::<Request>(b"/etc");
         check::<Answer>(&[8, 2, 0, 0, 0, 0xff, 0xff]);

@@ -89,7 +89,7 @@ impl RingPermission {
 
     /// Holds the general permission, or else sets the parameter for one connection. Returns `None` if this process may not
     /// set it, or if another process holds the permission for too long.
-    pub(crate) fn give() -> Option<Self> {
+    pub fn give() -> Option<Self> {
         let until = Instant::now() + PATIENCE;
         let note = Note::of_root();
         let general = Self::general_of(File::open(PARAMETER).ok()?, &note, until).ok()?;

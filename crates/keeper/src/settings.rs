@@ -60,6 +60,8 @@ impl KeeperSettings<'_> {
             Request::Walk => has_directory && self.may_walk,
             Request::Unmount { .. } | Request::FindUsers => self.may_unmount,
             Request::IsAdministrator { .. } | Request::ConfirmMount | Request::End => true,
+            // A service that has made the mount answers this itself.
+            Request::PermitRings => false,
         }
     }
 }

@@ -84,9 +84,8 @@ impl Target {
     pub(crate) fn continuity(&self, manager: Option<&ServiceManager>) -> Continuity {
         match (self, manager) {
             (Self::Taken(_), _) => Continuity::TakenOver,
-            (Self::Made(..) | Self::Hidden(_), _) => Continuity::Kept,
-            (Self::New(..), Some(_)) => Continuity::Managed,
-            (Self::New(..), None) => Continuity::Unneeded,
+            (_, Some(_)) => Continuity::Managed,
+            (_, None) => Continuity::Unneeded,
         }
     }
 }

@@ -29,8 +29,6 @@ pub(crate) enum Continuity {
     Unneeded,
     /// The service manager can restart it.
     Managed,
-    /// A service can start another process for it.
-    Kept,
     /// Another process has served it before.
     TakenOver,
 }
@@ -79,7 +77,6 @@ impl TransportPlan {
             (Continuity::Managed, TransportChoice::Auto) => {
                 Some("the service manager can then restart it (transport=uring gives that up)".to_owned())
             }
-            (Continuity::Kept, _) => Some("the service can then replace its process".to_owned()),
             // fusermount3 checks only once whether the mount is dead, and the kernel ends rings only after their
             // process.
             (_, _) if options.kernel.auto_unmount => Some("auto-unmount needs /dev/fuse".to_owned()),
@@ -103,6 +100,26 @@ impl TransportPlan {
             }
             obstacle => Ok(Self { choice, rings, obstacle, is_general }),
         }
+    }
+
+    /// The transport of a mount of the service. `rings` are those of the process that serves it alone, or the reason why it has
+    /// none; `None` in a process that serves others, too.
+    ///
+    /// # Errors
+    /// Rings were requested but are not possible.
+    pub(crate) fn of_service(choice: TransportChoice, rings: Option<Result<Rings, String>>) -> Result<Self, Failure> {
+        let reason = match choice {
+            TransportChoice::Device => "requested by an option",
+            TransportChoice::Auto => "the service can then replace its process",
+            TransportChoice::Uring => "another process has served it",
+        };
+        let (rings, obstacle) = match (choice, rings) {
+            (TransportChoice::Uring, Some(Ok(rings))) => (Some(rings), None),
+            (TransportChoice::Uring, Some(Err(reason))) => return Err(refused(&reason)),
+            (TransportChoice::Uring, None) => return Err(refused(reason)),
+            (_, _) => (None, Some(reason.to_owned())),
+        };
+        Ok(Self { choice, rings, obstacle, is_general: false })
     }
 
     /// The rings, if the mount is to use them.

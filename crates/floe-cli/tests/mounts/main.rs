@@ -44,6 +44,7 @@ mod service {
     mod neighbours;
     mod remote;
     mod restarts;
+    mod rings;
     mod upgrades;
     mod user_adoption;
     mod user_fronts;

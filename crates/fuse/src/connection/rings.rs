@@ -1,6 +1,6 @@
 //! The rings of a mount that is served over io_uring.
 
-use std::{fmt, fs, io, sync::Arc};
+use std::{fmt, fs, io, os::fd::OwnedFd, sync::Arc};
 
 use floe_fuse_wire::Ring;
 use floe_keeper::RingPermission;
@@ -22,6 +22,8 @@ struct State {
     rings: Vec<(Ring, usize)>,
     /// The permission that root has given to all mounts, if so.
     general: Option<RingPermission>,
+    /// The permission that the keeper holds for the next mount alone, until this is closed.
+    kept: Option<OwnedFd>,
     /// Whether the kernel permits the next mount to use them.
     is_permitted: bool,
 }
@@ -47,7 +49,7 @@ impl Rings {
         }
         let rings = own.iter().zip(queues).map(|(cpu, queues)| Ok((Ring::new(queues)?, usize::from(*cpu))));
         let rings = rings.collect::<io::Result<_>>()?;
-        let state = State { rings, general: RingPermission::general(), is_permitted: false };
+        let state = State { rings, general: RingPermission::general(), kept: None, is_permitted: false };
         Ok(Self { state: Arc::new(Mutex::new(state)) })
     }
 
@@ -63,9 +65,16 @@ impl Rings {
         state.is_permitted = is_given || state.general.is_some();
     }
 
-    /// Releases the general permission, once the mount has begun.
+    /// As [`Rings::permit`], with a permission that holds until the descriptor is closed.
+    pub(crate) fn permit_with(&self, kept: Option<OwnedFd>) {
+        self.permit(kept.is_some());
+        self.lock().kept = kept;
+    }
+
+    /// Releases the permissions, once the mount has begun.
     pub(crate) fn release_permission(&self) {
-        self.lock().general = None;
+        let mut state = self.lock();
+        (state.general, state.kept) = (None, None);
     }
 
     /// Takes the rings out, each with the CPU of its thread.

@@ -68,6 +68,12 @@ impl Link {
 pub(super) fn connect(start: MountStart, setup: &MountSetup) -> Result<Connected, MountError> {
     let MountSetup { options, handles, .. } = setup;
     let permit_rings = |is_given| handles.rings.iter().for_each(|rings| rings.permit(is_given));
+    // For a mount that the keeper has made before.
+    let ask_for_rings = || {
+        if let Some(rings) = &handles.rings {
+            rings.permit_with(handles.keeper.as_ref().and_then(|keeper| keeper.permit_rings()));
+        }
+    };
     let new = |device| Connected { link: Link::new(device), place: None, auto_unmount: None, front_directory: None };
     match start {
         MountStart::Mountpoint(mountpoint) => {
@@ -89,7 +95,7 @@ pub(super) fn connect(start: MountStart, setup: &MountSetup) -> Result<Connected
             Ok(Connected { place: Some(place), auto_unmount, ..new(device) })
         }
         MountStart::Made(mounted) => {
-            permit_rings(false);
+            ask_for_rings();
             let Mounted { device, auto_unmount, place } = *mounted;
             Ok(Connected { place: Some(place), auto_unmount, ..new(device) })
         }
@@ -107,7 +113,7 @@ pub(super) fn connect(start: MountStart, setup: &MountSetup) -> Result<Connected
             Ok(Connected { link, place: Some(place), auto_unmount, front_directory: None })
         }
         MountStart::Front { directory, hidden: Some((device, terms)), .. } => {
-            permit_rings(false);
+            ask_for_rings();
             let mut connected = Connected { front_directory: Some(directory), ..new(device) };
             connected.link.agreement = terms.map(ConnectionTerms::agreement);
             Ok(connected)

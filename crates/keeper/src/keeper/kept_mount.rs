@@ -12,6 +12,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use super::{
     Keeper,
     pending_front::{FrontOrder, MadeFront, PendingFront},
+    ring_order::RingOrder,
     service::Service,
 };
 use crate::{
@@ -33,6 +34,8 @@ pub struct KeptMount {
     options: KernelOptions,
     schedule: Schedule,
     may_walk: bool,
+    /// Whether the other process may ask for rings. It may once.
+    may_have_rings: bool,
     /// The front that is to be mounted.
     front: Option<PendingFront>,
     /// Aborts the hidden connection of a front that is never mounted: the other process may not serve it.
@@ -46,6 +49,8 @@ pub enum KeptAnswer {
     Answered,
     /// It asks for the front, which must be mounted on another thread: the kernel asks that process.
     Front(FrontOrder),
+    /// It asks for rings, which must be permitted on another thread: this may wait for other mounts.
+    Rings(RingOrder),
     /// The process has ended or breaks the protocol.
     Ended,
 }
@@ -78,7 +83,8 @@ impl KeptMount {
     ) -> io::Result<(Self, KeeperSocket)> {
         let (ours, theirs) = pair()?;
         let service = Service::of_kept(place.clone());
-        let kept = Self { service, socket: ours, place, options, schedule, may_walk, front: None, unmounted: None };
+        let (may_have_rings, front, unmounted) = (false, None, None);
+        let kept = Self { service, socket: ours, place, options, schedule, may_walk, may_have_rings, front, unmounted };
         Ok((kept, KeeperSocket(theirs)))
     }
 
@@ -101,6 +107,11 @@ impl KeptMount {
         Ok((Self { front: Some(front), unmounted: Some(unmounted), ..kept }, socket))
     }
 
+    /// Permits rings to the connection when the other process asks for them.
+    pub fn permit_rings(&mut self) {
+        self.may_have_rings = true;
+    }
+
     /// Notes that the front is mounted.
     pub fn note_front(&mut self, made: &MadeFront) {
         self.place = made.place().clone();
@@ -117,7 +128,8 @@ impl KeptMount {
     pub fn renew(&mut self) -> io::Result<KeeperSocket> {
         let (ours, theirs) = pair()?;
         // The thread that looks up names ends with its socket.
-        (self.service, self.socket, self.may_walk) = (Service::of_kept(self.place.clone()), ours, false);
+        (self.service, self.socket) = (Service::of_kept(self.place.clone()), ours);
+        (self.may_walk, self.may_have_rings) = (false, false);
         Ok(KeeperSocket(theirs))
     }
 
@@ -142,6 +154,12 @@ impl KeptMount {
                 Ok(socket) => KeptAnswer::Front(FrontOrder::new(front, options, self.options.clone(), socket)),
                 Err(_) => KeptAnswer::Ended,
             };
+        }
+        if request == Request::PermitRings && std::mem::take(&mut self.may_have_rings) {
+            return self
+                .socket
+                .try_clone()
+                .map_or(KeptAnswer::Ended, |socket| KeptAnswer::Rings(RingOrder::new(socket)));
         }
         let settings = KeeperSettings {
             directory: Some(self.place.directory()),
@@ -216,7 +234,9 @@ mod tests {
             let path = PathBuf::from(directory.path());
             let asking = thread::spawn(move || {
                 let keeper = socket.into_keeper();
-                let is_refused = keeper.unmount(&path, Detach::Lazily).is_err() && keeper.walk().is_err();
+                let is_refused = keeper.unmount(&path, Detach::Lazily).is_err()
+                    && keeper.walk().is_err()
+                    && keeper.permit_rings().is_none();
                 (is_refused, keeper.confirm_mount().is_ok(), keeper.is_administrator(0))
             });
             while !asking.is_finished() {

@@ -199,6 +199,7 @@ impl Service {
                 Answer::Done
             }
             Request::End => Answer::Done,
+            Request::PermitRings => Answer::refused(libc::EPERM),
         };
         (answer, Vec::new())
     }
@@ -440,6 +441,7 @@ mod tests {
                 },
                 false,
             ),
+            (&plain, front_with_rings, Request::PermitRings, false),
             (&plain, nothing, Request::SetReadahead, false),
             (&reading_ahead, nothing, Request::SetReadahead, true),
             (&plain, nothing, Request::Walk, false),

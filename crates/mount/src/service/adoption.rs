@@ -27,7 +27,7 @@ use super::{
     mounting::{DONT_SYNC, check_file},
     record::{Record, path},
     record_key::RecordKey,
-    settings::settings_of_request,
+    settings::{has_rings, settings_of_request},
     users::Owner,
 };
 use crate::{control, prepared::schedule_of, remote, sealed_file::SealedFile};
@@ -123,8 +123,9 @@ impl Ledger {
             (Owner::User(_), None) => return Err(io::Error::other("the service does not serve other users any more")),
         }
         let process = Arc::new(process);
-        let mut domain = Domain::new(Arc::clone(&process), owner, 0, 1);
+        let mut domain = Domain::new(Arc::clone(&process), owner, 1);
         domain.has_unmanaged = unmanaged.is_some();
+        domain.has_rings = mounts.values().any(|kept| has_rings(&kept.record.request));
         self.state.lock().domains.insert(number, domain);
         let (mut continued, mut unfinished, mut count) = (Vec::new(), Vec::new(), 0);
         for (mount, kept) in mounts {

@@ -9,6 +9,7 @@ use std::{
 
 use floe_image::start_error;
 use floe_ipc::protocol::Answer;
+use floe_keeper::RingPermission;
 use floe_sync::Mutex;
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -61,6 +62,7 @@ impl Broker {
         let (users_socket, limits) = users.map(|(socket, limits)| (Arc::new(socket), limits)).unzip();
         // Only here: each mount would look at the sockets of all others.
         control::remove_leftovers();
+        RingPermission::restore();
         Self::with_sockets(socket, (users_socket, limits), options, remarks)
     }
 

@@ -1,17 +1,20 @@
 //! A domain: the confined process that serves mounts of the service.
 
 mod moves;
+mod own_rings;
 
 use std::{
     collections::HashMap,
     fs::File,
     io,
+    num::NonZero,
     os::{
         fd::OwnedFd,
         unix::net::{UnixListener, UnixStream},
     },
     sync::{Arc, mpsc},
     thread,
+    time::Duration,
 };
 
 use floe::{
@@ -27,6 +30,7 @@ use floe_sandbox::{Enforced, Sandbox};
 use floe_sync::Mutex;
 use rustix::{net::RecvFlags, process::setsid};
 
+use self::own_rings::OwnRings;
 use super::{
     broker_link::BrokerLink,
     kept_image::KeptFiles,
@@ -48,7 +52,7 @@ use crate::{
     prepared::{Mounting, mount_setup, serving_any},
     remote::{self, RemoteFiles},
     target::Target,
-    transport::{Continuity, TransportPlan},
+    transport::TransportPlan,
 };
 
 /// The hidden command of the program `floe` that serves mounts of a service, whose broker is at the other end of the standard
@@ -59,7 +63,12 @@ pub const DOMAIN_COMMAND: &str = "serve-for-another";
 struct Domain {
     broker: BrokerLink,
     engine: Arc<Engine>,
-    sessions: Sessions,
+    /// The session threads that its mounts share; `None` if it serves one mount, over io_uring.
+    sessions: Option<Sessions>,
+    /// The rings of that mount.
+    rings: Option<OwnRings>,
+    /// The number of session threads of the service, and how long they poll.
+    threads: (NonZero<usize>, Option<Duration>),
     enforced: Enforced,
     listeners: Listeners,
     /// Takes the numbers of mounts that have ended.
@@ -116,7 +125,8 @@ pub fn serve_for_broker(socket: OwnedFd) -> Result<(), Failure> {
     // A session of its own gets no signals of a terminal, and none if the broker dies.
     let _ = setsid();
     let lost = |error: io::Error| Failure::failed(format!("lost the service: {error}"));
-    let Some((Order::Begin { options, user }, descriptors)) = receive(&socket, RecvFlags::empty()).map_err(lost)?
+    let Some((Order::Begin { options, user, has_rings }, descriptors)) =
+        receive(&socket, RecvFlags::empty()).map_err(lost)?
     else {
         return Err(Failure::failed("the service breaks the protocol"));
     };
@@ -128,19 +138,26 @@ pub fn serve_for_broker(socket: OwnedFd) -> Result<(), Failure> {
     }
     #[cfg(debug_assertions)]
     crate::compromised::prepare();
+    let rings = has_rings.then(OwnRings::new);
     // All files come from the broker: this process opens none that belongs to an image.
-    let (sandbox, ()) = Sandbox::enter(serving_any(), settings.sandbox, || ())?;
+    let mut policy = serving_any();
+    policy.calls.rings = has_rings;
+    let (sandbox, ()) = Sandbox::enter(policy, settings.sandbox, || ())?;
     let enforced = sandbox.seal()?;
     let engine = Engine::new(&settings.open.engine)
         .map_err(|error| Failure::failed(format!("cannot start the engine of the service: {error}")))?;
     let no_threads = |error: io::Error| Failure::failed(format!("cannot start the threads of the service: {error}"));
-    let sessions = Sessions::start(&engine, settings.mount.threads, settings.mount.busy_polling).map_err(no_threads)?;
+    let threads = (settings.mount.threads, settings.mount.busy_polling);
+    let sessions = (!has_rings).then(|| Sessions::start(&engine, threads.0, threads.1));
+    let sessions = sessions.transpose().map_err(no_threads)?;
     let listeners = Listeners::start().map_err(no_threads)?;
     let (ends, ended) = mpsc::channel();
     let domain = Arc::new(Domain {
         broker,
         engine,
         sessions,
+        rings,
+        threads,
         enforced,
         listeners,
         ends,
@@ -352,14 +369,15 @@ impl Domain {
             idle: None,
             spill_directory: None,
         };
-        let transport = TransportPlan::new(settings.transport, &settings.mount, Continuity::Kept, settings.front)?;
+        let transport = TransportPlan::of_service(settings.transport, self.rings.as_ref().map(OwnRings::take))?;
         let (image, remote) = match remote::is_url(&location) {
             true => (None, Some(self.remote(*number, image, &settings.open)?)),
             false => (Some(image), None),
         };
         let launch = LaunchPlan::prepare(&image_path, &settings, launch, remote.as_deref(), &log)?;
         let mut setup = mount_setup(&settings, &held, &transport, &launch);
-        setup.handles.sessions = Some(self.sessions.clone());
+        setup.handles.sessions.clone_from(&self.sessions);
+        (setup.options.threads, setup.options.busy_polling) = self.threads;
         let (ends, ended) = (self.ends.clone(), *number);
         setup.hooks.ended = Some(Arc::new(move || {
             // The receiver lives as long as the process.
@@ -391,6 +409,7 @@ impl Domain {
         };
         let confined = Confined { image, enforced: self.enforced.clone(), remote, mounting, held };
         let mounted = confined.mount()?;
+        self.rings.iter().for_each(OwnRings::close);
         if !tuned.is_empty()
             && let Err(refusal) = mounted.source.tune(&tuned)
         {

@@ -80,7 +80,7 @@ pub(super) struct DomainProcess {
 
 impl DomainProcess {
     /// Starts a domain with the options of the service, and waits until it is confined: as another user if there is one. It waits for
-    /// the next broker at `listener`, a bound socket.
+    /// the next broker at `listener`, a bound socket. With `has_rings`, it serves one mount, over io_uring.
     ///
     /// # Errors
     /// The process cannot be started, or fails; it has then said why.
@@ -88,6 +88,7 @@ impl DomainProcess {
         options: &str,
         user: Option<(DomainUser, &UserLimits)>,
         listener: Option<BorrowedFd<'_>>,
+        has_rings: bool,
     ) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
             Failure::failed(format!("cannot start the process that reads images: {}", start_error(error)))
@@ -104,7 +105,8 @@ impl DomainProcess {
         drop(program);
         let mut domain = Self::of(ours, Pid::from_child(&child)).map_err(failed)?;
         domain.group = user.and_then(|(_, limits)| limits.confine(domain.id));
-        match domain.begin(options, user.map(|(user, _)| user), listener) {
+        let order = Order::Begin { options: options.to_owned(), user: user.map(|(user, _)| user), has_rings };
+        match domain.begin(&order, listener) {
             Ok(()) => Ok(domain),
             Err(error) => {
                 domain.kill();
@@ -195,10 +197,10 @@ impl DomainProcess {
         }
     }
 
-    fn begin(&self, options: &str, user: Option<DomainUser>, listener: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    fn begin(&self, order: &Order, listener: Option<BorrowedFd<'_>>) -> io::Result<()> {
         set_socket_timeout(&self.socket, Timeout::Send, Some(SEND_TIME_MAX))?;
         set_socket_timeout(&self.socket, Timeout::Recv, Some(START_TIME_MAX))?;
-        self.tell(&Order::Begin { options: options.to_owned(), user }, listener.as_slice())?;
+        self.tell(order, listener.as_slice())?;
         match receive(&self.socket, RecvFlags::empty())? {
             Some((Report::Ready, _)) => Ok(()),
             _ => Err(io::ErrorKind::UnexpectedEof.into()),

@@ -16,7 +16,7 @@ use std::{
 
 use floe_fuse::{ConnectionTerms, negotiate_hidden};
 use floe_ipc::protocol::{MountRequest, RefusalKind, ServedMount};
-use floe_keeper::{Access, FrontOrder, FrontTarget, HiddenMount, KeptMount, MadeFront, PendingFront};
+use floe_keeper::{Access, FrontOrder, FrontTarget, HiddenMount, KeptMount, MadeFront, PendingFront, RingPermission};
 use floe_remote_cache::CacheOptions;
 use rustix::{fs::fstat, process::geteuid};
 
@@ -41,6 +41,7 @@ use crate::{
     options::Settings,
     prepared::schedule_of,
     remote,
+    transport::TransportChoice,
 };
 
 /// How long a mount with `front=kernel` waits for metadata to be rendered.
@@ -102,7 +103,8 @@ impl Ledger {
         let later = later.and_then(|admission| Some((admission, request.clone(), files.image.try_clone().ok()?)));
         let obstacle = if later.is_some() { KEPT_LATER.to_owned() } else { obstacle };
         let number = self.next_number();
-        let (made, to_attach) = target.make(&settings.mount.kernel)?;
+        let has_rings = settings.transport == TransportChoice::Uring;
+        let (made, to_attach) = target.make(&settings.mount.kernel, has_rings)?;
         let waiter = self.keep(number, (domain, owner), request, (made, obstacle), files, settings)?;
         self.wait_until_served(number, &shown, &waiter)?;
         let mounted = self.attached(number, to_attach)?;
@@ -282,7 +284,11 @@ impl Ledger {
         };
         let state = StateFile::create()?.into();
         let (control_name, control) = control::UnnamedSocket::beside_others()?.into_parts();
-        let (device, hidden) = HiddenMount::open()?;
+        let has_rings = settings.transport == TransportChoice::Uring;
+        let (device, hidden) = {
+            let _permission = has_rings.then(RingPermission::give);
+            HiddenMount::open()?
+        };
         let terms = match owner {
             Owner::Service => None,
             // A process of the user must not keep others waiting.
@@ -299,7 +305,10 @@ impl Ledger {
             options.acl = options.acl.or(Some(true));
         }
         let (schedule, connections) = (schedule_of(self.priority), &self.fronts.connections);
-        let (keeper, socket) = KeptMount::of_front(pending, options, schedule, may_walk, connections)?;
+        let (mut keeper, socket) = KeptMount::of_front(pending, options, schedule, may_walk, connections)?;
+        if has_rings {
+            keeper.permit_rings();
+        }
         // Until the front is mounted, there is nothing to be adopted.
         let for_user = FrontForUser { detached: None, terms };
         let record = record_of((number, owner), request, keeper.place(), &control_name, Some(&for_user));

@@ -14,7 +14,7 @@ use std::{
 
 use floe_engine::Priority;
 use floe_image::ShownName;
-use floe_keeper::{Detach, KeptAnswer, Place, UnmountError, UnmountReason};
+use floe_keeper::{Detach, KeptAnswer, Place, RingOrder, UnmountError, UnmountReason};
 use floe_sync::Mutex;
 use rustix::{
     buffer::spare_capacity,
@@ -88,6 +88,8 @@ pub(super) struct Domain {
     pub(super) has_unmanaged: bool,
     /// Whether another one takes its place: it gets no new mounts.
     pub(super) is_retiring: bool,
+    /// Whether it serves one mount, over io_uring: no other one can continue that.
+    pub(super) has_rings: bool,
     /// The number of its remarks that were printed.
     remarks: Arc<AtomicU32>,
 }
@@ -109,14 +111,15 @@ pub(super) enum Watched {
 }
 
 impl Domain {
-    pub(super) fn new(process: Arc<DomainProcess>, owner: Owner, early_deaths: u32, expected: u32) -> Self {
+    pub(super) fn new(process: Arc<DomainProcess>, owner: Owner, expected: u32) -> Self {
         Self {
             process,
             owner,
-            early_deaths,
+            early_deaths: 0,
             expected,
             has_unmanaged: false,
             is_retiring: false,
+            has_rings: false,
             remarks: Arc::default(),
         }
     }
@@ -405,8 +408,24 @@ impl Ledger {
                 drop(state);
                 self.put_front(number, order);
             }
+            KeptAnswer::Rings(order) => {
+                drop(state);
+                self.permit_rings(order);
+            }
             KeptAnswer::Ended => self.unwatch(kept.keeper.socket()),
         }
+    }
+
+    /// Permits rings to the process that serves a mount, on a thread of its own: this waits for other mounts, and for that process.
+    fn permit_rings(&self, order: RingOrder) {
+        // The permission ends before this program does.
+        let activity = self.upgrade.activity();
+        let work = move || {
+            order.carry_out();
+            drop(activity);
+        };
+        // Without a thread, the process waits until its client gives up.
+        let _ = thread::Builder::new().name("floe-rings".to_owned()).spawn(work);
     }
 
     /// Leaves the mounts as they are, with their names and their control sockets, because this process ends.

@@ -10,7 +10,7 @@ use super::users::DomainUser;
 
 /// The version of these messages. Those of adoption, [`Order::Adopt`], [`Report::Adopting`] and [`Report::Kept`], are the same in all
 /// versions.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// The version of the messages of this process.
 pub(super) fn version() -> u32 {
@@ -31,6 +31,8 @@ encoded! {
             options: String,
             /// Another user, whose process it becomes.
             user: Option<DomainUser>,
+            /// Whether it serves one mount, over io_uring.
+            has_rings: bool,
         },
         /// Serve a mount. Beside the message come the socket to its keeper and the descriptors of the mount.
         2 => Attach { attachment: Attachment },
@@ -284,10 +286,11 @@ mod tests {
             check(&Order::Render { rendering: rendering(haste) });
         }
         for order in [
-            Order::Begin { options: "cache=1M".to_owned(), user: None },
+            Order::Begin { options: "cache=1M".to_owned(), user: None, has_rings: true },
             Order::Begin {
                 options: String::new(),
                 user: Some(DomainUser { uid: 7, gid: 8, memory_bytes: 1 << 30, may_be_real_time: true }),
+                has_rings: false,
             },
             Order::Attach { attachment },
             Order::End,

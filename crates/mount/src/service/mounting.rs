@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     control, failure::Failure, handover::StateFile, launch::ProfileChoice, options::Settings, prepared::schedule_of,
-    remote,
+    remote, transport::TransportChoice,
 };
 
 /// How long a domain may take to open an image. Its client waits a little longer.
@@ -90,7 +90,7 @@ impl Ledger {
             Some(image) => image,
             None => self.open_remote(caller.owner, &request, &settings)?,
         };
-        let domain = self.domain_for_new(caller.owner)?;
+        let domain = self.domain_for_new(caller.owner, settings.transport == TransportChoice::Uring)?;
         let files = ImageFiles { image, devices, launch };
         let mounted = self.mount_in((domain, caller.owner), request, files, target, &settings);
         self.release(domain);
@@ -189,7 +189,10 @@ impl Ledger {
             let record = record_of((number, owner), &request, &place, &control_name, None).seal(&self.key)?.into();
             // Names are looked up with the rights of this process.
             let may_walk = owner == Owner::Service && settings.profile != ProfileChoice::Off;
-            let (keeper, socket) = KeptMount::new(place, options.clone(), schedule_of(self.priority), may_walk)?;
+            let (mut keeper, socket) = KeptMount::new(place, options.clone(), schedule_of(self.priority), may_walk)?;
+            if settings.transport == TransportChoice::Uring {
+                keeper.permit_rings();
+            }
             let (sender, waiter) = mpsc::channel();
             let files = KeptFiles { device, state, control: control.into(), record, image, devices, metadata: None };
             let kept = KeptImage {
@@ -264,12 +267,17 @@ impl Ledger {
         process.tell(&Order::Attach { attachment }, &descriptors)
     }
 
-    /// The number of a domain for a new mount. It does not end before it is [released](Self::release).
-    fn domain_for_new(&self, owner: Owner) -> Result<u64, Refusal> {
+    /// The number of a domain for a new mount; one for this mount alone if it `has_rings`. It does not end before it is
+    /// [released](Self::release).
+    fn domain_for_new(&self, owner: Owner, has_rings: bool) -> Result<u64, Refusal> {
+        if has_rings {
+            return self.start_domain(owner, true).map_err(refusal);
+        }
         let running = || {
             let mut state = self.state.lock();
             let is_good = |domain: &Domain| {
-                domain.owner == owner && domain.early_deaths < EARLY_DEATHS_MAX && !domain.is_retiring
+                let is_shared = !domain.has_rings && !domain.is_retiring;
+                domain.owner == owner && domain.early_deaths < EARLY_DEATHS_MAX && is_shared
             };
             let good = state.domains.iter_mut().filter(|(_, domain)| is_good(domain));
             good.min_by_key(|(number, _)| **number).map(|(number, domain)| {
@@ -285,7 +293,7 @@ impl Ledger {
         if let Some(number) = running() {
             return Ok(number);
         }
-        self.start_domain(owner, 0, 1).map_err(refusal)
+        self.start_domain(owner, false).map_err(refusal)
     }
 
     /// Notes that a mount of a domain is made, or will not be.
@@ -297,11 +305,12 @@ impl Ledger {
         self.end_if_unused(domain);
     }
 
-    /// Starts a domain, for `expected` mounts that are being made. Returns its number.
+    /// Starts a domain, for mounts that are being made until it is [released](Self::release); over io_uring if it `has_rings`. Returns
+    /// its number.
     ///
     /// # Errors
     /// Its process cannot be started, or cannot be confined.
-    pub(super) fn start_domain(&self, owner: Owner, early_deaths: u32, expected: u32) -> Result<u64, Failure> {
+    pub(super) fn start_domain(&self, owner: Owner, has_rings: bool) -> Result<u64, Failure> {
         let number = self.next_number();
         let user = match (owner, &self.users) {
             (Owner::User(user), Some(limits)) => Some((limits.domain_user(user), limits)),
@@ -312,9 +321,11 @@ impl Ledger {
             self.remark(format_args!("the next service will not know the mounts of process {number}: {error}"));
             None
         });
-        let process = DomainProcess::start(&self.options_for(owner), user, listener.as_ref().map(AsFd::as_fd));
+        let (options, listener) = (self.options_for(owner), listener.as_ref().map(AsFd::as_fd));
+        let process = DomainProcess::start(&options, user, listener, has_rings);
         let process = Arc::new(process.inspect_err(|_| self.remove_name(number))?);
-        let domain = Domain::new(Arc::clone(&process), owner, early_deaths, expected);
+        let mut domain = Domain::new(Arc::clone(&process), owner, 1);
+        domain.has_rings = has_rings;
         self.state.lock().domains.insert(number, domain);
         let watched = self
             .watch(process.socket(), Watched::Domain(number))

@@ -64,7 +64,7 @@ impl Ledger {
     pub(super) fn renew_domains(self: &Arc<Self>) -> Vec<String> {
         let numbers: Vec<u64> = {
             let mut state = self.state.lock();
-            state.domains.values_mut().for_each(|domain| domain.is_retiring = true);
+            state.domains.values_mut().for_each(|domain| domain.is_retiring = !domain.has_rings);
             let mut numbers: Vec<_> =
                 state.domains.iter().map(|(number, domain)| (domain.owner != Owner::Service, *number)).collect();
             // Those of other users come last: they may take as long as these users like.
@@ -74,20 +74,24 @@ impl Ledger {
         numbers.into_iter().flat_map(|number| self.renew_domain(number)).collect()
     }
 
-    /// Replaces a domain. Returns a line for each mount that stays there.
+    /// Replaces a domain, unless its mount is over io_uring. Returns a line for each mount that stays there.
     pub(super) fn renew_domain(self: &Arc<Self>, old: u64) -> Vec<String> {
         self.wait_for_expected(old);
-        let (process, owner, mounts) = {
+        let (process, owner, mounts, has_rings) = {
             let mut state = self.state.lock();
             let Some(domain) = state.domains.get_mut(&old) else { return Vec::new() };
-            domain.is_retiring = true;
-            let (process, owner) = (Arc::clone(&domain.process), domain.owner);
+            domain.is_retiring = !domain.has_rings;
+            let (process, owner, has_rings) = (Arc::clone(&domain.process), domain.owner, domain.has_rings);
             let mounts = state.mounts.iter().filter(|(_, kept)| kept.domain == old).map(|(number, _)| *number);
-            (process, owner, mounts.collect::<Vec<_>>())
+            (process, owner, mounts.collect::<Vec<_>>(), has_rings)
         };
         if mounts.is_empty() {
             self.end_if_unused(old);
             return Vec::new();
+        }
+        if has_rings {
+            let stays = |number| self.stay(number, old, "a mount over io_uring cannot be handed over");
+            return mounts.into_iter().filter_map(stays).collect();
         }
         let new = match self.start_to_continue(owner) {
             Ok(new) => new,

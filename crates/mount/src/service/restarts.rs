@@ -69,6 +69,10 @@ impl Ledger {
             dead.process.wait_for_end();
             return;
         }
+        if dead.has_rings {
+            dead.process.wait_for_end();
+            return self.end_with(dead, &orphans);
+        }
         // Readers wait for both.
         let (was_killed, next) = thread::scope(|scope| {
             let starting = scope.spawn(|| self.start_to_continue(dead.owner));
@@ -105,7 +109,7 @@ impl Ledger {
     pub(super) fn start_to_continue(&self, owner: Owner) -> Result<u64, Failure> {
         // No new mount is to start another one meanwhile.
         let _starting = (owner == Owner::Service).then(|| self.starting.lock());
-        self.start_domain(owner, 0, 1)
+        self.start_domain(owner, false)
     }
 
     /// Has a domain that was just started continue mounts. Those that it cannot continue are lost.
@@ -171,6 +175,21 @@ impl Ledger {
             // The end of the domain is an event of its own.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(Some((waiter, earlier_source))),
             attached => attached.map(|()| Some((waiter, earlier_source))),
+        }
+    }
+
+    /// Ends mounts over io_uring whose process has died. Their connections end with the last descriptors.
+    fn end_with(self: &Arc<Self>, dead: &Domain, numbers: &[u64]) {
+        for number in numbers {
+            let directory = self.state.lock().mounts.get(number).map(|kept| kept.place().directory().to_owned());
+            if let Some(directory) = directory {
+                let (directory, process) = (directory.shown(), dead.process.id);
+                self.remark(format_args!(
+                    "{directory}: the mount is lost: process {process}, which served it over io_uring, has died"
+                ));
+                // This closes the connection before it unmounts: the end of a front waits for requests.
+                self.forget(*number);
+            }
         }
     }
 

@@ -47,6 +47,11 @@ pub(super) fn settings_of_request(request: &MountRequest) -> Result<Settings, Fa
     settings_of_mount(&request.options, &path(&request.image), devices)
 }
 
+/// Whether the mount of a request is over io_uring.
+pub(super) fn has_rings(request: &MountRequest) -> bool {
+    settings_of_request(request).is_ok_and(|settings| settings.transport == TransportChoice::Uring)
+}
+
 /// The settings of the service itself: those that all its mounts share.
 ///
 /// # Errors
@@ -120,7 +125,6 @@ pub fn check_mount(image: &Path, settings: &Settings) -> Result<(), Failure> {
     }
     settings.check_profile()?;
     for (is_set, what) in [
-        (settings.transport == TransportChoice::Uring, "transport=uring"),
         (settings.decode_marks.is_some(), "decode-marks="),
         (mount.kernel.auto_unmount, "auto-unmount"),
         // The requests that a descriptor of a dead process has received would be lost.
@@ -147,7 +151,8 @@ mod tests {
             ("/a", "front=kernel", true),
             ("/a", "overlay-xattrs=user", true),
             ("/a", "overlay-xattrs=user,front=kernel", false),
-            ("/a", "transport=uring", false),
+            ("/a", "transport=uring", true),
+            ("/a", "transport=uring,auto-unmount", false),
             ("/a", "profile=learn", false),
             ("/a", "profile=/x", true),
             ("/a", "profile=/x,subdir=usr", false),

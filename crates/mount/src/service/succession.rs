@@ -71,6 +71,8 @@ pub(super) struct PassedDomain {
     pub(super) owner: Owner,
     pub(super) process: PassedProcess<RawFd>,
     pub(super) has_unmanaged: bool,
+    #[serde(default)]
+    has_rings: bool,
 }
 
 /// A mount that a domain serves.
@@ -131,11 +133,12 @@ impl Ledger {
     pub(super) fn continue_all(&self, succession: &mut Succession, inherited: &mut InheritedDescriptors) {
         self.reserve_numbers(succession.last_number);
         self.fetching.take_children(std::mem::take(&mut succession.fetching));
-        for PassedDomain { number, owner, process, has_unmanaged } in std::mem::take(&mut succession.domains) {
+        for PassedDomain { number, owner, process, has_unmanaged, has_rings } in std::mem::take(&mut succession.domains)
+        {
             let (id, added) = (process.id, process.take(inherited).map(DomainProcess::passed));
             let added = added.and_then(|process| {
-                let mut domain = Domain::new(Arc::new(process), owner, 0, 0);
-                domain.has_unmanaged = has_unmanaged;
+                let mut domain = Domain::new(Arc::new(process), owner, 0);
+                (domain.has_unmanaged, domain.has_rings) = (has_unmanaged, has_rings);
                 self.state.lock().domains.insert(number, domain.clone());
                 self.watch(domain.process.socket(), Watched::Domain(number))?;
                 Ok(self.watch(domain.process.end(), Watched::DomainEnd(number))?)
@@ -250,6 +253,7 @@ impl Succession {
                 owner: domain.owner,
                 process: domain.process.pass(&mut *pass)?,
                 has_unmanaged: domain.has_unmanaged,
+                has_rings: domain.has_rings,
             });
         }
         let mounts = state.mounts.iter().map(|(number, kept)| PassedMount::of(*number, kept, &mut *pass));

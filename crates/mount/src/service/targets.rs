@@ -4,7 +4,9 @@ use std::{os::fd::OwnedFd, path::PathBuf, sync::Arc};
 
 use floe_fuse::{MountError, Mountpoint};
 use floe_ipc::protocol::{MountTarget, PATH_BYTES_MAX, RefusalKind};
-use floe_keeper::{DetachedMount, Directory, FrontTarget, KernelOptions, Mounted, Peer, PeerNamespaces, Place};
+use floe_keeper::{
+    DetachedMount, Directory, FrontTarget, KernelOptions, Mounted, Peer, PeerNamespaces, Place, RingPermission,
+};
 use rustix::{
     fs::{FileType, OFlags, fcntl_getfl, fstat, major, minor},
     net::{AddressFamily, SocketFlags, SocketType, socketpair},
@@ -109,15 +111,21 @@ impl TargetFile {
 }
 
 impl<'caller> Target<'caller> {
-    /// Makes the mount. Returns it, and what is to be attached once it is served.
+    /// Makes the mount, over io_uring if it `has_rings`. Returns it, and what is to be attached once it is served.
     ///
     /// # Errors
     /// The kernel refuses.
-    pub(super) fn make(self, options: &KernelOptions) -> Result<(Made, Option<ToAttach<'caller>>), Refusal> {
+    pub(super) fn make(
+        self,
+        options: &KernelOptions,
+        has_rings: bool,
+    ) -> Result<(Made, Option<ToAttach<'caller>>), Refusal> {
         match self {
             Self::Directory(directory) => {
                 let shown = directory.path().to_owned();
                 let mountpoint = mountpoint_of(directory)?;
+                // For the first message of the kernel. Without it, the process that serves the mount says why there are no rings.
+                let _permission = has_rings.then(RingPermission::give);
                 let made = Mounted::on(&mountpoint, options)
                     .map_err(|failure| refusal(MountError::of(&shown, failure).into()))?;
                 let Mounted { device, place, .. } = made;

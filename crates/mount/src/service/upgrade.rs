@@ -199,7 +199,7 @@ pub fn check_continuation(input: OwnedFd, options: &str) -> Result<&'static str,
     for mount in &succession.mounts {
         settings_of_request(&mount.request())?;
     }
-    let domain = DomainProcess::start(options, None, None)?;
+    let domain = DomainProcess::start(options, None, None, false)?;
     domain.kill();
     domain.wait_for_end();
     Ok(CHECKED)

@@ -18,7 +18,7 @@ use super::{
     control_group::{ControlGroup, DelegatedGroup},
     refusal::Refusal,
 };
-use crate::{failure::Failure, front::Front, options::Settings, quantity};
+use crate::{failure::Failure, front::Front, options::Settings, quantity, transport::TransportChoice};
 
 /// The maximum number of processes that read images for one user: there is one for each user namespace.
 const DOMAINS_MAX: usize = 8;
@@ -315,6 +315,10 @@ impl UserLimits {
 /// # Errors
 /// The options are root's, or others may not be admitted on this machine.
 pub(super) fn check_options(settings: &mut Settings, limits: &UserLimits, is_users: bool) -> Result<(), Refusal> {
+    let not_offered = |what: &str| Err((RefusalKind::NotOffered, format!("{what} {FOR_ROOT}")));
+    if settings.transport == TransportChoice::Uring {
+        return not_offered("transport=uring");
+    }
     if limits.fronts_bytes.is_none() {
         if settings.front == Front::Kernel {
             let message = "front=kernel is root's here: root permits it to users with floe serve --users=fronts";
@@ -323,7 +327,6 @@ pub(super) fn check_options(settings: &mut Settings, limits: &UserLimits, is_use
         settings.front = Front::Fuse;
     }
     let kernel = &mut settings.mount.kernel;
-    let not_offered = |what: &str| Err((RefusalKind::NotOffered, format!("{what} {FOR_ROOT}")));
     if let Some(option) = kernel.others.first() {
         return not_offered(option);
     }

@@ -49,7 +49,7 @@ pub(super) const MOUNT: &[OptionRow] = &[
         text("auto|dev|uring", |to, value| put(&mut to.transport, value)),
         "how requests come from the kernel: over /dev/fuse, or over io_uring (Linux 6.14; for root, and where root has set the \
          kernel's parameter fuse.enable_uring), which is faster but excludes floe upgrade; auto: over io_uring with the kernel's \
-         EROFS in front, and where the parameter is set",
+         EROFS in front, and where the parameter is set, but not in the service",
     )
     .default("auto")
     .shown(|now| now.transport.to_string()),
