@@ -23,6 +23,7 @@ mod subject;
 mod workload;
 
 use clap::Subcommand;
+pub(crate) use containers::Node;
 pub(crate) use session::Session;
 
 use crate::task_error::Outcome;

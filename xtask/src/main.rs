@@ -7,6 +7,7 @@ mod dist;
 mod fixtures;
 mod mutate;
 mod nightly;
+mod roots;
 mod roundtrip;
 mod stress;
 mod task_error;
@@ -39,6 +40,8 @@ enum Task {
     Bench(Box<bench::Arguments>),
     /// Build images of a real tree, read each with Floe, the kernel and the reference tool, and compare with the tree
     Roundtrip(roundtrip::Arguments),
+    /// Make container images of real systems, and compare the trees that containerd and Floe give
+    Roots(roots::Arguments),
     /// Mutate the structures of real images, and run everything that reads images on them
     Mutate(Box<mutate::Arguments>),
     /// Run the tests on every reference image, and those that take hours
@@ -54,6 +57,7 @@ fn main() -> Result<(), TaskError> {
         Task::Tidy => tidy::run(),
         Task::Fixtures(arguments) => fixtures::run(&arguments),
         Task::Roundtrip(arguments) => roundtrip::run(&arguments),
+        Task::Roots(arguments) => roots::run(&arguments),
         Task::Mutate(arguments) => mutate::run(&arguments),
         Task::Nightly(arguments) => nightly::run(&arguments),
         Task::Stress(arguments) => stress::run(&arguments),

@@ -92,6 +92,13 @@ const PARTS: &[Part] = &[
         variables: "",
     },
     Part {
+        name: "roots",
+        about: "container images of ten Debian systems: the trees of Floe against what containerd unpacks",
+        minutes: 20,
+        command: "run --release -p xtask -- roots",
+        variables: "",
+    },
+    Part {
         name: "servers",
         about: "20,000 wrong answers of servers, and 200 clients at a time",
         minutes: 10,

@@ -125,7 +125,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
 }
 
 /// Floe in its release build.
-fn release() -> Outcome<PathBuf> {
+pub(crate) fn release() -> Outcome<PathBuf> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     let status = command.args(["build", "--release", "--package", "floe-cli"]).current_dir(workspace_root()).status();
     match status.during("cargo cannot be run")?.success() {
@@ -157,7 +157,7 @@ fn remove(directory: &Path) -> Outcome {
 }
 
 /// Runs a program that must succeed.
-fn succeed(command: &mut Command) -> Outcome {
+pub(crate) fn succeed(command: &mut Command) -> Outcome {
     let output = command.output().during(command.get_program().display())?;
     if output.status.success() {
         return Ok(());

@@ -10,6 +10,7 @@ mod stargz;
 mod start;
 
 use clap::Subcommand;
+pub(crate) use node::Node;
 
 use crate::task_error::Outcome;
 

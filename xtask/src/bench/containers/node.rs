@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Stdio},
     thread,
     time::{Duration, Instant},
@@ -25,7 +25,7 @@ const PROGRAMS: [&str; 7] =
     ["containerd", "containerd-shim-runc-v2", "ctr", "ctr-remote", "runc", "mkfs.erofs", "curl"];
 
 /// A node whose script reports what it does, line by line. Dropping it ends all of its processes.
-pub(super) struct Node {
+pub(crate) struct Node {
     child: Child,
     input: ChildStdin,
     lines: BufReader<ChildStdout>,
@@ -43,7 +43,7 @@ pub(super) struct Taken {
 
 impl Node {
     /// Starts a node with files in `folder`, which runs `script` when it is told to go.
-    pub(super) fn start(folder: &Path, floe: &Path, script: &str) -> Outcome<Self> {
+    pub(crate) fn start(folder: &Path, floe: &Path, script: &str) -> Outcome<Self> {
         let root = ContainerRoot::new().ok_or_else(|| TaskError::new("there is no root directory with containerd"))?;
         let programs = floe.parent().unwrap_or(Path::new("/"));
         let script = format!("data=/run/scene\n{CONTAINERD_NODE}{CONTAINERS}\n{script}\n");
@@ -83,6 +83,11 @@ impl Node {
             line if line == expected => Ok(()),
             line => Err(TaskError::new(format!("the node says '{line}' instead of '{expected}'"))),
         }
+    }
+
+    /// A path in its root directory, for this process.
+    pub(crate) fn path(&self, inside: &str) -> PathBuf {
+        Path::new("/proc").join(self.child.id().to_string()).join("root").join(inside)
     }
 
     /// What its processes have taken so far.
