@@ -4,6 +4,7 @@ mod conversion;
 mod image;
 mod launched;
 mod layout;
+mod mounters;
 mod node;
 mod nodes;
 mod stargz;
@@ -25,6 +26,8 @@ pub(crate) struct Arguments {
 enum What {
     /// From the pull to the first line of a program: Floe's snapshotter, containerd's own, and the limit, always cold
     Start(start::Arguments),
+    /// Launches with what Floe mounts and what other programs mount: apptainer, an AppImage, rootless Podman, always cold
+    Mounters(mounters::Arguments),
     /// Converting the layers of an image to EROFS: Floe and ctr
     Convert(conversion::Arguments),
     /// 1,000 nodes that start an image at the same time, simulated: bytes from the registry, and when nodes are ready
@@ -35,6 +38,7 @@ enum What {
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     match &arguments.what {
         What::Start(arguments) => start::run(arguments),
+        What::Mounters(arguments) => mounters::run(arguments),
         What::Convert(arguments) => conversion::run(arguments),
         What::Nodes(arguments) => nodes::run(arguments),
     }

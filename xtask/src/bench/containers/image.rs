@@ -110,7 +110,8 @@ impl ContainerImage {
         self.folder.join(format!("{}.profile", program.name()))
     }
 
-    fn merged_layer(&self) -> Outcome<PathBuf> {
+    /// Its layers merged into one image.
+    pub(super) fn merged_layer(&self) -> Outcome<PathBuf> {
         blobs_of(&self.merged)?.pop().ok_or_else(|| TaskError::new("the merged image has no layer"))
     }
 

@@ -21,8 +21,21 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const CONTAINERS: &str = include_str!("node.sh");
 
 /// The programs of a node, which are in use there and therefore in the page cache.
-const PROGRAMS: [&str; 7] =
-    ["containerd", "containerd-shim-runc-v2", "ctr", "ctr-remote", "runc", "mkfs.erofs", "curl"];
+const PROGRAMS: [&str; 13] = [
+    "containerd",
+    "containerd-shim-runc-v2",
+    "ctr",
+    "ctr-remote",
+    "runc",
+    "mkfs.erofs",
+    "curl",
+    "apptainer",
+    "conmon",
+    "crun",
+    "fusermount3",
+    "podman",
+    "squashfuse_ll",
+];
 
 /// A node whose script reports what it does, line by line. Dropping it ends all of its processes.
 pub(crate) struct Node {
