@@ -78,6 +78,11 @@ const NOT_RUN: [(&str, &str, &str); 43] = [
     ("service.md", "systemctl", "needs systemd; tests/mounts/service mounts through the service"),
     (
         "service.md",
+        "floe mount --service -o transport=uring",
+        "needs Linux 6.14; tests/mounts/service/rings.rs mounts so",
+    ),
+    (
+        "service.md",
         "let mut service = floe::service",
         "as the example of ServiceClient, which the tests of floe-ipc compile",
     ),
