@@ -27,7 +27,7 @@ use support::{
 };
 
 /// The number of wrong answers, unless `FLOE_HOSTILE_ANSWERS` sets it.
-const ANSWERS: u64 = 400;
+const ANSWERS: u64 = 200;
 
 /// The memory limit for all of it, including the server, in bytes.
 const RESIDENT_BYTES_MAX: u64 = 256 << 20;

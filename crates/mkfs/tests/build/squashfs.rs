@@ -82,7 +82,7 @@ const ROWS: [Row; 15] = [
 ];
 
 /// One row of so many is built for each commit, all of them by `cargo xtask nightly`.
-const ROWS_STEP: usize = 3;
+const ROWS_STEP: usize = 5;
 
 /// A tree with all types of files, long listings, holes, duplicates and sizes around those of blocks.
 fn make_tree(root: &Path) {
