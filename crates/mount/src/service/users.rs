@@ -9,7 +9,7 @@ use floe_ipc::{
 use floe_keeper::{Access, FuseConfiguration, MountTable, Peer, PeerNamespaces, is_administrator};
 use rustix::{
     net::sockopt::socket_peercred,
-    process::{DumpableBehavior, Gid, Resource, Rlimit, Uid, geteuid, set_dumpable_behavior, setrlimit},
+    process::{DumpableBehavior, Gid, Resource, Rlimit, Uid, geteuid, getrlimit, set_dumpable_behavior, setrlimit},
     thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
 };
 use serde::{Deserialize, Serialize};
@@ -88,6 +88,18 @@ encoded! {
         pub memory_bytes: u64,
         /// Whether its threads may be scheduled in real time.
         pub may_be_real_time: bool,
+    }
+}
+
+/// Lets the processes that this one starts have real-time threads once they belong to other users. They inherit the limit.
+///
+/// # Errors
+/// This process may not raise it.
+fn permit_real_time() -> rustix::io::Result<()> {
+    let limit = getrlimit(Resource::Rtprio);
+    match limit.maximum {
+        Some(0) => setrlimit(Resource::Rtprio, Rlimit { maximum: Some(1), ..limit }),
+        _ => Ok(()),
     }
 }
 
@@ -248,7 +260,12 @@ impl UserLimits {
                 Some(("fronts", size)) => {
                     limits.fronts_bytes = Some(quantity::bytes(size).map_err(|reason| wrong(&reason))?);
                 }
-                None if word == "real-time" => limits.may_be_real_time = true,
+                None if word == "real-time" => {
+                    permit_real_time().map_err(|error| {
+                        wrong(&format!("{error} (it needs CAP_SYS_RESOURCE, or LimitRTPRIO=1 in the unit)"))
+                    })?;
+                    limits.may_be_real_time = true;
+                }
                 None if word == "fronts" => limits.fronts_bytes = Some(FRONTS_BYTES),
                 _ => {
                     return Err(wrong(

@@ -256,6 +256,10 @@ fn the_service_is_roots_alone_until_users_are_permitted() {
         ),
         "{refused:?}"
     );
+    let mut powerless = Command::new("prlimit");
+    powerless.args(["--rtprio=0", "setpriv", "--bounding-set=-sys_resource"]).arg(env!("CARGO_BIN_EXE_floe"));
+    let refused = run(powerless.args(["serve", "--users=real-time"]));
+    assert!(told(&refused).1.contains("--users=real-time: Operation not permitted"), "{refused:?}");
     let folder = tempfile::tempdir().expect("a directory");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("ours");
     copy_program(env!("CARGO_BIN_EXE_floe"), folder.path().join("floe"));
