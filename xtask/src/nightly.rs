@@ -35,7 +35,7 @@ struct Part {
 const PARTS: &[Part] = &[
     Part {
         name: "images",
-        about: "all tests, with every reference image instead of one in ten, and all combinations of options",
+        about: "all tests, with every reference image instead of one in twenty, and all combinations of options",
         minutes: 30,
         command: "test --workspace --no-fail-fast",
         variables: "FLOE_IMAGES=all FLOE_GO=1",

@@ -80,19 +80,19 @@ impl Corpus {
         lines.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line}"))).collect()
     }
 
-    /// The images that one run reads: those of `fixtures/` and one in ten of the others, chosen by a hash of the name.
-    /// `FLOE_IMAGES` selects another tenth by its number, or `all`; `FLOE_IMAGE` keeps those with that word in their names.
+    /// The images that one run reads: those of `fixtures/` and one in twenty of the others, chosen by a hash of the name.
+    /// `FLOE_IMAGES` selects another twentieth by its number, or `all`; `FLOE_IMAGE` keeps those with that word in their names.
     ///
     /// # Panics
-    /// As [`images`](Self::images), or `FLOE_IMAGES` is neither `all` nor a number below 10.
+    /// As [`images`](Self::images), or `FLOE_IMAGES` is neither `all` nor a number below 20.
     pub fn sample(&self) -> Vec<ImageRecord> {
         let images = self.images().into_iter();
         if let Ok(word) = env::var("FLOE_IMAGE") {
             return images.filter(|image| image.name.contains(&word)).collect();
         }
-        let Some(tenth) = sample::part() else { return images.collect() };
+        let Some(part) = sample::part() else { return images.collect() };
         let always: HashSet<String> = Self::fixtures().images().into_iter().map(|image| image.name).collect();
-        let is_chosen = |name: &str| always.contains(name) || xxh64(name.as_bytes(), 0) % sample::PARTS == tenth;
+        let is_chosen = |name: &str| always.contains(name) || xxh64(name.as_bytes(), 0) % sample::PARTS == part;
         images.filter(|image| is_chosen(&image.name)).collect()
     }
 

@@ -3,7 +3,7 @@
 use std::env;
 
 /// The number of parts from which `FLOE_IMAGES` selects.
-pub(crate) const PARTS: u64 = 10;
+pub(crate) const PARTS: u64 = 20;
 
 /// The number below [`PARTS`] in `FLOE_IMAGES`, by default 0; `None` if it is `all`.
 ///
@@ -12,7 +12,7 @@ pub(crate) const PARTS: u64 = 10;
 pub(crate) fn part() -> Option<u64> {
     match env::var("FLOE_IMAGES") {
         Ok(all) if all == "all" => None,
-        Ok(number) => Some(number.parse().ok().filter(|part| *part < PARTS).expect("FLOE_IMAGES: 'all', or 0 to 9")),
+        Ok(number) => Some(number.parse().ok().filter(|part| *part < PARTS).expect("FLOE_IMAGES: 'all', or 0 to 19")),
         Err(_) => Some(0),
     }
 }
@@ -20,7 +20,7 @@ pub(crate) fn part() -> Option<u64> {
 /// Every `step`th row, from another one on for each number in `FLOE_IMAGES`; all rows with `FLOE_IMAGES=all`.
 ///
 /// # Panics
-/// `FLOE_IMAGES` is neither `all` nor a number below 10, or `step` is zero.
+/// `FLOE_IMAGES` is neither `all` nor a number below 20, or `step` is zero.
 pub fn sample<Row>(rows: &[Row], step: usize) -> Vec<&Row> {
     match part() {
         None => rows.iter().collect(),
