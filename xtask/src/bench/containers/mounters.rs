@@ -56,7 +56,7 @@ pub(super) struct Arguments {
     contest: Contest,
 }
 
-/// What is launched, and by whom.
+/// The launches that are measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Launch {
     /// A SIF file in apptainer

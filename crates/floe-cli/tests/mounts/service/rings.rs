@@ -77,6 +77,14 @@ fn mount(service: &Service, image: &Path, front: &str) -> Place {
     service.mount(image, &["-o", &format!("transport=uring,front={front},cache-directory={}", cache.display())])
 }
 
+/// Mounts an image with each front. The mounts, with their fronts, and their processes.
+fn mount_each(service: &Service, images: &[PathBuf]) -> (Vec<(Place, &'static str)>, Vec<Option<Pid>>) {
+    let mounts: Vec<_> =
+        fronts().iter().zip(images).map(|(front, image)| (mount(service, image, front), *front)).collect();
+    let processes = mounts.iter().map(|(place, _)| process_of(service, place)).collect();
+    (mounts, processes)
+}
+
 /// A line of `floe status` of a mount.
 fn line(service: &Service, place: &Place, key: &str) -> String {
     let told = run(service.floe().arg("status").arg(&place.path));
@@ -250,9 +258,7 @@ fn the_next_broker_adopts_mounts_over_io_uring() {
     let mut service = start();
     let shared = service.mount(&demo(), &["-o", "front=fuse"]);
     let domain = service.domain();
-    let mounts: Vec<(Place, &str)> =
-        fronts().iter().zip(&images).map(|(front, image)| (mount(&service, image, front), *front)).collect();
-    let processes: Vec<_> = mounts.iter().map(|(place, _)| process_of(&service, place)).collect();
+    let (mounts, processes) = mount_each(&service, &images);
     for round in 0..3 {
         service.replace_broker();
         for ((place, front), process) in mounts.iter().zip(&processes) {
@@ -290,9 +296,7 @@ fn an_upgrade_leaves_mounts_over_io_uring_where_they_are() {
     });
     let mut service = start();
     let shared = service.mount(&demo(), &["-o", "front=fuse"]);
-    let mounts: Vec<(Place, &str)> =
-        fronts().iter().zip(&images).map(|(front, image)| (mount(&service, image, front), *front)).collect();
-    let processes: Vec<_> = mounts.iter().map(|(place, _)| process_of(&service, place)).collect();
+    let (mounts, processes) = mount_each(&service, &images);
     for program in &programs {
         let domain = process_of(&service, &shared);
         let (code, errors) = service.upgrade(program);
