@@ -26,7 +26,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Format, lints, docs, tidy and fixtures: all checks except the tests
+    /// Format, lints, tidy and fixtures: all checks except the tests
     Lint,
     /// All checks: lint, then the tests
     Ci,

@@ -34,6 +34,13 @@ struct Part {
 
 const PARTS: &[Part] = &[
     Part {
+        name: "docs",
+        about: "the documentation of all crates, private items included, without a warning",
+        minutes: 3,
+        command: "doc --workspace --no-deps --document-private-items",
+        variables: "RUSTDOCFLAGS=-Dwarnings",
+    },
+    Part {
         name: "images",
         about: "all tests, with every reference image instead of one in twenty, and all combinations of options",
         minutes: 30,

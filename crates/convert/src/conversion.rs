@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use floe::remote::{ImageReference, Network, TWIN_ARTIFACT};
+use floe::remote::{ImageReference, Network, SOURCE_ANNOTATION, TWIN_ARTIFACT};
 use floe_image::ShownName;
 use floe_remote_cache::Digest;
 use floe_sync::Mutex;
@@ -18,10 +18,7 @@ use crate::{
     },
     error::{Error, Result},
     image::SourceImage,
-    layer::{
-        BuiltLayer, SETTINGS_ANNOTATION, SOURCE_ANNOTATION, Share, build_error, companions_of, has_companions,
-        merged_key,
-    },
+    layer::{BuiltLayer, SETTINGS_ANNOTATION, Share, build_error, companions_of, has_companions, merged_key},
     layout::{LayoutTarget, NO_REFERRERS},
     place::Place,
     plan::{Job, Plan, PlannedConversion, PlannedManifest},

@@ -13,7 +13,7 @@ use std::{
 
 use floe::{
     ImageVerifier, Thoroughness,
-    remote::{Companion, Companions, EROFS_LAYER, FORMAT_ANNOTATION, TOC_ANNOTATION},
+    remote::{Companion, Companions, EROFS_LAYER, FORMAT_ANNOTATION, SOURCE_ANNOTATION, TOC_ANNOTATION},
 };
 use floe_mkfs::{Options, OverlayMarks, Phase, Progress, Source, Whiteouts, build_unnamed};
 use floe_remote_cache::Digest;
@@ -24,8 +24,7 @@ use crate::{
     settings::Settings,
 };
 
-/// The annotations of a converted layer: what it was made of, and how. A later conversion takes it over if both are the same.
-pub(crate) const SOURCE_ANNOTATION: &str = "dev.floe.convert.source";
+/// The annotation of a converted layer with how it was made. A later conversion takes it over if this and its source are the same.
 pub(crate) const SETTINGS_ANNOTATION: &str = "dev.floe.convert.settings";
 
 /// The media type of EROFS layers that containerd 2.1 knows.

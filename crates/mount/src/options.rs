@@ -54,6 +54,11 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Whether the mount must be over io_uring.
+    pub(crate) fn requires_rings(&self) -> bool {
+        self.transport == TransportChoice::Uring
+    }
+
     /// Sets how long a request may take.
     fn set_deadline(&mut self, time: Option<Duration>) {
         (self.mount.deadline, self.has_deadline) = (time, true);

@@ -42,6 +42,6 @@ pub use process::{FetchingProcess, RemoteProcess, Renewal, serve, serve_several}
 pub use pull::Pulled;
 pub use registry::{
     Companion, Companions, EROFS_FEATURE, EROFS_LAYER, FORMAT_ANNOTATION, ImageToPush, Pushed, PushedFormat,
-    RegistryImages, RootedLayer, StoredBlob, TOC_ANNOTATION, TWIN_ARTIFACT,
+    RegistryImages, RootedLayer, SOURCE_ANNOTATION, StoredBlob, TOC_ANNOTATION, TWIN_ARTIFACT,
 };
 pub use remote_image::{ImageAbout, ImageCounts, ImageOptions, ReasonCounts, RemoteImage};

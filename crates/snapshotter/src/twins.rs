@@ -11,7 +11,7 @@ use std::{
 
 use floe_remote::{
     EROFS_FEATURE, FORMAT_ANNOTATION, ImageReference, Network, Outage, RegistryImages, RemoteLocation, RemoteOptions,
-    TWIN_ARTIFACT, Version,
+    SOURCE_ANNOTATION, TWIN_ARTIFACT, Version,
 };
 use floe_sync::Mutex;
 use serde_json::Value;
@@ -23,9 +23,6 @@ const KEPT: Duration = Duration::from_secs(60);
 
 /// The maximum number of manifests of an index that are searched.
 const MANIFESTS_MAX: usize = 8;
-
-/// The annotation of a converted layer with the digest of the original one.
-const SOURCE_ANNOTATION: &str = "dev.floe.convert.source";
 
 /// How converted twins of ordinary layers are found.
 #[derive(Clone, Debug)]

@@ -41,7 +41,6 @@ use crate::{
     options::Settings,
     prepared::schedule_of,
     remote,
-    transport::TransportChoice,
 };
 
 /// How long a mount with `front=kernel` waits for metadata to be rendered.
@@ -103,7 +102,7 @@ impl Ledger {
         let later = later.and_then(|admission| Some((admission, request.clone(), files.image.try_clone().ok()?)));
         let obstacle = if later.is_some() { KEPT_LATER.to_owned() } else { obstacle };
         let number = self.next_number();
-        let has_rings = settings.transport == TransportChoice::Uring;
+        let has_rings = settings.requires_rings();
         let (made, to_attach) = target.make(&settings.mount.kernel, has_rings)?;
         let waiter = self.keep(number, (domain, owner), request, (made, obstacle), files, settings)?;
         self.wait_until_served(number, &shown, &waiter)?;
@@ -284,7 +283,7 @@ impl Ledger {
         };
         let state = StateFile::create()?.into();
         let (control_name, control) = control::UnnamedSocket::beside_others()?.into_parts();
-        let has_rings = settings.transport == TransportChoice::Uring;
+        let has_rings = settings.requires_rings();
         let (device, hidden) = {
             let _permission = has_rings.then(RingPermission::give);
             HiddenMount::open()?

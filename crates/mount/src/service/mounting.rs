@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     control, failure::Failure, handover::StateFile, launch::ProfileChoice, options::Settings, prepared::schedule_of,
-    remote, transport::TransportChoice,
+    remote,
 };
 
 /// How long a domain may take to open an image. Its client waits a little longer.
@@ -90,7 +90,7 @@ impl Ledger {
             Some(image) => image,
             None => self.open_remote(caller.owner, &request, &settings)?,
         };
-        let domain = self.domain_for_new(caller.owner, settings.transport == TransportChoice::Uring)?;
+        let domain = self.domain_for_new(caller.owner, settings.requires_rings())?;
         let files = ImageFiles { image, devices, launch };
         let mounted = self.mount_in((domain, caller.owner), request, files, target, &settings);
         self.release(domain);
@@ -190,7 +190,7 @@ impl Ledger {
             // Names are looked up with the rights of this process.
             let may_walk = owner == Owner::Service && settings.profile != ProfileChoice::Off;
             let (mut keeper, socket) = KeptMount::new(place, options.clone(), schedule_of(self.priority), may_walk)?;
-            if settings.transport == TransportChoice::Uring {
+            if settings.requires_rings() {
                 keeper.permit_rings();
             }
             let (sender, waiter) = mpsc::channel();

@@ -16,7 +16,6 @@ use crate::{
     launch::ProfileChoice,
     options::{Settings, Strictness},
     remote,
-    transport::TransportChoice,
 };
 
 /// The settings of a mount through the service, with the devices that its client has opened.
@@ -49,7 +48,7 @@ pub(super) fn settings_of_request(request: &MountRequest) -> Result<Settings, Fa
 
 /// Whether the mount of a request is over io_uring.
 pub(super) fn has_rings(request: &MountRequest) -> bool {
-    settings_of_request(request).is_ok_and(|settings| settings.transport == TransportChoice::Uring)
+    settings_of_request(request).is_ok_and(|settings| settings.requires_rings())
 }
 
 /// The settings of the service itself: those that all its mounts share.

@@ -18,7 +18,7 @@ use super::{
     control_group::{ControlGroup, DelegatedGroup},
     refusal::Refusal,
 };
-use crate::{failure::Failure, front::Front, options::Settings, quantity, transport::TransportChoice};
+use crate::{failure::Failure, front::Front, options::Settings, quantity};
 
 /// The maximum number of processes that read images for one user: there is one for each user namespace.
 const DOMAINS_MAX: usize = 8;
@@ -333,7 +333,7 @@ impl UserLimits {
 /// The options are root's, or others may not be admitted on this machine.
 pub(super) fn check_options(settings: &mut Settings, limits: &UserLimits, is_users: bool) -> Result<(), Refusal> {
     let not_offered = |what: &str| Err((RefusalKind::NotOffered, format!("{what} {FOR_ROOT}")));
-    if settings.transport == TransportChoice::Uring {
+    if settings.requires_rings() {
         return not_offered("transport=uring");
     }
     if limits.fronts_bytes.is_none() {

@@ -26,6 +26,9 @@ pub(crate) const TABLE_ANNOTATION: &str = "dev.floe.digest-table";
 /// The layer annotation with the format of an image. containerd passes annotations with this prefix to snapshotters.
 pub const FORMAT_ANNOTATION: &str = "containerd.io/snapshot/dev.floe.format";
 
+/// The annotation of a converted layer with the digest of the original one.
+pub const SOURCE_ANNOTATION: &str = "dev.floe.convert.source";
+
 /// The layer annotation that makes Podman and CRI-O look for the layer in an additional layer store, under its value. It is that
 /// of the table of contents of eStargz; for layers of Floe, it is the root that their bytes are verified with.
 pub const TOC_ANNOTATION: &str = "containerd.io/snapshot/stargz/toc.digest";

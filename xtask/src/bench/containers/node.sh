@@ -4,6 +4,12 @@ cat >> /run/config.toml <<END
   type = "snapshot"
   address = "/run/stargz.sock"
 END
+# containerd's differ finds Floe under the name mkfs.erofs.
+use_mkfs_of_floe() {
+    mkdir -p /run/bin
+    ln -s /run/floe/floe /run/bin/mkfs.erofs
+    PATH=/run/bin:$PATH
+}
 start_stargz() {
     cat > /run/stargz.toml <<END
 [[resolver.host."$1".mirrors]]

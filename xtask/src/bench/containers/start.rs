@@ -24,10 +24,11 @@ use crate::task_error::{Outcome, TaskError};
 /// Pull an image of about a gigabyte and run a program in a container of it, to the program's first line, with cold caches, over a
 /// link with a round trip time and a bandwidth. floe-profile: Floe's snapshotter, with layers that were converted with a profile of
 /// the launch; floe: without one; overlayfs: all layers are pulled and unpacked; erofs: containerd's erofs snapshotter converts them
-/// with the original mkfs.erofs; erofs-layers: it pulls EROFS layers; stargz: the
-/// stargz snapshotter, if containerd-stargz-grpc is among the peers, with an image that ctr-remote has optimised. The limit downloads as many bytes as the launch needs in one
-/// request, and runs the program in a container of an image that is unpacked and in memory. Needs root, docker-registry, the root
-/// directory with containerd (FLOE_CONTAINERS), and python3, node and java, which the image is made of.
+/// with the original mkfs.erofs; erofs-floe: it converts them with Floe's; erofs-layers: it pulls EROFS layers; stargz: the
+/// stargz snapshotter, if containerd-stargz-grpc is among the peers, with an image that ctr-remote has optimised. The limit
+/// downloads as many bytes as the launch needs in one request, and runs the program in a container of an image that is unpacked and
+/// in memory. Needs root, docker-registry, the root directory with containerd (FLOE_CONTAINERS), and python3, node and java, which
+/// the image is made of.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     /// The programs to launch
@@ -54,7 +55,8 @@ pub(super) struct Arguments {
 }
 
 /// The contenders, in the order of the table.
-const CONTENDERS: [&str; 7] = ["floe-profile", "floe", "overlayfs", "erofs", "erofs-layers", "stargz", "limit"];
+const CONTENDERS: [&str; 8] =
+    ["floe-profile", "floe", "overlayfs", "erofs", "erofs-floe", "erofs-layers", "stargz", "limit"];
 
 /// Runs the benchmark and prints the results.
 pub(super) fn run(arguments: &Arguments) -> Outcome {
@@ -124,6 +126,7 @@ impl Trial<'_> {
             "floe-profile" => ("floe", self.program.name().to_owned()),
             "floe" => ("floe", ContainerImage::EROFS.to_owned()),
             "erofs-layers" => ("erofs", ContainerImage::EROFS.to_owned()),
+            "erofs-floe" => ("erofs", ContainerImage::ARCHIVES.to_owned()),
             "stargz" => ("stargz", Stargz::tag(self.program)),
             "limit" => return self.limit(),
             other => (other, ContainerImage::ARCHIVES.to_owned()),
@@ -137,6 +140,7 @@ impl Trial<'_> {
             ("floe", false, _) => "start_service\nstart_snapshotter".to_owned(),
             ("floe", true, _) => "start_snapshotter".to_owned(),
             ("stargz", _, Some(stargz)) => stargz.install(&folder, &self.link.address().to_string())?,
+            ("erofs", ..) if name == "erofs-floe" => "use_mkfs_of_floe".to_owned(),
             _ => String::new(),
         };
         let pull = match snapshotter {
