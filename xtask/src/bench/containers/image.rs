@@ -1,6 +1,7 @@
 //! The image of the containers: its layers, the profiles of the launches, and the registry that has it in several forms.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
@@ -52,13 +53,7 @@ impl ContainerImage {
             for name in ["dev", "proc", "sys", "tmp", "run", "etc"] {
                 fs::create_dir(empty.path().join(name))?;
             }
-            let packed = layers.iter().map(|(name, members, excluded)| {
-                let mut options: Vec<OsString> = Vec::new();
-                options.extend(excluded.iter().map(|path| format!("--exclude={}", path.display()).into()));
-                options.extend(["--directory".into(), empty.path().into(), ".".into(), "--directory=/".into()]);
-                options.extend(members.iter().map(|member| member.clone().into()));
-                (*name, options)
-            });
+            let packed = layers.iter().map(|layer| (layer.name, layer.packed(empty.path())));
             make_layout(&layout, &packed.collect::<Vec<_>>())?;
         }
         let merged = folder.join("merged");
@@ -141,18 +136,47 @@ impl ContainerImage {
     }
 }
 
-/// The names of the layers, the lowest first, with their members and the ones that other layers have.
-type Layers = Vec<(&'static str, Vec<PathBuf>, Vec<PathBuf>)>;
+/// A layer.
+#[derive(Debug)]
+struct Layer {
+    name: &'static str,
+    members: Vec<PathBuf>,
+    /// The directories above the members. Layers of image builders have entries for them, and ctr-remote insists on it.
+    parents: BTreeSet<PathBuf>,
+    /// What other layers have.
+    excluded: Vec<PathBuf>,
+}
 
-fn layers() -> Outcome<Layers> {
+impl Layer {
+    fn new(name: &'static str, members: Vec<PathBuf>, excluded: Vec<PathBuf>) -> Self {
+        let parents = members.iter().flat_map(|member| member.ancestors().skip(1));
+        let parents = parents.filter(|parent| !parent.as_os_str().is_empty()).map(Path::to_path_buf).collect();
+        Self { name, members, parents, excluded }
+    }
+
+    /// The arguments of tar for the content of a directory and the members.
+    fn packed(&self, beside: &Path) -> Vec<OsString> {
+        let mut options: Vec<OsString> = Vec::new();
+        options.extend(self.excluded.iter().map(|path| format!("--exclude={}", path.display()).into()));
+        options.extend(["--directory".into(), beside.into(), ".".into(), "--directory=/".into()]);
+        options.push("--no-recursion".into());
+        options.extend(self.parents.iter().map(|parent| parent.clone().into()));
+        options.push("--recursion".into());
+        options.extend(self.members.iter().map(|member| member.clone().into()));
+        options
+    }
+}
+
+/// The layers, the lowest first.
+fn layers() -> Outcome<Vec<Layer>> {
     let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
     let mut programs = Vec::new();
     for program in Launched::ALL {
         programs.extend(program.members()?);
     }
     Ok(vec![
-        ("system", paths(&SYSTEM), programs.clone()),
-        ("programs", programs, Vec::new()),
-        ("topmost", paths(&TOPMOST), Vec::new()),
+        Layer::new("system", paths(&SYSTEM), programs.clone()),
+        Layer::new("programs", programs, Vec::new()),
+        Layer::new("topmost", paths(&TOPMOST), Vec::new()),
     ])
 }

@@ -3,6 +3,7 @@
 use std::{
     fs,
     net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -71,6 +72,20 @@ impl Registry {
     /// Whether the repository `image` has a tag.
     pub(in crate::bench) fn has_tag(&self, tag: &str) -> bool {
         self.store.path().join("docker/registry/v2/repositories/image/_manifests/tags").join(tag).is_dir()
+    }
+
+    /// Links what was pushed into the directory of a [`WebServer`](super::server::WebServer), which answers sooner: each blob under
+    /// its digest, and what `image:TAG` names under the tag.
+    pub(in crate::bench) fn link_into(&self, folder: &Path, tag: &str) -> Outcome {
+        let root = self.store.path().join("docker/registry/v2");
+        for prefix in fs::read_dir(root.join("blobs/sha256"))?.flatten() {
+            for blob in fs::read_dir(prefix.path())?.flatten() {
+                symlink(blob.path().join("data"), folder.join(blob.file_name()))?;
+            }
+        }
+        let link = root.join("repositories/image/_manifests/tags").join(tag).join("current/link");
+        let digest = fs::read_to_string(&link).during(link.display())?;
+        Ok(symlink(digest.trim_start_matches("sha256:"), folder.join(tag))?)
     }
 
     /// A directory for the files of a run.
