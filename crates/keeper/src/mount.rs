@@ -90,10 +90,23 @@ fn mount_through_fusermount(directory: &Directory, options: &KernelOptions) -> R
     }
     let is_new = |entry: &&MountEntry| !earlier.entries().contains(entry);
     let is_same = |entry: &&MountEntry| is_own(entry) && entry.source == *options.source;
-    for entry in table.entries().iter().filter(is_new).filter(is_same) {
+    let found: Vec<&MountEntry> = table.entries().iter().filter(is_new).filter(is_same).collect();
+    // Another process may have mounted the same image meanwhile. If the kernel does not tell which mount is this one, all stay,
+    // and this one is dead, because nobody serves it.
+    let connection = connection_of(&mounted.device);
+    let is_this = |entry: &&MountEntry| connection.map_or(found.len() == 1, |connection| entry.device == connection);
+    for entry in found.iter().copied().filter(is_this) {
         let _ = Place::of(entry).unmount(Detach::Lazily);
     }
     Err(MountFailure::Refused { error: io::Error::other("another directory took its place at that moment") })
+}
+
+/// The device number of the files that are served over a connection, if the kernel tells it (Linux 6.16).
+fn connection_of(device: &OwnedFd) -> Option<(u32, u32)> {
+    let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_raw_fd())).ok()?;
+    let number = about.lines().find_map(|line| line.strip_prefix("fuse_connection:")?.trim().parse::<u32>().ok())?;
+    // The kernel's own form of a device number.
+    Some((number >> 20, number & 0xf_ffff))
 }
 
 /// Whether the kernel may let this process mount: for root, or for the capability, which other users have in a user namespace.
