@@ -101,7 +101,7 @@ fn mount_through_fusermount(directory: &Directory, options: &KernelOptions) -> R
     Err(MountFailure::Refused { error: io::Error::other("another directory took its place at that moment") })
 }
 
-/// The device number of the files that are served over a connection, if the kernel tells it (Linux 6.16).
+/// The device number of the files that are served over a connection, if the kernel tells it, as Linux 6.18 does.
 fn connection_of(device: &OwnedFd) -> Option<(u32, u32)> {
     let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_raw_fd())).ok()?;
     let number = about.lines().find_map(|line| line.strip_prefix("fuse_connection:")?.trim().parse::<u32>().ok())?;
